@@ -1,0 +1,32 @@
+# Each target does its own set-up in .venv; nothing else is needed but Python >= 3.11.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: study test check clean
+
+study: .venv/.core
+	$(BIN)/anyshot study quick
+
+test: .venv/.dev
+	$(BIN)/python -m pytest
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf .venv
+
+.venv/.made:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.core: .venv/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/.dev: .venv/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@ .venv/.core

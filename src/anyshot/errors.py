@@ -1,0 +1,26 @@
+"""Bad input gets one clear sentence: what was wrong, where, what would be right."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class BadInput(ValueError):
+    """Something the user gave is wrong; the message is the one sentence they see (exit code 2, no traceback)."""
+
+
+def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """`table[name]`, or a BadInput that offers the nearest name there is."""
+    if name in table:
+        return table[name]
+    raise BadInput(unknown(kind, name, table))
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
+    """The sentence for a name that is not in the list of names."""
+    known = list(names)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}."
+    return f"there is no {kind} named {name!r}: {hint}"

@@ -1,0 +1,84 @@
+"""The table: one tidy row a cell, and the grids it holds.
+
+A row says where an accuracy comes from (data, backbone, head, readout, train shot, seed), how it was measured (test shot,
+way, queries, episodes) and what it is (accuracy in percent, and its interval). Every figure, report and audit starts from
+such rows, whether we measured them or the paper prints them. Nothing here imports torch.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from anyshot.errors import BadInput
+from anyshot.files import whole
+
+Row = dict[str, Any]
+WHOLE_NUMBERS = {"train_shot", "test_shot", "seed", "way", "queries", "episodes"}
+WORDS = {"data", "backbone", "head", "readout", "model"}
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; the columns are those of the first row."""
+    with whole(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_table(path: Path) -> list[Row]:
+    """Read rows back with their types: shots and counts are int, words str, everything else float where it is one."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [{key: _value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        raise BadInput(f"there is no table {path}.") from None
+
+
+def _value(key: str, text: str) -> Any:
+    if key in WORDS or text == "":
+        return text
+    try:
+        return int(text) if key in WHOLE_NUMBERS else float(text)
+    except ValueError:
+        return text
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Accuracies of one head and readout in one setting: a row a test shot, a column a train shot."""
+
+    data: str
+    backbone: str
+    head: str
+    readout: str
+    test_shots: tuple[int, ...]
+    train_shots: tuple[int, ...]
+    accuracy: Float[np.ndarray, "test_shot train_shot"]
+
+    @property
+    def setting(self) -> str:
+        return f"{self.data}/{self.backbone}"
+
+    @property
+    def name(self) -> str:
+        """The head, and the readout where it is not the head's own."""
+        return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
+
+
+def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
+    """All grids of a table, in the order of first appearance; several seeds are averaged; a missing cell is NaN."""
+    found: dict[tuple[str, str, str, str], dict[tuple[int, int], list[float]]] = {}
+    for row in rows:
+        cells = found.setdefault((row["data"], row["backbone"], row["head"], row["readout"]), {})
+        cells.setdefault((row["test_shot"], row["train_shot"]), []).append(row["accuracy"])
+    out = []
+    for key, cells in found.items():
+        test, train = (tuple(sorted({cell[axis] for cell in cells})) for axis in (0, 1))
+        accuracy = np.array([[np.mean(cells.get((t, s), [np.nan])) for s in train] for t in test])
+        out.append(Grid(*key, test, train, accuracy))
+    return out

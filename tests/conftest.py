@@ -1,0 +1,5 @@
+"""Shapes in the type hints are checked while the tests run, and only then."""
+
+from jaxtyping import install_import_hook
+
+install_import_hook("anyshot", "beartype.beartype")
