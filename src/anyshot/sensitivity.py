@@ -1,7 +1,7 @@
-"""Shot sensitivity: accuracy = test bias + model bias + residual (the paper's Sec. 4.2), and how well the score is known.
+"""Shot sensitivity: accuracy = test bias + model bias + residual (the paper's Eq. 7), and how well the score is known.
 
-The test bias is the mean accuracy of a grid's models at a test shot; the model bias is how far a model lies above its group
-on average; what remains is behaviour that depends on both shots, and its largest minus its smallest value is the score.
+The test bias is the mean accuracy of a grid's models at a test shot; the model bias is how far a model lies above its
+group on average; what remains depends on both shots, and its largest minus its smallest value is the score.
 """
 
 from dataclasses import dataclass
@@ -47,5 +47,5 @@ def _parts(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return test_bias, model_bias, offsets - model_bias[..., None, :]
 
 
-def _range(residual: np.ndarray) -> np.ndarray:
+def _range(residual: np.ndarray) -> np.ndarray | np.floating:
     return residual.max((-2, -1)) - residual.min((-2, -1))

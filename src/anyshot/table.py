@@ -1,8 +1,8 @@
 """The table: one tidy row a cell, and the grids it holds.
 
-A row says where an accuracy comes from (data, backbone, head, readout, train shot, seed), how it was measured (test shot,
-way, queries, episodes) and what it is (accuracy in percent, and its interval). Every figure, report and audit starts from
-such rows, whether we measured them or the paper prints them. Nothing here imports torch.
+A row says where an accuracy comes from (data, backbone, head, readout, train shot, seed), how it was measured (test
+shot, way, queries, episodes) and what it is (accuracy in percent, and its interval). Every figure, report and audit
+starts from such rows, whether we measured them or the paper prints them. Nothing here imports torch.
 """
 
 import csv

@@ -4,7 +4,7 @@
     labels.npy   the class of each item, an index into the class names
     store.json   class names, the split of each class, what the items are and where they came from, checksums
 
-Items lie in the order of split, then class, so that a split is one slice of the map and a class is one slice of a split.
+Items lie in order of split, then class, so that a split is one slice of the map and a class one slice of a split.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def write_store(
     class_split: Sequence[str],
     **about: Any,
 ) -> Store:
-    """Write a store whole. `chunks` yields the items in order; they and `labels` must be in order of split, then class."""
+    """Write a store whole. `chunks` yields the items; they and `labels` must be in order of split, then class."""
     labels = np.asarray(labels, np.int32)
     order = [SPLITS.index(split) for split in class_split]
     if order != sorted(order) or (np.diff(labels) < 0).any() or len(class_split) != len(class_names):
