@@ -1,0 +1,119 @@
+"""Episodes are index arrays drawn from a seed, never images.
+
+Training batches pass over the images once an epoch without replacement. Evaluation plans are nested and paired: one
+draw of an episode serves every test shot (a smaller shot is a prefix of a larger one), and the same plan serves every
+model, head and readout. Each episode is a pure function of the seed and its number, however they are chunked.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from anyshot.errors import BadInput
+
+
+def training_batches(
+    labels: Int[np.ndarray, " image"], way: int, shot: int, seed: int, epoch: int
+) -> Int[np.ndarray, "batch way shot"]:
+    """One epoch of batches: draw `way` classes with probability proportional to their remaining images, take `shot`
+    from each, drop classes with fewer left, until fewer than `way` classes remain."""
+    rng = np.random.default_rng([seed, epoch])
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(labels.max() + 1)]
+    left = np.array([len(pool) for pool in pools])
+    batches = []
+    while (np.where(left >= shot, left, 0) > 0).sum() >= way:
+        weight = np.where(left >= shot, left, 0)
+        classes = rng.choice(len(left), way, replace=False, p=weight / weight.sum())
+        batches.append([pools[c][left[c] - shot : left[c]] for c in classes])
+        left[classes] -= shot
+    if not batches:
+        enough = int((np.bincount(labels) >= shot).sum())
+        raise BadInput(f"a batch takes {way} classes with {shot} images each, and only {enough} classes have as many.")
+    return np.array(batches)
+
+
+class Draw(NamedTuple):
+    """Some episodes of a plan: classes, and the images of each class in its support (in order of joining) and query."""
+
+    classes: Int[np.ndarray, "episode way"]
+    support: Int[np.ndarray, "episode way shot"]
+    query: Int[np.ndarray, "episode way query"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What decides the episodes of an evaluation. `shot` is the largest; smaller ones are prefixes of its support."""
+
+    labels: Int[np.ndarray, " image"]
+    way: int = 5
+    shot: int = 32
+    queries: int = 16
+    episodes: int = 10_000
+    seed: int = 0
+    class_names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("shot", "queries", "episodes"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"an evaluation needs at least 1 of {name}, not {getattr(self, name)}.")
+        classes = len(self._counts)
+        if not 2 <= self.way <= classes:
+            raise BadInput(f"an episode of {self.way} ways does not fit {classes} classes: choose 2 to {classes} ways.")
+        smallest = int(self._counts.argmin())
+        feasible = int(self._counts[smallest]) - self.queries
+        if feasible < self.shot:
+            name = repr(self.class_names[smallest]) if self.class_names else str(smallest)
+            most = f"the largest feasible shot is {feasible}" if feasible > 0 else "not even 1 shot is feasible"
+            raise BadInput(
+                f"class {name} has {self._counts[smallest]} images, too few for {self.shot} shots and {self.queries} "
+                f"queries: {most} with {self.queries} queries."
+            )
+
+    @cached_property
+    def _order(self) -> Int[np.ndarray, " image"]:
+        return np.argsort(self.labels, kind="stable")
+
+    @cached_property
+    def _counts(self) -> Int[np.ndarray, " class_"]:
+        return np.bincount(self.labels)
+
+    @property
+    def id(self) -> str:
+        """A hash of the episodes themselves: equal ids, equal episodes."""
+        digest = hashlib.sha256()
+        for start in range(0, self.episodes, 1024):
+            for array in self.draw(start, min(start + 1024, self.episodes)):
+                digest.update(array.astype(np.int64).tobytes())
+        return digest.hexdigest()[:16]
+
+    def draw(self, start: int, stop: int) -> Draw:
+        """Episodes `start` to `stop`."""
+        per_class = self.queries + self.shot
+        used = self.way * (1 + per_class)
+        blocks = -(-used // 4)  # Philox makes four numbers a count, so an episode owns a whole number of counts
+        bits = np.random.Philox(key=self.seed)
+        bits.advance(start * blocks)
+        raw = bits.random_raw((stop - start) * blocks * 4).reshape(stop - start, -1)[:, :used]
+        uniform = (raw >> np.uint64(11)) * 2.0**-53
+        everything = np.full(stop - start, len(self._counts))
+        classes = _shuffle_start(uniform[:, : self.way], everything)
+        counts = self._counts[classes].ravel()
+        places = _shuffle_start(uniform[:, self.way :].reshape(-1, per_class), counts)
+        first = np.cumsum(self._counts) - self._counts
+        images = self._order[first[classes].reshape(-1, 1) + places].reshape(-1, self.way, per_class)
+        return Draw(classes, images[..., self.queries :], images[..., : self.queries])
+
+
+def _shuffle_start(uniform: np.ndarray, counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, "row drawn"]:
+    """The start of a Fisher-Yates shuffle of range(count), a row each: draws without replacement."""
+    rows = np.arange(len(counts))
+    cards = np.tile(np.arange(counts.max(), dtype=np.int64), (len(counts), 1))
+    for place in range(uniform.shape[1]):
+        other = place + (uniform[:, place] * (counts - place)).astype(np.int64)
+        cards[rows, other], cards[rows, place] = cards[rows, place], cards[rows, other]
+    return cards[:, : uniform.shape[1]]

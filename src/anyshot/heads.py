@@ -1,0 +1,250 @@
+"""The law, its three slots, the heads of the paper, and batch folding.
+
+A class is the mean, over its support images, of one vector per image. Every learner is that law with three slots:
+
+    logits = scale * score(embed(query), refine(mean over the support of embed(image)))
+
+`embed` takes features to a vector, `refine` takes prototypes to prototypes, `score` takes a query and a prototype to a
+logit (higher = likelier). A new head is three small functions and a row in HEADS; nothing else has to know of it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isqrt, sqrt
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from anyshot.recipe import Recipe
+
+Features = Float[Tensor, "*batch position channel"]
+Vectors = Float[Tensor, "*batch d"]
+Prototypes = Float[Tensor, "*batch way d"]
+Logits = Float[Tensor, "*batch query way"]
+Parameters = Mapping[str, Tensor]
+
+# ---------------------------------------------------------------------------------------------------------------- embed
+
+
+def flatten(features: Features) -> Vectors:
+    """All positions side by side: 1600 numbers for Conv-4 at 84x84."""
+    return features.flatten(-2)
+
+
+def mean(features: Features) -> Vectors:
+    """Global average pool."""
+    return features.mean(-2)
+
+
+def peak(features: Features) -> Vectors:
+    """Global max pool."""
+    return features.amax(-2)
+
+
+def gram(features: Features) -> Vectors:
+    """Upper triangle of X^T X / positions, off-diagonal times sqrt 2: an inner product of two such vectors is the trace
+    inner product of the matrices (the paper's elementwise product summed, Eq. 5), at half the size."""
+    matrix = features.mT @ features / features.shape[-2]
+    return pack(matrix)
+
+
+def pack(matrix: Float[Tensor, "*batch channel channel"]) -> Vectors:
+    """A symmetric matrix as a vector with the same inner products; `unpack` undoes it."""
+    triangle = _triangle(matrix.shape[-1], matrix.device)
+    return matrix.flatten(-2)[..., triangle.take] * triangle.weight.to(matrix.dtype)
+
+
+def unpack(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
+    channel = (isqrt(8 * vectors.shape[-1] + 1) - 1) // 2
+    triangle = _triangle(channel, vectors.device)
+    return (vectors / triangle.weight.to(vectors.dtype))[..., triangle.put].unflatten(-1, (channel, channel))
+
+
+class _Triangle(NamedTuple):
+    take: Tensor  # where the triangle's entries lie in the flat matrix
+    put: Tensor  # which entry of the triangle each place of the flat matrix shows
+    weight: Tensor
+
+
+_TRIANGLES: dict[tuple[int, torch.device], _Triangle] = {}
+
+
+def _triangle(channel: int, device: torch.device) -> _Triangle:
+    if (channel, device) not in _TRIANGLES:
+        row, column = torch.triu_indices(channel, channel, device=device)
+        count = torch.arange(len(row), device=device)
+        put = torch.empty(channel, channel, dtype=torch.long, device=device)
+        put[row, column] = count
+        put[column, row] = count
+        weight = torch.where(row == column, 1.0, sqrt(2.0))
+        _TRIANGLES[channel, device] = _Triangle(row * channel + column, put.flatten(), weight)
+    return _TRIANGLES[channel, device]
+
+
+EMBEDS: dict[str, Callable[[Tensor], Tensor]] = {"flatten": flatten, "mean": mean, "max": peak, "gram": gram}
+
+# --------------------------------------------------------------------------------------------------------------- refine
+
+
+def attention(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
+    """FEAT: one-head self-attention over the prototypes of an episode, a linear layer, a residual; no LayerNorm unless
+    the recipe asks for it (the paper removes it: it would make both scores nearly cosine)."""
+    query, key, value = (prototypes @ parameters[name].mT for name in ("attend_query", "attend_key", "attend_value"))
+    weight = F.dropout((query @ key.mT / sqrt(prototypes.shape[-1])).softmax(-1), 0.1, train)
+    change = F.linear(weight @ value, parameters["attend_out"], parameters["attend_bias"])
+    refined = prototypes + F.dropout(change, 0.5, train)
+    if "norm_weight" in parameters:
+        refined = F.layer_norm(refined, refined.shape[-1:], parameters["norm_weight"], parameters["norm_bias"])
+    return refined
+
+
+def attention_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
+    start = {name: torch.randn(d, d) / sqrt(d) for name in ("attend_query", "attend_key", "attend_value")}
+    start["attend_out"] = torch.nn.init.xavier_normal_(torch.empty(d, d))
+    start["attend_bias"] = torch.empty(d).uniform_(-1 / sqrt(d), 1 / sqrt(d))
+    if recipe.layer_norm:
+        start |= {"norm_weight": torch.ones(d), "norm_bias": torch.zeros(d)}
+    return start
+
+
+def hat(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch channel channel"]:
+    """(S + r I)^-1 S = I - r (S + r I)^-1, by Cholesky: what reconstructs a query from the support's features."""
+    support = unpack(grams)
+    eye = torch.eye(support.shape[-1], dtype=support.dtype, device=support.device)
+    r = ridge[..., None, None]
+    return eye - r * torch.cholesky_inverse(torch.linalg.cholesky(support + r * eye))
+
+
+def reconstruct(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
+    """FRN (Eq. 5): ridge = lambda |S|_F, so the reconstruction ignores shot, scale and width."""
+    return pack(hat(prototypes, parameters["alpha"].exp() * _norm(prototypes)))
+
+
+def reconstruct_old(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
+    """The original FRN: the mean squared error of the scaled reconstruction, -<(I - rho H)^2, query Gram>.
+
+    Its ridge is lambda n / d for n support features; for a mean of Grams per feature n cancels and lambda / d remains.
+    (The original adds 1e-6 once a pool, we once a feature: the law then holds to the last digit.)"""
+    channel = unpack(prototypes).shape[-1]
+    ridge = (parameters["alpha"].exp() / channel + 1e-6).expand(prototypes.shape[:-1])
+    error = torch.eye(channel, dtype=prototypes.dtype, device=prototypes.device) - (
+        parameters["beta"].exp() * hat(prototypes, ridge)
+    )
+    return pack(-error @ error)
+
+
+def _norm(vectors: Vectors) -> Float[Tensor, "*batch"]:
+    return vectors.norm(dim=-1).clamp_min(torch.finfo(vectors.dtype).tiny)
+
+
+# ---------------------------------------------------------------------------------------------------------------- score
+
+Products = Float[Tensor, "*batch query way"]
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A score that needs only the inner products of query and prototype (qp) and of each with itself (qq, pp): many
+    heads and shots can be answered from one matrix product. `centred`: the score does not change when all vectors move
+    together, so it is computed about their centre, where it loses no digits."""
+
+    of: Callable[[Tensor, Tensor, Tensor, int], Tensor]
+    centred: bool = False
+
+    def __call__(self, query: Float[Tensor, "*batch query d"], prototypes: Prototypes) -> Logits:
+        if self.centred:
+            centre = prototypes.mean(-2, keepdim=True).detach()
+            query, prototypes = query - centre, prototypes - centre
+        qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
+        return self.of(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
+
+
+def _euclidean(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
+    return (2 * qp - qq - pp) / d
+
+
+def _cosine(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
+    # A vector of zeros has no direction: the floor makes its cosine 0 and its gradient finite.
+    return qp * (qq.clamp_min(1e-24).rsqrt() * pp.clamp_min(1e-24).rsqrt())
+
+
+def _dot(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
+    return qp
+
+
+euclidean = Inner(_euclidean, centred=True)  # Eq. 1: -|q - p|^2 / d
+cosine = Inner(_cosine)  # Eq. 2
+dot = Inner(_dot)  # Eq. 5
+
+# ---------------------------------------------------------------------------------------------------------------- heads
+
+
+def _no_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Head:
+    """Three slots. `embed` is the default of a recipe's own field. `couples`: refining one prototype looks at the other
+    classes of the episode. `parameters(d, recipe)` gives the starting values of what `refine` learns; every head also
+    learns a temperature, `scale`."""
+
+    embed: str
+    score: Callable[[Tensor, Tensor], Tensor]
+    refine: Callable[[Tensor, Parameters, bool], Tensor] | None = None
+    parameters: Callable[[int, Recipe], dict[str, Tensor]] = _no_parameters
+    couples: bool = False
+
+
+def _ridge_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
+    return {"alpha": torch.tensor(recipe.alpha)}
+
+
+def _old_ridge_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
+    return {"alpha": torch.tensor(0.0), "beta": torch.tensor(0.0)}
+
+
+HEADS: dict[str, Head] = {
+    "proto": Head("flatten", euclidean),
+    "cosine-proto": Head("flatten", cosine),
+    "feat": Head("max", euclidean, attention, attention_parameters, couples=True),
+    "cosine-feat": Head("max", cosine, attention, attention_parameters, couples=True),
+    "frn": Head("gram", dot, reconstruct, _ridge_parameters),
+    "frn-old": Head("gram", dot, reconstruct_old, _old_ridge_parameters),
+    "cosine-frn": Head("gram", cosine),
+}
+
+# ----------------------------------------------------------------------------------------------------------------- fold
+
+
+def fold(
+    head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"], train: bool = True
+) -> Float[Tensor, "way*shot way"]:
+    """Logits of batch folding: every image is a query once; its own class is the mean of the other shot - 1 images,
+    every other class the mean of all its shot images. Exact for every head; gradients flow through both roles."""
+    way, shot, _ = vectors.shape
+    total = vectors.sum(1)
+    everyone = total / shot
+    others = ((total[:, None] - vectors) / (shot - 1)).flatten(0, 1)  # the own class, without the query
+    query = vectors.flatten(0, 1)
+    own = torch.eye(way, dtype=torch.bool, device=vectors.device).repeat_interleave(shot, 0)
+    refine = head.refine or (lambda prototypes, parameters, train: prototypes)
+    if head.couples:  # each fold has its own set of prototypes: refining once would show the query to its own class
+        sets = torch.where(own[..., None], others[:, None], everyone)
+        return parameters["scale"] * head.score(query[:, None], refine(sets, parameters, train))[:, 0]
+    logits = head.score(query, refine(everyone, parameters, train))
+    mine = head.score(query[:, None], refine(others, parameters, train)[:, None])[:, 0]
+    return parameters["scale"] * torch.where(own, mine, logits)
+
+
+def contrastive(
+    head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"]
+) -> Float[Tensor, "way*shot way"]:
+    """Logits of FEAT's auxiliary term: the images of a class refine each other, and each image should find the mean of
+    its own refined class."""
+    assert head.refine is not None
+    centres = head.refine(vectors, parameters, True).mean(1)
+    return parameters["scale"] * head.score(vectors.flatten(0, 1), centres)

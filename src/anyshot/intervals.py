@@ -1,0 +1,36 @@
+"""How well an accuracy is known: two intervals that answer two questions. Nothing here imports torch.
+
+`episode_interval`: were the same images drawn into more episodes, how far could the mean move? Ten thousand episodes of
+one data set make it small, and it says nothing about other data.
+`class_interval`: on new classes of the same kind, where would the accuracy lie? Episodes share classes and images, so
+they are not independent; the classes are. It is a jackknife over classes, corrected for the noise of the episodes.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import stdtrit
+
+Accuracies = Float[np.ndarray, " episode"]
+
+
+def episode_interval(accuracies: Accuracies) -> float:
+    """Half-width of the 95 % interval over draws of episodes from the same data: 1.96 std / sqrt(n)."""
+    return 1.96 * float(accuracies.std(ddof=1)) / len(accuracies) ** 0.5 if len(accuracies) > 1 else float("nan")
+
+
+def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way"]) -> float:
+    """Half-width of the 95 % interval over draws of new classes; NaN where every episode holds nearly all classes."""
+    names, inverse = np.unique(classes, return_inverse=True)
+    inside = np.zeros((len(accuracies), len(names)), bool)
+    inside[np.arange(len(accuracies))[:, None], inverse.reshape(classes.shape)] = True
+    without = (~inside).sum(0)
+    if len(names) < 3 or without.min() < 20:
+        return float("nan")
+    n, noise = len(accuracies), accuracies.var(ddof=1)
+    left_out = (accuracies @ ~inside) / without
+    spread = ((left_out - left_out.mean()) ** 2).sum()
+    # Part of the spread is the episodes' own noise: a mean over fewer episodes moves even if the class did not matter.
+    chance = (noise * (n - without) / (n * without)).sum()
+    share = (len(names) - 1) / len(names)
+    variance = max(0.0, share * (spread - chance)) + noise / n
+    return float(stdtrit(len(names) - 1, 0.975) * variance**0.5)

@@ -1,0 +1,101 @@
+"""A model: a backbone, a head and its learned parameters, with the recipe that made it; saved as safetensors."""
+
+import copy
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from anyshot.backbones import BACKBONES, Conv4, Maps
+from anyshot.data.augmentation import prepare
+from anyshot.errors import BadInput, choose
+from anyshot.files import whole
+from anyshot.heads import EMBEDS, HEADS, Head
+from anyshot.recipe import Recipe
+
+EMBED_BATCH = 64
+
+
+class Model(nn.Module):
+    """Images in, features out; the head reads them. `channels` are those of the images."""
+
+    def __init__(self, recipe: Recipe, channels: int, head: Head) -> None:
+        super().__init__()
+        self.recipe, self.channels, self.head = recipe, channels, head
+        kind = choose("backbone", recipe.backbone, BACKBONES)
+        self.backbone: nn.Module = Conv4(channels, recipe.width) if kind is Conv4 else kind(channels)
+        self.embed = choose("embed", recipe.embed or head.embed, EMBEDS)
+        with torch.no_grad():
+            blank = torch.zeros(1, channels, recipe.size, recipe.size)
+            d = self.embed(copy.deepcopy(self.backbone).eval()(blank)).shape[-1]
+        start = {"scale": torch.tensor(float(recipe.temperature)), **head.parameters(d, recipe)}
+        self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
+
+    def forward(self, images: Float[Tensor, "image channel height width"]) -> Maps:
+        return self.backbone(images) * self.recipe.feature_scale
+
+    @torch.inference_mode()
+    def features(
+        self, images: UInt8[np.ndarray, "image height width channel"], done: Callable[[int], None] = lambda images: None
+    ) -> Float[np.ndarray, "image position channel"]:
+        """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions."""
+        device = next(self.parameters()).device
+        backbone = _fused(copy.deepcopy(self.backbone).eval())
+        out: np.ndarray | None = None
+        for start in range(0, len(images), EMBED_BATCH):
+            batch = torch.from_numpy(np.array(images[start : start + EMBED_BATCH])).to(device)
+            maps = (backbone(prepare(batch, self.recipe.size)) * self.recipe.feature_scale).float().cpu().numpy()
+            if out is None:
+                out = np.empty((len(images), *maps.shape[1:]), np.float32)
+            out[start : start + len(maps)] = maps
+            done(len(maps))
+        assert out is not None
+        return out
+
+    def save(self, path: Path) -> None:
+        about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
+        with whole(path) as aside:
+            save_file({name: value.contiguous() for name, value in self.state_dict().items()}, aside, about)
+
+
+def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
+    """A trained model from its file or the folder that holds it."""
+    path = path / "model.safetensors" if path.is_dir() else path
+    state, about = read_tensors(path)
+    if "recipe" not in about:
+        raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
+    recipe = Recipe.from_json(about["recipe"])
+    model = Model(recipe, int(about["channels"]), choose("head", recipe.head, heads))
+    model.load_state_dict(
+        {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    )
+    return model.eval()
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and words of a safetensors file; nothing in it can run."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        raise BadInput(f"{path} is damaged or cut short ({error}): remove it and run the same command again.") from None
+
+
+def _fused(module: nn.Module) -> nn.Module:
+    """Fold every batch norm into the convolution of the same place, wherever a module lists both."""
+    for part in module.modules():
+        if isinstance(convs := getattr(part, "convs", None), nn.ModuleList):
+            pairs: Iterable = zip(convs, cast(nn.ModuleList, part.norms), strict=True)
+            part.convs = nn.ModuleList(fuse_conv_bn_eval(conv, norm) for conv, norm in pairs)
+            part.norms = nn.ModuleList(nn.Identity() for _ in convs)
+    return module

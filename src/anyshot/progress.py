@@ -1,0 +1,35 @@
+"""Progress with time left: a bar in a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[..., None]
+
+
+@contextmanager
+def progress(title: str, total: float, every: float = 10.0) -> Iterator[Advance]:
+    """Yield `advance(amount, note="")`, to be called as work gets done; a plain line at most every `every` seconds."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
+            task = bar.add_task(title, total=total, note="")
+            yield lambda amount, note="": bar.update(task, advance=amount, **({"note": note} if note else {}))
+        return
+    start = last = time.monotonic()
+    done = 0.0
+
+    def advance(amount: float, note: str = "") -> None:
+        nonlocal done, last
+        done += amount
+        now = time.monotonic()
+        if now - last >= every and done > 0:
+            last = now
+            left = (now - start) * (total - done) / done
+            print(f"{title}: {done / total:4.0%}, {left:.0f} s left  {note}".rstrip(), file=sys.stderr, flush=True)
+
+    yield advance
