@@ -3,13 +3,14 @@
 Pooling comes before the activation: equal for a monotone activation, and a quarter of its cost.
 """
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from anyshot.errors import BadInput
-import itertools
 
 Images = Float[Tensor, "image channel height width"]
 Maps = Float[Tensor, "image position channel"]

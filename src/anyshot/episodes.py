@@ -9,12 +9,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from anyshot.errors import BadInput
+from anyshot.files import read_json, write_json
 
 
 def training_batches(
@@ -47,7 +49,8 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What decides the episodes of an evaluation. `shot` is the largest; smaller ones are prefixes of its support."""
+    """What decides the episodes of an evaluation. `shot` is the largest; smaller ones are prefixes of its support.
+    `skip` leaves out the first so many images of each support: the same queries, another support."""
 
     labels: Int[np.ndarray, " image"]
     way: int = 5
@@ -56,6 +59,7 @@ class Plan:
     episodes: int = 10_000
     seed: int = 0
     class_names: Sequence[str] | None = None
+    skip: int = 0
 
     def __post_init__(self) -> None:
         for name in ("shot", "queries", "episodes"):
@@ -91,6 +95,25 @@ class Plan:
                 digest.update(array.astype(np.int64).tobytes())
         return digest.hexdigest()[:16]
 
+    def save(self, path: Path) -> None:
+        """Write what decides the episodes, and their id, so that others can evaluate on the same ones."""
+        names = ("way", "shot", "queries", "episodes", "seed")
+        write_json(path, {"plan": 1, **{name: getattr(self, name) for name in names}, "id": self.id})
+
+    @classmethod
+    def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
+        """The plan that was saved, for images with these labels; its episodes are checked against its id."""
+        kept = read_json(path)
+        if not isinstance(kept, dict) or kept.pop("plan", None) != 1 or "id" not in kept:
+            raise BadInput(f"{path} is not a saved plan.")
+        name = kept.pop("id")
+        plan = cls(labels, **kept, class_names=class_names)
+        if plan.id != name:
+            raise BadInput(
+                f"the plan {path} was made for other images: their labels draw other episodes from its seed."
+            )
+        return plan
+
     def draw(self, start: int, stop: int) -> Draw:
         """Episodes `start` to `stop`."""
         per_class = self.queries + self.shot
@@ -106,7 +129,7 @@ class Plan:
         places = _shuffle_start(uniform[:, self.way :].reshape(-1, per_class), counts)
         first = np.cumsum(self._counts) - self._counts
         images = self._order[first[classes].reshape(-1, 1) + places].reshape(-1, self.way, per_class)
-        return Draw(classes, images[..., self.queries :], images[..., : self.queries])
+        return Draw(classes, images[..., self.queries + self.skip :], images[..., : self.queries])
 
 
 def _shuffle_start(uniform: np.ndarray, counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, "row drawn"]:

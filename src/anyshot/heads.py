@@ -23,7 +23,6 @@ from anyshot.recipe import Recipe
 Features = Float[Tensor, "*batch position channel"]
 Vectors = Float[Tensor, "*batch d"]
 Prototypes = Float[Tensor, "*batch way d"]
-Logits = Float[Tensor, "*batch query way"]
 Parameters = Mapping[str, Tensor]
 
 # ---------------------------------------------------------------------------------------------------------------- embed
@@ -54,13 +53,14 @@ def gram(features: Features) -> Vectors:
 def pack(matrix: Float[Tensor, "*batch channel channel"]) -> Vectors:
     """A symmetric matrix as a vector with the same inner products; `unpack` undoes it."""
     triangle = _triangle(matrix.shape[-1], matrix.device)
-    return matrix.flatten(-2)[..., triangle.take] * triangle.weight.to(matrix.dtype)
+    return matrix.flatten(-2).index_select(-1, triangle.take) * triangle.weight.to(matrix.dtype)
 
 
 def unpack(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
     channel = (isqrt(8 * vectors.shape[-1] + 1) - 1) // 2
     triangle = _triangle(channel, vectors.device)
-    return (vectors / triangle.weight.to(vectors.dtype))[..., triangle.put].unflatten(-1, (channel, channel))
+    entries = vectors / triangle.weight.to(vectors.dtype)
+    return entries.index_select(-1, triangle.put).unflatten(-1, (channel, channel))
 
 
 class _Triangle(NamedTuple):
@@ -137,12 +137,10 @@ def reconstruct_old(prototypes: Prototypes, parameters: Parameters, train: bool)
 
 
 def _norm(vectors: Vectors) -> Float[Tensor, "*batch"]:
-    return vectors.norm(dim=-1).clamp_min(torch.finfo(vectors.dtype).tiny)
+    return vectors.norm(dim=-1).clamp_min(1e-12)  # blank features: their ridge must still be invertible
 
 
 # ---------------------------------------------------------------------------------------------------------------- score
-
-Products = Float[Tensor, "*batch query way"]
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,9 @@ class Inner:
     of: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     centred: bool = False
 
-    def __call__(self, query: Float[Tensor, "*batch query d"], prototypes: Prototypes) -> Logits:
+    def __call__(
+        self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"]
+    ) -> Float[Tensor, "*#batch query way"]:
         if self.centred:
             centre = prototypes.mean(-2, keepdim=True).detach()
             query, prototypes = query - centre, prototypes - centre

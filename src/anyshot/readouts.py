@@ -16,8 +16,8 @@ from torch import Tensor
 
 from anyshot.episodes import Plan
 from anyshot.errors import BadInput, unknown
-from anyshot.evaluation import Reading, Shots, recalls
-from anyshot.heads import Head, Parameters, cosine, euclidean
+from anyshot.engine import Reading, Shots, recalls
+from anyshot.heads import Head, cosine, euclidean
 from anyshot.projections import PROJECTIONS
 
 SWAPPED = {id(euclidean): cosine, id(cosine): euclidean}
@@ -39,38 +39,41 @@ def check_readout(name: str, head_name: str, head: Head) -> None:
 
 
 def read_out(
-    names: Sequence[str],
-    head: Head,
-    parameters: Parameters,
+    asked: Sequence[tuple[Reading, str]],
     vectors: Float[Tensor, "image d"],
     base: Base,
     plan: Plan,
     shots: Shots,
-    progress: Callable[[int], None] = lambda episodes: None,
-) -> dict[str, Float[np.ndarray, "pattern episode way"]]:
-    """Recalls of each readout over the same episodes. `base` gives the training classes' vectors and labels, and is
-    asked only if a projection has to be fitted. Readouts of the same vectors share their products."""
-    out: dict[str, np.ndarray] = {}
-    unprojected = [name for name in names if not _projection(name)]
-    if unprojected:
-        readings = [Reading(_swap(head) if name == "swapped" else head, parameters) for name in unprojected]
-        found = recalls(vectors, readings, plan, shots, progress)
-        out |= {name: found[index] for index, name in enumerate(unprojected)}
-    for name in names:
-        if match := _projection(name):
-            fit, kept = PROJECTIONS[match[1]], int(match[2])
-            if kept >= vectors.shape[1]:
-                raise BadInput(
-                    f"{name} keeps {kept} dimensions, and the vectors have only {vectors.shape[1]}: keep fewer."
-                )
-            bank = vectors @ fit(*base(), kept)
-            out[name] = recalls(bank, [Reading(head, parameters)], plan, shots, progress)[0]
-    return {name: out[name] for name in names}
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[Float[np.ndarray, "pattern episode way"]]:
+    """Recalls of each (reading, readout) over the same episodes and vectors; what reads the same projection shares its
+    products. `base` gives the training classes' vectors and labels, and is asked only if a projection has to be fitted.
+    `progress` is called with shares of the whole that add up to 1."""
+    groups: dict[str, list[int]] = {}
+    for index, (_, readout) in enumerate(asked):
+        groups.setdefault(readout if _projection(readout) else "", []).append(index)
+    out: dict[int, np.ndarray] = {}
+    for name, members in groups.items():
+        bank = _projected(vectors, name, base) if name else vectors
+        readings = [_swapped(asked[index][0]) if asked[index][1] == "swapped" else asked[index][0] for index in members]
+        done = 1 / (plan.episodes * len(groups))
+        found = recalls(bank, readings, plan, shots, lambda episodes, done=done: progress(episodes * done))
+        out |= dict(zip(members, found, strict=True))
+    return [out[index] for index in range(len(asked))]
+
+
+def _projected(vectors: Float[Tensor, "image d"], name: str, base: Base) -> Float[Tensor, "image kept"]:
+    match = _projection(name)
+    assert match is not None
+    fit, kept = PROJECTIONS[match[1]], int(match[2])
+    if kept >= vectors.shape[1]:
+        raise BadInput(f"{name} keeps {kept} dimensions, and the vectors have only {vectors.shape[1]}: keep fewer.")
+    return vectors @ fit(*base(), kept)
 
 
 def _projection(name: str) -> re.Match[str] | None:
     return re.fullmatch(r"(pca|est)([1-9]\d*)", name)
 
 
-def _swap(head: Head) -> Head:
-    return replace(head, score=SWAPPED[id(head.score)])
+def _swapped(reading: Reading) -> Reading:
+    return replace(reading, head=replace(reading.head, score=SWAPPED[id(reading.head.score)]))

@@ -201,6 +201,7 @@ def run_model(
     """Train a model of a study and test it, as far as it has not been done."""
     import torch
 
+    from anyshot.engine import Reading
     from anyshot.episodes import Plan
     from anyshot.readouts import read_out
     from anyshot.training import train
@@ -220,7 +221,9 @@ def run_model(
 
     vectors = model.embed(torch.from_numpy(model.features(test.items)))
     learned = {name: value.detach() for name, value in model.learned.items()}
-    found = read_out(study.readouts_of(recipe), model.head, learned, vectors, base, plan, study.shots)
+    readouts = study.readouts_of(recipe)
+    asked = [(Reading(model.head, learned), readout) for readout in readouts]
+    found = dict(zip(readouts, read_out(asked, vectors, base, plan, study.shots), strict=True))
     classes = plan.draw(0, plan.episodes).classes
     with whole(path) as aside, aside.open("wb") as file:
         arrays: dict[str, Any] = {"classes": classes.astype(np.int32), **found}

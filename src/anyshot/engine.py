@@ -1,0 +1,282 @@
+"""The evaluation engine: a bank of vectors and a plan in, the recall of every class in every episode out.
+
+Each image is embedded once. Chunks of episodes, small enough for the cache, run on all cores. Two ways lead to the inner
+products of prototypes and queries, and `cheaper` chooses between them by counting operations:
+
+    sums    the support is summed in nested bags, so that all test shots cost little more than the largest; one product
+            with the queries serves every score. Cost grows with the length of the vectors and the number of episodes.
+    pairs   the inner products of all pairs of images are a table made once, and an episode only looks them up: for many
+            episodes on few images. What a prototype is to a query is then a mean of table entries.
+
+Heads that refine their prototypes start from the same sums.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from anyshot.episodes import Draw, Plan
+from anyshot.heads import Head, Inner, Parameters
+
+Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
+Recall = Float[np.ndarray, "head pattern episode way"]
+Vectors = Float[Tensor, "image d"]
+Logits = Float[Tensor, "episode pattern way query"]
+
+CHUNK_FLOATS = 2_000_000  # queries and prototypes of a chunk: what a share of the last-level cache holds
+BANK_BYTES = 1 << 30  # a bank up to this size is centred as a whole; a larger one, perhaps a memory map, chunk by chunk
+TABLE_BYTES = 1 << 29  # the largest table of pairs
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A head with its parameters: one way to read a bank of vectors."""
+
+    head: Head
+    parameters: Parameters
+
+    @property
+    def inner(self) -> Inner | None:
+        """The score, where the shared products of queries and prototypes are all it needs."""
+        score = self.head.score
+        return score if self.head.refine is None and isinstance(score, Inner) else None
+
+
+def recalls(
+    vectors: Vectors,
+    readings: Sequence[Reading],
+    plan: Plan,
+    shots: Shots,
+    progress: Callable[[int], None] = lambda episodes: None,
+) -> Recall:
+    """The share of each class's queries that each reading gets right, for every pattern of shots and every episode.
+
+    `shots` is a list of shots, or an array of patterns of one shot a class (for all episodes, or for each). A query
+    whose best logit is shared by n classes counts 1/n if its own is among them, as if ties were broken at random."""
+    out = np.empty((len(readings), len(shots), plan.episodes, plan.way), np.float32)
+
+    def keep(index: int, start: int, logits: Logits) -> None:
+        out[index, :, start : start + len(logits)] = recall(logits, plan).numpy()
+
+    each_logits(vectors, readings, plan, shots, keep, progress)
+    return out
+
+
+def each_logits(
+    vectors: Vectors,
+    readings: Sequence[Reading],
+    plan: Plan,
+    shots: Shots,
+    keep: Callable[[int, int, Logits], None],
+    progress: Callable[[int], None] = lambda episodes: None,
+) -> None:
+    """Call `keep(reading number, first episode, logits)` for every chunk. Logits lack the temperature, which changes no
+    prediction."""
+    patterns = full_patterns(shots, plan)
+    bank = _Bank(vectors, readings)
+    method = cheaper(len(vectors), vectors.shape[1], plan, len(patterns), readings)
+    size = max(1, CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns))))
+    size = min(size, 64)
+    table = bank.table() if method == "pairs" else None
+    own = threading.local()
+
+    def run(start: int) -> None:
+        with torch.inference_mode():
+            stop = min(start + size, plan.episodes)
+            if not hasattr(own, "room"):
+                own.room = {}
+            chunk = _Chunk(bank, table, plan.draw(start, stop), patterns[:, start:stop], own.room)
+            for index, reading in enumerate(readings):
+                keep(index, start, chunk.logits(reading))
+        progress(stop - start)
+
+    threads = torch.get_num_threads()
+    # One thread a chunk: coarse pieces keep all cores busy where threads inside small operations would only wait.
+    with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
+        try:
+            list(pool.map(run, range(0, plan.episodes, size)))
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)
+
+
+def cheaper(images: int, d: int, plan: Plan, patterns: int, readings: Sequence[Reading]) -> str:
+    """'sums' or 'pairs', whichever costs fewer operations in all; a looked-up entry counts as 16 multiply-adds.
+
+    sums:  an episode gathers its support and queries (d each) and multiplies prototypes with queries
+    pairs: a table of images^2 products (half, by symmetry), then support x query look-ups an episode
+    """
+    if any(reading.inner is None for reading in readings) or images * images * 4 > TABLE_BYTES:
+        return "sums"
+    queries = plan.way * plan.queries
+    gathered = plan.way * (plan.shot + plan.queries) * 8  # a number read from far costs as much as 8 multiply-adds
+    sums = plan.episodes * d * (gathered + patterns * plan.way * queries)
+    pairs = images * images * d + plan.episodes * 16 * plan.way * plan.shot * (queries + plan.shot)
+    return "pairs" if pairs < sums else "sums"
+
+
+def recall(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episode way"]:
+    """The share of each class's queries whose own class has the largest logit; ties as if broken at random."""
+    best = logits.amax(2)
+    tied = (logits == best[:, :, None]).sum(2, dtype=torch.uint8 if plan.way < 256 else None)
+    by_class = (plan.way, plan.queries)
+    true = logits.unflatten(3, by_class).diagonal(dim1=2, dim2=3).mT  # the logit of each query's own class
+    right = (true == best.unflatten(2, by_class)) / tied.unflatten(2, by_class)
+    return right.mean(-1).transpose(0, 1)
+
+
+def full_patterns(shots: Shots, plan: Plan) -> Int[np.ndarray, "pattern episode way"]:
+    """The shot of every class of every episode, for each pattern."""
+    patterns = np.asarray(shots, np.int64)
+    while patterns.ndim < 3:
+        patterns = patterns[..., None] if patterns.ndim == 1 else patterns[:, None]
+    return np.broadcast_to(patterns, (len(patterns), plan.episodes, plan.way))
+
+
+class _Bank:
+    """The vectors, about their mean where a score is the same wherever the origin lies, and what is known of each."""
+
+    def __init__(self, vectors: Vectors, readings: Sequence[Reading]) -> None:
+        self.vectors = vectors
+        self.centre: Tensor | None = None
+        self.late: Tensor | None = None  # what chunks still have to subtract
+        if any(reading.inner is not None and reading.inner.centred for reading in readings):
+            pieces = (piece.sum(0, dtype=torch.float64) for piece in vectors.split(4096))
+            self.centre = torch.stack(list(pieces)).sum(0).div(len(vectors)).to(vectors)
+            if vectors.nbytes <= BANK_BYTES:
+                self.vectors = vectors - self.centre
+            else:
+                self.late = self.centre
+
+    @cached_property
+    def square(self) -> Float[Tensor, " image"]:
+        """|v|^2 of each vector."""
+        return self._each(lambda piece: piece.square().sum(1))
+
+    @cached_property
+    def along(self) -> Float[Tensor, " image"]:
+        """The inner product of each vector with the centre."""
+        centre = self.centre
+        assert centre is not None
+        return self._each(lambda piece: piece @ centre)
+
+    def table(self) -> Float[Tensor, "image image"]:
+        """Inner products of all pairs."""
+        vectors = self.vectors if self.late is None else self.vectors - self.late
+        return vectors @ vectors.mT
+
+    def _each(self, of: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
+        pieces = self.vectors.split(4096)
+        return torch.cat([of(piece if self.late is None else piece - self.late) for piece in pieces])
+
+
+Room = dict[str, Tensor]
+
+
+def _space(room: Room, name: str, like: Tensor, *shape: int) -> Tensor:
+    """Memory that a thread uses again for every chunk: fresh pages cost more than what is written to them."""
+    if name not in room or room[name].shape != shape:
+        room[name] = torch.empty(shape, dtype=like.dtype, device=like.device)
+    return room[name]
+
+
+class _Chunk:
+    """A few episodes, and the products that all readings share."""
+
+    def __init__(self, bank: _Bank, table: Tensor | None, draw: Draw, patterns: np.ndarray, room: Room) -> None:
+        self.bank, self.table, self.room = bank, table, room
+        device = bank.vectors.device
+        self.shots = torch.from_numpy(np.ascontiguousarray(patterns.swapaxes(0, 1))).to(device)  # episode pattern way
+        self.steps: list[int] = self.shots.unique().tolist()
+        self.support_images = torch.from_numpy(draw.support).to(device)
+        self.query_images = torch.from_numpy(draw.query).flatten(1).to(device)
+
+    def logits(self, reading: Reading) -> Logits:
+        if inner := reading.inner:
+            return inner.of(*self._about_zero() if not inner.centred else self._products, self.bank.vectors.shape[1])
+        means, query = self._sums / self.shots[..., None], self._query
+        if self.bank.centre is not None:
+            means, query = means + self.bank.centre, query + self.bank.centre
+        if reading.head.refine is not None:
+            means = reading.head.refine(means, reading.parameters, False)
+        return reading.head.score(query[:, None], means).mT
+
+    @cached_property
+    def _products(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inner products of prototypes with queries and of each with itself, about the centre if there is one."""
+        qp, pp = self._by_sums() if self.table is None else self._by_pairs(self.table)
+        k = self.shots[..., None]
+        return qp.div_(k), self.bank.square[self.query_images][:, None, None], pp[..., None] / (k * k)
+
+    def _about_zero(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(q + m)(p + m) = qp + qm + pm + mm: products about zero, without a second pass over the vectors."""
+        qp, qq, pp = self._products
+        if self.bank.centre is None:
+            return qp, qq, pp
+        mm = self.bank.centre @ self.bank.centre
+        qm = self.bank.along[self.query_images][:, None, None]
+        along = self.bank.along[self.support_images].cumsum(2)
+        pm = (self._at_shots(along.transpose(1, 2)[:, [step - 1 for step in self.steps]]) / self.shots)[..., None]
+        return qp + (qm + (pm + mm)), qq + (2 * qm + mm), pp + (2 * pm + mm)
+
+    def _by_sums(self) -> tuple[Tensor, Tensor]:
+        sums = self._sums
+        qp = torch.bmm(sums.flatten(1, 2), self._query.mT).unflatten(1, self.shots.shape[1:])
+        return qp, torch.linalg.vecdot(sums, sums)
+
+    def _by_pairs(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        images = len(table)
+        support = self.support_images.transpose(1, 2)  # episode shot way
+        flat = table.view(-1)
+        qp = flat[(support * images)[..., None] + self.query_images[:, None, None]]
+        among = flat[(self.support_images * images)[..., None] + self.support_images[:, :, None]]
+        grown = among.cumsum(-1).cumsum(-2).diagonal(dim1=-2, dim2=-1)  # |sum of the first k|^2 for every k
+        last = [step - 1 for step in self.steps]
+        return self._at_shots(qp.cumsum(1)[:, last]), self._at_shots(grown[..., last].transpose(1, 2))
+
+    @cached_property
+    def _query(self) -> Float[Tensor, "episode query d"]:
+        episodes, queries = self.query_images.shape
+        d = self.bank.vectors.shape[1]
+        query = _space(self.room, "query", self.bank.vectors, episodes * queries, d)
+        torch.index_select(self.bank.vectors, 0, self.query_images.flatten(), out=query)
+        if self.bank.late is not None:
+            query -= self.bank.late
+        return query.view(episodes, queries, d)
+
+    @cached_property
+    def _sums(self) -> Float[Tensor, "episode pattern way d"]:
+        """The sum of each class's first vectors, gathered and added without a tensor of the support."""
+        episodes, way, _ = self.support_images.shape
+        vectors = self.bank.vectors
+        sums = _space(self.room, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
+        before = 0
+        for number, step in enumerate(self.steps):
+            bag = self.support_images[..., before:step].reshape(episodes * way, -1)
+            added = F.embedding_bag(bag, vectors, mode="sum").unflatten(0, (episodes, way))
+            if self.bank.late is not None:
+                added -= (step - before) * self.bank.late
+            if number:
+                torch.add(sums[:, number - 1], added, out=sums[:, number])
+            else:
+                sums[:, 0] = added
+            before = step
+        return self._at_shots(sums)
+
+    def _at_shots(self, steps: Float[Tensor, "episode step way *more"]) -> Float[Tensor, "episode pattern way *more"]:
+        """Values at every distinct shot, laid out by pattern: nothing to do where each pattern is one shot for all."""
+        distinct = self.shots.new_tensor(self.steps)
+        if self.shots.shape[1] == len(distinct) and (self.shots == distinct[:, None]).all():
+            return steps
+        place = torch.searchsorted(distinct, self.shots)
+        for _ in steps.shape[3:]:
+            place = place[..., None]
+        return steps.gather(1, place.expand(*place.shape[:3], *steps.shape[3:]))

@@ -1,0 +1,176 @@
+"""Laws that hold for every head, and what each head is equal to."""
+
+import laws
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import NearestCentroid
+
+from anyshot.heads import HEADS, contrastive, cosine, euclidean, fold, gram, hat, pack, unpack
+from anyshot.recipe import Recipe
+
+every_head = pytest.mark.parametrize("name", laws.ALL_HEADS)
+feat_heads = pytest.mark.parametrize("name", ["feat", "cosine-feat"])
+WAY, SHOT, POSITIONS, CHANNELS = 4, 5, 6, 7
+
+
+@pytest.fixture
+def maps() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.rand(WAY, SHOT, POSITIONS, CHANNELS, generator=generator, dtype=torch.float64)
+
+
+def make(name: str, maps: torch.Tensor):
+    torch.manual_seed(0)
+    head = HEADS[name]
+    vectors = laws.embed(head, maps)
+    return head, vectors, laws.parameters(head, vectors.shape[-1])
+
+
+def episode(head, learned, vectors):
+    """Logits of the last image of each class, given the others as support."""
+    supports = [own[:-1] for own in vectors]
+    return torch.stack([laws.logits(head, learned, own[-1], supports) for own in vectors])
+
+
+@every_head
+def test_fold_is_a_leave_one_out_double_loop(name, maps):
+    head, vectors, learned = make(name, maps)
+    expected = []
+    for label in range(WAY):
+        for image in range(SHOT):
+            supports = [vectors[c][[i for i in range(SHOT) if (c, i) != (label, image)]] for c in range(WAY)]
+            expected.append(laws.logits(head, learned, vectors[label, image], supports))
+    torch.testing.assert_close(fold(head, learned, vectors, train=False), torch.stack(expected))
+
+
+@every_head
+def test_class_order_is_carried_along(name, maps):
+    head, vectors, learned = make(name, maps)
+    order = torch.tensor([2, 0, 3, 1])
+    torch.testing.assert_close(episode(head, learned, vectors[order]), episode(head, learned, vectors)[order][:, order])
+
+
+@every_head
+def test_support_order_is_irrelevant_and_repeating_it_changes_nothing(name, maps):
+    head, vectors, learned = make(name, maps)
+    support, query = vectors[:, :-1], vectors[0, -1]
+    expected = laws.logits(head, learned, query, list(support))
+    torch.testing.assert_close(laws.logits(head, learned, query, list(support.flip(1))), expected)
+    torch.testing.assert_close(laws.logits(head, learned, query, list(support.repeat(1, 3, 1))), expected)
+
+
+@every_head
+def test_feature_scale_is_ignored_where_it_should_be(name, maps):
+    head, vectors, learned = make(name, maps)
+    scaled = laws.embed(head, 10 * maps)
+    before, after = episode(head, learned, vectors), episode(head, learned, scaled)
+    if name == "frn":  # the reconstruction is equivariant: logits are squared features, so 100 times as large
+        torch.testing.assert_close(after, 100 * before)
+    elif "cosine" in name and "feat" not in name:
+        torch.testing.assert_close(after, before)
+    elif name in ("proto", "frn-old"):
+        assert not torch.allclose(after, before)
+
+
+@every_head
+def test_every_parameter_gets_a_gradient(name, maps):
+    head, _, learned = make(name, maps)
+    learned = {key: value.requires_grad_() for key, value in learned.items()}
+    features = maps.clone().requires_grad_()
+    fold(head, learned, laws.embed(head, features), train=False).log_softmax(1)[:, 0].sum().backward()
+    assert features.grad is not None
+    assert features.grad.abs().sum(-1).ne(0).any(-1).all(), "every image must get a gradient"
+    for key, value in learned.items():
+        assert value.grad is not None, key
+        assert torch.isfinite(value.grad).all(), key
+        assert value.grad.abs().max() > 0, key
+
+
+@every_head
+def test_blank_features_give_finite_logits_and_gradients(name, maps):
+    head, _, learned = make(name, maps)
+    blank = torch.zeros_like(maps).requires_grad_()
+    out = fold(head, learned, laws.embed(head, blank), train=False)
+    out.sum().backward()
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(blank.grad).all()
+
+
+@every_head
+def test_heads_equal_what_they_are_named_after(name, maps):
+    """proto is scikit-learn's NearestCentroid; cosine-frn is cosine-proto on whole Grams; frn and frn-old are the
+    reconstruction errors of the paper's appendix."""
+    head, vectors, learned = make(name, maps)
+    found = episode(head, learned, vectors) / learned["scale"]
+    support, query = maps[:, :-1], maps[:, -1]
+    if name == "proto":
+        x, y = support.flatten(0, 1).flatten(1).numpy(), np.repeat(np.arange(WAY), SHOT - 1)
+        centroids = NearestCentroid().fit(x, y).centroids_
+        squared = ((query.flatten(1).numpy()[:, None] - centroids) ** 2).mean(-1)
+        np.testing.assert_allclose(found.numpy(), -squared)
+    elif name == "cosine-frn":
+        grams = (maps.mT @ maps).flatten(-2)
+        proto = grams[:, :-1].mean(1)
+        expected = torch.nn.functional.cosine_similarity(grams[:, -1][:, None], proto[None], dim=-1)
+        torch.testing.assert_close(found, expected)
+    elif "frn" in name:
+        for c in range(WAY):
+            pool = support[c].flatten(0, 1)
+            scatter = pool.mT @ pool
+            for q in range(WAY):
+                x = query[q]
+                if name == "frn":
+                    ridge = learned["alpha"].exp() * scatter.norm()
+                else:
+                    ridge = learned["alpha"].exp() * len(pool) / CHANNELS + 1e-6 * len(pool)
+                weights = Ridge(alpha=float(ridge), fit_intercept=False).fit(pool.mT.numpy(), x.mT.numpy()).coef_
+                rebuilt = torch.from_numpy(weights) @ pool
+                if name == "frn-old":
+                    error = (learned["beta"].exp() * rebuilt - x).square().sum(1).mean()
+                    torch.testing.assert_close(found[q, c], -error)
+                else:  # |rebuilt - x|^2 = tr Q - 2 <rebuilt, x> + |rebuilt|^2, and the head keeps the middle term
+                    torch.testing.assert_close(found[q, c], (rebuilt * x).sum() / POSITIONS)
+                    reconstruct = hat(gram(pool[None]), ridge[None] / len(pool))[0]
+                    torch.testing.assert_close(x @ reconstruct, rebuilt)
+
+
+@feat_heads
+def test_layer_norm_makes_refined_prototypes_unit_vectors_about_zero(name, maps):
+    head, vectors, _ = make(name, maps)
+    recipe = Recipe(data="none", head=name, train_shot=4, way=4, layer_norm=True)
+    learned = {key: value.double() for key, value in head.parameters(vectors.shape[-1], recipe).items()}
+    refined = head.refine(vectors.mean(1), learned, False)
+    torch.testing.assert_close(refined.mean(-1), torch.zeros(WAY, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(refined.square().mean(-1), torch.ones(WAY, dtype=torch.float64), atol=1e-3, rtol=0)
+
+
+@feat_heads
+def test_contrastive_term_prefers_the_own_class(name, maps):
+    head, vectors, learned = make(name, maps + 3 * torch.eye(WAY, CHANNELS, dtype=torch.float64)[:, None, None])
+    out = contrastive(head, {**learned, "attend_out": learned["attend_out"] * 0}, vectors)
+    assert (out.argmax(1) == torch.arange(WAY).repeat_interleave(SHOT)).all()
+
+
+@every_head
+def test_dropout_acts_in_training_only(name, maps):
+    head, vectors, learned = make(name, maps)
+    quiet = [fold(head, learned, vectors, train=False) for _ in range(2)]
+    torch.testing.assert_close(*quiet, rtol=0, atol=0)
+    if head.couples:
+        assert not torch.allclose(fold(head, learned, vectors, train=True), fold(head, learned, vectors, train=True))
+
+
+def test_pack_keeps_inner_products_and_is_undone(maps):
+    a, b = maps[0, 0].mT @ maps[0, 0], maps[0, 1].mT @ maps[0, 1]
+    torch.testing.assert_close(pack(a) @ pack(b), (a * b).sum())
+    torch.testing.assert_close(unpack(pack(a)), a)
+
+
+def test_euclidean_logits_lose_no_digits_far_from_zero(maps):
+    query, prototypes = maps[0, :, 0], maps[1, :, 0]
+    far = [(x + 1000).float() for x in (query, prototypes)]
+    expected = -(far[0].double()[:, None] - far[1].double()).square().mean(-1)
+    torch.testing.assert_close(euclidean(*far).double(), expected, rtol=1e-4, atol=1e-5)
+    assert cosine(query, prototypes).abs().max() <= 1 + 1e-12
