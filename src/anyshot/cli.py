@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from tyro.extras import SubcommandApp
@@ -39,6 +39,54 @@ def study(
     folder = out or Path("runs") / path.stem
     run_study(Source(path, heads or None), folder, data, only, workers)
     print(summary(folder))
+
+
+@app.command
+def evaluate(
+    store: Annotated[Path, tyro.conf.Positional],
+    /,
+    model: Path | None = None,
+    heads: tuple[str, ...] = (),
+    readouts: tuple[str, ...] = ("own",),
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+    unequal: Literal["uniform", "step", "long-tailed"] | None = None,
+    way: str = "5",
+    queries: int = 16,
+    episodes: int = 10_000,
+    seed: int = 0,
+    split: str = "test",
+    dirichlet: float | None = None,
+    plan: Path | None = None,
+    save_plan: Path | None = None,
+    out: Path | None = None,
+) -> None:
+    """Test heads on a store of features, or on a model's features of a store of images.
+
+    Args:
+        store: The store, made by `anyshot pack`.
+        model: Folder or file of a trained model; needed for a store of images.
+        heads: Heads to test; the model's own, or proto and cosine-proto, by default.
+        readouts: own, swapped, pcaN, estN; those that do not fit a head are left out.
+        shots: Test shots.
+        unequal: Unequal shots between 1 and the largest test shot instead.
+        way: Classes an episode; 'all' for every class at once.
+        queries: Queries a class.
+        episodes: Episodes; the same for all heads and shots.
+        seed: Seed of the episodes.
+        split: Classes to test on: train, val or test.
+        dirichlet: Draw how common each class is among the queries from a Dirichlet distribution.
+        plan: Saved plan of episodes, instead of way, queries, episodes and seed.
+        save_plan: Where to save the plan of episodes, to share it.
+        out: Folder for the table (table.csv) and the per-episode recalls; printed only by default.
+    """
+    from anyshot.evaluation import run_evaluation
+
+    if way != "all" and not way.isdigit():
+        raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
+    how = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
+    print(
+        run_evaluation(store, model, heads, split, out, plan, save_plan, readouts=readouts, dirichlet=dirichlet, **how)
+    )
 
 
 def main() -> None:

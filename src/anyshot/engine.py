@@ -1,7 +1,7 @@
 """The evaluation engine: a bank of vectors and a plan in, the recall of every class in every episode out.
 
-Each image is embedded once. Chunks of episodes, small enough for the cache, run on all cores. Two ways lead to the inner
-products of prototypes and queries, and `cheaper` chooses between them by counting operations:
+Each image is embedded once. Chunks of episodes, small enough for the cache, run on all cores. Two ways lead to the
+inner products of prototypes and queries, and `cheaper` chooses between them by counting operations:
 
     sums    the support is summed in nested bags, so that all test shots cost little more than the largest; one product
             with the queries serves every score. Cost grows with the length of the vectors and the number of episodes.
@@ -55,7 +55,7 @@ def recalls(
     readings: Sequence[Reading],
     plan: Plan,
     shots: Shots,
-    progress: Callable[[int], None] = lambda episodes: None,
+    progress: Callable[[float], None] = lambda episodes: None,
 ) -> Recall:
     """The share of each class's queries that each reading gets right, for every pattern of shots and every episode.
 
@@ -76,7 +76,7 @@ def each_logits(
     plan: Plan,
     shots: Shots,
     keep: Callable[[int, int, Logits], None],
-    progress: Callable[[int], None] = lambda episodes: None,
+    progress: Callable[[float], None] = lambda episodes: None,
 ) -> None:
     """Call `keep(reading number, first episode, logits)` for every chunk. Logits lack the temperature, which changes no
     prediction."""

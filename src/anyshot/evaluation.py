@@ -11,8 +11,9 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,14 +22,18 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from anyshot.data.store import Part, Store, open_store
 from anyshot.engine import Reading, Shots, full_patterns
 from anyshot.episodes import Plan
 from anyshot.errors import BadInput, choose
+from anyshot.files import whole
 from anyshot.heads import EMBEDS, HEADS, Head, Parameters
 from anyshot.intervals import class_interval, episode_interval
-from anyshot.readouts import check_readout, read_out
+from anyshot.model import Model, load_model
+from anyshot.progress import progress as bar
+from anyshot.readouts import check_readout, read_out, scaled
 from anyshot.recipe import Recipe
-from anyshot.table import Row
+from anyshot.table import Row, write_table
 
 SHOTS = (1, 2, 4, 8, 16, 32)
 UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")
@@ -49,6 +54,8 @@ class Evaluation:
     """By head and readout."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Columns that all rows share."""
+    dirichlet: float | None = None
+    """Unequal queries: each episode weighs its classes by a draw from this symmetric Dirichlet distribution."""
 
     def __iter__(self) -> Iterator[Row]:
         for head, readout in self.recall:
@@ -67,8 +74,13 @@ class Evaluation:
         return len(self.recall) * len(self.names)
 
     def accuracies(self, head: str, readout: str = "own") -> Float[np.ndarray, "pattern episode"]:
-        """Accuracy of each episode, in percent: the mean over its classes."""
-        return 100 * self.recall[head, readout].mean(-1, dtype=np.float64)
+        """Accuracy of each episode, in percent: the mean over its classes, or over classes as common among the queries
+        as `dirichlet` makes them."""
+        recall = 100 * self.recall[head, readout].astype(np.float64)
+        if self.dirichlet is None:
+            return recall.mean(-1)
+        rng = np.random.default_rng([self.plan.seed, 11])
+        return (recall * rng.dirichlet(np.full(self.plan.way, self.dirichlet), self.plan.episodes)).sum(-1)
 
     def difference(self, one: tuple[str, str] | str, other: tuple[str, str] | str) -> list[Row]:
         """How much more accurate one (head, readout) is than another on the same episodes, a row a test shot."""
@@ -92,6 +104,21 @@ class Evaluation:
                     {"head": head, "readout": readout, "test_shot": name, "own_shot": int(shot), "recall": percent}
                 )
         return rows
+
+    def text(self) -> str:
+        """The rows for a terminal, and what their intervals mean."""
+        lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
+        for row in self:
+            name = row["head"] if row["readout"] == "own" else f"{row['head']} ({row['readout']})"
+            numbers = f"{row['accuracy']:8.2f}% {row['ci95']:12.2f} {row['ci95_classes']:15.2f}"
+            lines.append(f"{name:26} {row['test_shot']:>11} {numbers}")
+        plan = self.plan
+        lines.append(
+            f"{plan.way}-way, {plan.queries} queries a class, {plan.episodes} paired episodes, seed {plan.seed}."
+        )
+        lines.append("95 % intervals: '+- episodes' over other draws of episodes from these images (is this table well")
+        lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
+        return "\n".join(lines)
 
     def _protocol(self) -> Row:
         return {"way": self.plan.way, "queries": self.plan.queries, "episodes": self.plan.episodes}
@@ -123,13 +150,17 @@ def evaluate(
     parameters: Mapping[str, Parameters] | None = None,
     embed: str | None = None,
     plan: Plan | None = None,
+    dirichlet: float | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Evaluation:
     """Test heads on features of any network: vectors "image d", or maps "image position channel".
 
     `shots` is a list, or a kind of unequal shots between 1 and 32 ('uniform', 'step', 'long-tailed'). `base` has the
     features and labels that the projections of `readouts` are fitted on. `parameters` has what trained heads have
-    learned. `plan` replaces way, queries, episodes and seed."""
+    learned. `plan` replaces way, queries, episodes and seed. `dirichlet` makes some classes commoner than others among
+    the queries: the smaller, the more unequal."""
+    if dirichlet is not None and not dirichlet > 0:
+        raise BadInput(f"the Dirichlet concentration must be above 0, not {dirichlet}.")
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
     if plan is None:
@@ -137,7 +168,7 @@ def evaluate(
         plan = Plan(codes, len(names) if way == "all" else way, largest, queries, episodes, seed, names)
     patterns, words = shot_patterns(shots, plan)
     recall = _recall_all(maps, base, heads, readouts, parameters or {}, embed, plan, patterns, progress)
-    return Evaluation(plan, patterns, words, recall, {"seed": plan.seed})
+    return Evaluation(plan, patterns, words, recall, {"seed": plan.seed}, dirichlet)
 
 
 def _recall_all(
@@ -167,12 +198,38 @@ def _recall_all(
         def fitted_on(how: str = how) -> tuple[Tensor, Tensor]:
             return _base_vectors(base, how)
 
-        share = 1 / len(asked)
-        found = read_out(readings, vectors, fitted_on, plan, patterns, lambda part, share=share: progress(part * share))
+        found = read_out(readings, vectors, fitted_on, plan, patterns, scaled(progress, 1 / len(asked)))
         recall |= dict(zip(keys, found, strict=True))
     return {
         (name, readout): recall[name, readout] for name in heads for readout in readouts if (name, readout) in recall
     }
+
+
+def evaluate_store(
+    store: Store, model: Model | None = None, heads: Sequence[str] = (), split: str = "test", **how: Any
+) -> Evaluation:
+    """Test heads on a split of a store: on its features, or on a model's features of its images. Without `heads`, the
+    model's own head is read; projections are fitted on the training classes, where the store has some."""
+    part = store.part(split)
+    if model is None and not store.is_features:
+        raise BadInput(f"{store.path} holds images: name a trained model to embed them, or pack features instead.")
+
+    def features(part: Part) -> np.ndarray:
+        return part.items if model is None else model.features(part.items)
+
+    about: dict[str, Any] = {"data": store.path.name}
+    if model is not None:
+        recipe = model.recipe
+        heads = heads or (recipe.head,)
+        how["embed"] = recipe.embed
+        how["parameters"] = {recipe.head: {name: value.detach() for name, value in model.learned.items()}}
+        about |= {"backbone": recipe.backbone, "train_shot": recipe.train_shot, "model": recipe.id}
+    if any(readout not in ("own", "swapped") for readout in how.get("readouts", ())) and "train" in store.class_split:
+        train = store.part("train")
+        how["base"] = (features(train), train.labels)
+    names = np.array(part.class_names)[part.labels]
+    found = evaluate(features(part), names, heads or ("proto", "cosine-proto"), **how)
+    return replace(found, about={**about, **found.about})
 
 
 def shot_patterns(shots: Sequence[int] | Unequal, plan: Plan) -> tuple[Shots, list[Any]]:
@@ -258,7 +315,7 @@ def _base_vectors(base: tuple[ArrayLike | Tensor, ArrayLike] | None, how: str) -
 
 def embed_all(maps: Maps, embed: Callable[[Tensor], Tensor]) -> Float[Tensor, "image d"]:
     """The vector of every image; a view of the maps where it can be one."""
-    if embed is EMBEDS["flatten"] or maps.shape[1] == 1 and embed is not EMBEDS["gram"]:
+    if embed is EMBEDS["flatten"] or (maps.shape[1] == 1 and embed is not EMBEDS["gram"]):
         return maps.flatten(1)
     with torch.inference_mode():
         first = embed(maps[:1])
@@ -266,3 +323,41 @@ def embed_all(maps: Maps, embed: Callable[[Tensor], Tensor]) -> Float[Tensor, "i
         for start in range(0, len(maps), 256):
             out[start : start + 256] = embed(maps[start : start + 256])
     return out
+
+
+def run_evaluation(
+    store: Path,
+    model: Path | None,
+    heads: Sequence[str],
+    split: str,
+    out: Path | None,
+    plan: Path | None,
+    save_plan: Path | None,
+    **how: Any,
+) -> str:
+    """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows."""
+    opened = open_store(store)
+    part = opened.part(split)
+    shots: tuple[int, ...] = how.pop("shots")
+    unequal = how.pop("unequal")
+    names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
+    if plan is not None:
+        episodes = Plan.load(plan, codes, names)
+    else:
+        way = len(names) if how["way"] == "all" else int(how["way"])
+        episodes = Plan(codes, way, max(shots, default=1), how["queries"], how["episodes"], how["seed"], names)
+    for name in ("way", "queries", "episodes", "seed"):
+        del how[name]
+    loaded = load_model(model) if model is not None else None
+    with bar("evaluating", 1.0) as advance:
+        found = evaluate_store(
+            opened, loaded, heads, split, shots=unequal or shots, plan=episodes, progress=advance, **how
+        )
+    if save_plan is not None:
+        episodes.save(save_plan)
+    if out is not None:
+        write_table(out / "table.csv", list(found))
+        arrays: dict[str, Any] = {f"{head} {readout}": recall for (head, readout), recall in found.recall.items()}
+        with whole(out / "recall.npz") as aside, aside.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+    return found.text()

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anyshot.engine import Reading, Shots, recalls
 from anyshot.episodes import Plan
 from anyshot.errors import BadInput, unknown
-from anyshot.engine import Reading, Shots, recalls
 from anyshot.heads import Head, cosine, euclidean
 from anyshot.projections import PROJECTIONS
 
@@ -56,10 +56,14 @@ def read_out(
     for name, members in groups.items():
         bank = _projected(vectors, name, base) if name else vectors
         readings = [_swapped(asked[index][0]) if asked[index][1] == "swapped" else asked[index][0] for index in members]
-        done = 1 / (plan.episodes * len(groups))
-        found = recalls(bank, readings, plan, shots, lambda episodes, done=done: progress(episodes * done))
+        found = recalls(bank, readings, plan, shots, scaled(progress, 1 / (plan.episodes * len(groups))))
         out |= dict(zip(members, found, strict=True))
     return [out[index] for index in range(len(asked))]
+
+
+def scaled(progress: Callable[[float], None], by: float) -> Callable[[float], None]:
+    """The progress of a part, told to the whole."""
+    return lambda amount: progress(amount * by)
 
 
 def _projected(vectors: Float[Tensor, "image d"], name: str, base: Base) -> Float[Tensor, "image kept"]:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from anyshot.data.augmentation import augment
 from anyshot.data.store import Part, Store
+from anyshot.engine import Reading, recalls
 from anyshot.episodes import Plan, training_batches
 from anyshot.errors import BadInput, choose
-from anyshot.engine import Reading, recalls
 from anyshot.files import read_json, whole, write_json
 from anyshot.heads import HEADS, Head, contrastive, fold
 from anyshot.model import Model, load_model, read_tensors
