@@ -83,10 +83,65 @@ def evaluate(
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
-    how = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
-    print(
-        run_evaluation(store, model, heads, split, out, plan, save_plan, readouts=readouts, dirichlet=dirichlet, **how)
-    )
+    drawn = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
+    read = {"readouts": readouts, "dirichlet": dirichlet}
+    print(run_evaluation(store, model, heads, split, out, plan, save_plan, **drawn, **read))
+
+
+experiment = SubcommandApp()
+app.command(experiment, name="experiment", help="The paper's side experiments, on trained models.")
+
+
+@experiment.command
+def consistency(
+    store: Annotated[Path, tyro.conf.Positional],
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    split: str = "test",
+    episodes: int = 1000,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
+
+    Args:
+        store: Store of images.
+        models: Folders of trained models (proto, cosine-proto, feat, cosine-feat).
+        split: Classes to test on.
+        episodes: Trials.
+        seed: Seed of the episodes.
+        out: CSV file to keep the table in.
+    """
+    from anyshot.experiments import run_consistency
+    from anyshot.table import show_table
+
+    print(show_table(run_consistency(store, models, split, episodes, seed), out))
+
+
+@experiment.command
+def terms(
+    store: Annotated[Path, tyro.conf.Positional],
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    split: str = "test",
+    episodes: int = 1000,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
+
+    Args:
+        store: Store of images.
+        models: Folders of trained frn models.
+        split: Classes to test on.
+        episodes: Trials.
+        seed: Seed of the episodes.
+        out: CSV file to keep the table in.
+    """
+    from anyshot.experiments import run_term_ratio
+    from anyshot.table import show_table
+
+    print(show_table(run_term_ratio(store, models, split, episodes, seed), out))
 
 
 def main() -> None:
