@@ -89,6 +89,18 @@ def test_every_parameter_gets_a_gradient(name, maps):
 
 
 @every_head
+def test_gradients_are_those_of_finite_differences(name, maps):
+    head, vectors, learned = make(name, maps[:3, :3])
+    names, values = zip(*learned.items(), strict=True)
+
+    def logits(vectors, *values):
+        return fold(head, dict(zip(names, values, strict=True)), vectors, train=False)
+
+    inputs = [value.clone().requires_grad_() for value in (vectors, *values)]
+    assert torch.autograd.gradcheck(logits, inputs, fast_mode=True)
+
+
+@every_head
 def test_blank_features_give_finite_logits_and_gradients(name, maps):
     head, _, learned = make(name, maps)
     blank = torch.zeros_like(maps).requires_grad_()

@@ -207,7 +207,11 @@ class _Chunk:
             means, query = means + self.bank.centre, query + self.bank.centre
         if reading.head.refine is not None:
             means = reading.head.refine(means, reading.parameters, False)
-        return reading.head.score(query[:, None], means).mT
+        score = reading.head.score
+        if not isinstance(score, Inner):
+            return score(query[:, None], means).mT
+        # All patterns as rows of one product: a product a pattern would read the queries as many times.
+        return score(query, means.flatten(1, 2)).mT.unflatten(1, means.shape[1:3])
 
     @cached_property
     def _products(self) -> tuple[Tensor, Tensor, Tensor]:
