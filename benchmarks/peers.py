@@ -1,8 +1,8 @@
 """What the engine is compared with: easyfsl, and plain loops as papers' code has them, one episode at a time.
 
-easyfsl comes by `pip install --no-deps easyfsl tqdm` (with its dependencies it would bring a torchvision that does not load
-beside a CPU build of torch). What it imports but evaluation does not use is given a stand-in, and its sampler's base class
-is allowed the argument that current torch has dropped.
+easyfsl comes by `pip install --no-deps easyfsl tqdm` (with its dependencies it would bring a torchvision that does not
+load beside a CPU build of torch). What it imports but evaluation does not use is given a stand-in, and its sampler's
+base class is allowed the argument that current torch has dropped.
 """
 
 import importlib
