@@ -177,16 +177,16 @@ def _panel(
     """Cells with their numbers; a margin to the right and one above, set off by a gap. No limit: a sequential scale."""
     rows, columns = inside.shape
     gap = 0.2
-    cells = [_cell(x, y, inside[y, x], limit) for y in range(rows) for x in range(columns)]
-    margin = [_cell(columns + gap, y, mean, None) for y, mean in enumerate([] if right is None else right)]
-    cells += [_cell(x, -1 - gap, bias, limit) for x, bias in enumerate([] if above is None else above)]
-    x_names: dict[float, str] = {x: str(shot) for x, shot in enumerate(grid.train_shots)}
-    y_names: dict[float, str] = {y: str(shot) for y, shot in enumerate(grid.test_shots)}
+    cells = [_cell(float(x), float(y), inside[y, x], limit) for y in range(rows) for x in range(columns)]
+    margin = [_cell(columns + gap, float(y), mean, None) for y, mean in enumerate([] if right is None else right)]
+    cells += [_cell(float(x), -1 - gap, bias, limit) for x, bias in enumerate([] if above is None else above)]
+    x_names: dict[float, str] = {float(x): str(shot) for x, shot in enumerate(grid.train_shots)}
+    y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(grid.test_shots)}
     x_names |= {} if right is None else {columns + gap: "mean"}
     y_names |= {} if above is None else {-1 - gap: "model bias"}
-    x = alt.X("x:Q", title="train shot", axis=_axis(x_names), scale=_scale(0, max(x_names) + 1))
+    x = alt.X("x:Q", title="train shot", axis=_axis(x_names), scale=_scale(0.0, max(x_names) + 1))
     top = -1 - gap if room_above else min(y_names)
-    y = alt.Y("y:Q", title="test shot", axis=_axis(y_names), scale=_scale(top, rows, reverse=True))
+    y = alt.Y("y:Q", title="test shot", axis=_axis(y_names), scale=_scale(top, float(rows), reverse=True))
     domain = {"domainMin": -limit, "domainMax": limit, "domainMid": 0} if limit else {"zero": False}
     scale = alt.Scale(range=DIVERGING if limit else SEQUENTIAL, interpolate="rgb", **domain)
     layers = []

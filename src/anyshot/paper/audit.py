@@ -79,7 +79,7 @@ def markdown(checks: Sequence[Check]) -> str:
     ]
     for title, listed in sections(checks).items():
         page += [f"## {title} ({len(listed)})", _table(listed).markdown().rstrip()]
-    page += ["## Notation", *(f"- {line}" for line in _notation())]
+    page += ["## Notation", "\n".join(f"- {line}" for line in _notation())]
     return "\n\n".join(page) + "\n"
 
 
@@ -93,7 +93,7 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
     shown = {"All checks": list(checks)} if everything else sections(checks)
     for title, listed in shown.items():
         if title == "Off by rounding" and not everything:
-            continue  # last digits only; they are counted below and listed by --all, --json and --markdown
+            continue  # a long list of last digits
         table = Table(title=f"{title} ({len(listed)})", title_justify="left", title_style="bold", expand=True)
         table.add_column("verdict", no_wrap=True)
         for column, ratio in (("where", 2), ("claim", 5), ("printed", 2), ("recomputed", 6)):
@@ -107,7 +107,9 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
     for row in count.rows:
         table.add_row(*row)
     console.print(table)
-    console.print(summary_line(checks))
+    if not everything:
+        console.print("What is off by rounding alone is counted above and listed by --all, --json and --markdown.")
+    console.print(summary_line(checks), style="bold")
 
 
 def as_objects(checks: Sequence[Check]) -> list[dict[str, Any]]:

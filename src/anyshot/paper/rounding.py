@@ -8,6 +8,7 @@ numbers is then known up to a slack, and a printed value of it
 - is contradicted, if none do.
 """
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
@@ -74,16 +75,18 @@ def parse(printed: str) -> Fraction:
     >>> parse("+6.46"), parse("-1,97"), parse("11,788"), parse("10K")
     (Fraction(323, 50), Fraction(-197, 100), Fraction(11788, 1), Fraction(10000, 1))
     """
-    number = printed.removesuffix("K")
-    whole, _, decimals = number.rpartition(",")
-    number = number.replace(",", "") if len(decimals) == 3 else f"{whole}.{decimals}" if whole else number
-    return Fraction(number) * (1000 if printed.endswith("K") else 1)
+    return Fraction(_digits(printed)) * (1000 if printed.endswith("K") else 1)
 
 
 def half_unit(printed: str) -> Fraction:
     """Half of the last printed digit: how far the number behind it may lie."""
-    decimals = printed.replace(",", ".").rpartition(".")[2] if "." in printed or "," in printed else ""
-    return Fraction(1, 2 * 10 ** len(decimals))
+    decimals = _digits(printed).partition(".")[2]
+    return Fraction(1000 if printed.endswith("K") else 1, 2 * 10 ** len(decimals))
+
+
+def _digits(printed: str) -> str:
+    """Sign, digits and a decimal point; a comma before three digits separates thousands, else it is the point."""
+    return re.sub(r",(?=\d{3}\b)", "", printed.removesuffix("K")).replace(",", ".")
 
 
 def judge(printed: str, derived: Known) -> Verdict:
