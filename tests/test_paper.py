@@ -130,6 +130,17 @@ def test_honest_rounding_is_never_contradicted(true: np.ndarray) -> None:
 
 
 @given(TRUE_GRIDS, st.integers(0, 3))
+def test_rounding_can_move_a_number_as_far_as_said_and_no_farther(true: np.ndarray, column: int) -> None:
+    """Push every cell by 49 of the 50 parts that rounding hides, each the way that moves the number most."""
+    shown = Exact(true // 100)
+    towards = np.where(np.arange(4) == column, 49, -49) * np.ones((6, 1), dtype=np.int64)
+    for push, parts in ((towards, "offsets"), (np.full((6, 4), 49), "means")):
+        moved = getattr(Exact(shown.cells * 100 + push), parts)[column]
+        derived = getattr(shown, parts)[column]
+        assert moved.value / 100 - derived.value == Fraction(49, 50) * derived.above == Fraction(49, 50) * derived.below
+
+
+@given(TRUE_GRIDS, st.integers(0, 3))
 def test_what_rounding_cannot_explain_is_contradicted(cells: np.ndarray, column: int) -> None:
     grid = Exact(cells // 100)
     for derived in (*grid.means, grid.offsets[column], grid.sensitivity):
