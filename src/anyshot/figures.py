@@ -15,7 +15,7 @@ from jaxtyping import Float
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
 from anyshot.sensitivity import decompose
-from anyshot.summaries import counterpart
+from anyshot.summaries import counterpart, two_decimals
 from anyshot.table import Grid
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
@@ -24,7 +24,7 @@ BLUE, ORANGE, GREEN, PINK, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "
 DIVERGING = ["#0b5394", "#6fa8dc", "#f7f7f7", "#f0a35e", "#b45309"]
 SEQUENTIAL = ["#f7fbff", "#9ecae1", "#3182bd"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
-_DASH = alt.Legend(symbolType="stroke", symbolSize=400)
+_DASH = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#555")
 CELL = 46  # pixels
 
 
@@ -43,7 +43,7 @@ def heatmap(grid: Grid) -> alt.LayerChart:
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
     parts = decompose(grid.accuracy)
-    title = [f"{grid.name}, {grid.setting}", f"sensitivity {parts.sensitivity:.2f}"]
+    title = [f"{grid.name}, {grid.setting}", f"sensitivity {two_decimals(parts.sensitivity)}"]
     return _panel(grid, parts.residual, title, limit, right=parts.test_bias, above=parts.model_bias)
 
 
@@ -62,7 +62,7 @@ def calculation(grid: Grid) -> alt.HConcatChart:
     middle = _panel(
         grid, offsets, ["minus test bias", "offsets to the group"], limit, right=parts.test_bias, room_above=True
     )
-    sensitivity = f"residual, sensitivity {parts.sensitivity:.2f}"
+    sensitivity = f"residual, sensitivity {two_decimals(parts.sensitivity)}"
     last = _panel(
         grid, parts.residual, ["minus model bias", sensitivity], limit, right=parts.test_bias, above=parts.model_bias
     )
@@ -204,7 +204,7 @@ def _panel(
 
 def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, Any]:
     """One box and its number; the ink is white where the box is dark."""
-    text = f"{value:.2f}" if limit is None else f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+    text = two_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
     ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
     return {
         "x": x,

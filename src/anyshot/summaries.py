@@ -90,10 +90,16 @@ def grid_summary(grid: Grid) -> Summary:
     """A grid: accuracies, the test bias to the right, the model bias below, the sensitivity in the corner."""
     parts = decompose(grid.accuracy)
     rows = [
-        [str(shot), *map(_two, cells), _two(mean)]
+        [str(shot), *map(two_decimals, cells), two_decimals(mean)]
         for shot, cells, mean in zip(grid.test_shots, grid.accuracy, parts.test_bias, strict=True)
     ]
-    rows.append(["model bias", *(_two(bias, "+") for bias in parts.model_bias), f"**{_two(parts.sensitivity)}**"])
+    rows.append(
+        [
+            "model bias",
+            *(two_decimals(bias, "+") for bias in parts.model_bias),
+            f"**{two_decimals(parts.sensitivity)}**",
+        ]
+    )
     title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot; sensitivity in the corner"
     return Summary(title, ["test shot", *(str(shot) for shot in grid.train_shots), "mean"], rows)
 
@@ -121,7 +127,7 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
         means = dict(zip(grid.test_shots, parts.test_bias, strict=True))
         base = dict(zip(other.test_shots, decompose(other.accuracy).test_bias, strict=True)) if other else {}
         cells = [_with_gain(means.get(shot), base.get(shot)) for shot in shots]
-        rows.append([grid.setting, grid.name, _two(parts.sensitivity), *cells])
+        rows.append([grid.setting, grid.name, two_decimals(parts.sensitivity), *cells])
     title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
     return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
 
@@ -129,17 +135,17 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
 def _best(score: float | None, others: list[float]) -> str:
     if score is None:
         return ""
-    best = bool(others) and all(float(_two(score)) < float(_two(other)) for other in others)
-    return f"**{_two(score)}**" if best else _two(score)
+    best = bool(others) and all(float(two_decimals(score)) < float(two_decimals(other)) for other in others)
+    return f"**{two_decimals(score)}**" if best else two_decimals(score)
 
 
 def _with_gain(mean: float | None, base: float | None) -> str:
     if mean is None:
         return ""
-    return _two(mean) if base is None else f"{_two(mean)} ({_two(mean - base, '+')})"
+    return two_decimals(mean) if base is None else f"{two_decimals(mean)} ({two_decimals(mean - base, '+')})"
 
 
-def _two(value: float, sign: str = "") -> str:
+def two_decimals(value: float, sign: str = "") -> str:
     """Two decimals; ties go away from zero, however the value is held in binary."""
     return f"{round(value + math.copysign(1e-9, value), 2) + 0.0:{sign}.2f}"  # + 0.0: no minus before a zero
 
