@@ -137,7 +137,7 @@ def test_rows_make_swapped_and_consistency_figures() -> None:
     chart = figures.swapped_predictors(own_rows())
     assert {(v["head"], v["readout"]) for v in data(chart)} >= {("cosine-proto", "swapped"), ("proto", "own")}
     shares = {
-        (v["head"], v["readout"], v["train shot"]): v["consistency"]
+        (v["head"], v["score"], v["train shot"]): v["consistency"]
         for v in data(figures.consistency(printed.consistency_rows()))
     }
     assert shares["proto", "euclidean", 4] == 48

@@ -13,7 +13,7 @@ app = SubcommandApp()
 paper = SubcommandApp()
 app.command(paper, name="paper", help="The paper's printed numbers: audit them, draw them, set them in tables.")
 
-Output = Annotated[Path, tyro.conf.arg(name="output", aliases=["-o"], metavar="DIR")]
+Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
 
 
 @paper.command
@@ -39,29 +39,29 @@ def audit(json: bool = False, markdown: bool = False, all: bool = False) -> None
 
 
 @paper.command
-def tables(output: Output, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
+def tables(out: Folder, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
     """Write the paper's tables, each computed again from its grids: sensitivities, gains, and the grids themselves.
 
     Args:
-        output: folder to write to.
+        out: folder to write to.
         format: how to write them.
     """
     from anyshot.paper import publish
 
-    publish.write_tables(output, format)
+    publish.write_tables(out, format)
 
 
 @paper.command
-def figures(output: Output, format: Literal["svg", "png", "pdf", "json"] = "svg") -> None:
+def figures(out: Folder, format: Literal["svg", "png", "pdf", "json"] = "svg") -> None:
     """Draw the paper's figures again from its printed numbers, by the code that draws our own studies.
 
     Args:
-        output: folder to write to.
+        out: folder to write to.
         format: kind of file; json is the Vega-Lite specification.
     """
     from anyshot.paper import publish
 
-    publish.write_figures(output, format)
+    publish.write_figures(out, format)
 
 
 @app.command

@@ -146,23 +146,22 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Share of predictions that survive a new support, by trained model and by the score that reads it."""
+    """Share of predictions that survive a new support, by trained model and by the score that predicts."""
     values = [
-        {"head": row["head"], "readout": row["readout"], "train shot": row["train_shot"]}
+        {"head": row["head"], "score": row["score"], "train shot": row["train_shot"]}
         | {"consistency": float(row["consistency"])}
         for row in rows
     ]
     _some(values, "there are no rows to draw")
-    readouts = sorted({value["readout"] for value in values}, reverse=True)
-    chart = alt.Chart().encode(
-        alt.X("train shot:O", axis=alt.Axis(labelAngle=0)), alt.XOffset("readout:N", sort=readouts)
-    )
-    y = alt.Y("consistency:Q", title="unchanged predictions (%)", scale=alt.Scale(domain=[0, 100]))
-    colour = alt.Color("readout:N", title="predicted with", scale=alt.Scale(domain=readouts, range=_range(readouts)))
+    heads, scores = (list(dict.fromkeys(value[field] for value in values)) for field in ("head", "score"))
+    x = alt.X("train shot:O", axis=alt.Axis(labelAngle=0))
+    chart = alt.Chart().encode(x, alt.XOffset("score:N", sort=scores))
+    y = alt.Y("mean(consistency):Q", title="unchanged predictions (%)", scale=alt.Scale(domain=[0, 100]))
+    colour = alt.Color("score:N", title="predicted with", scale=alt.Scale(domain=scores, range=_range(scores)))
     bars = chart.mark_bar().encode(y, colour)
-    labels = chart.mark_text(dy=-7).encode(alt.Y("consistency:Q"), alt.Text("consistency:Q", format=".0f"))
+    labels = chart.mark_text(dy=-7).encode(y, alt.Text("mean(consistency):Q", format=".0f"))
     panel = (bars + labels).properties(width=150, height=200)
-    return finish(panel.facet(alt.Column("head:N", title="trained head", sort=["proto"]), data=inline(values)))
+    return finish(panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline(values)))
 
 
 def _panel(

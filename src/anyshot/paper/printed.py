@@ -60,10 +60,10 @@ def rows() -> list[Row]:
 
 
 def consistency_rows() -> list[Row]:
-    """Table 1 as rows: percent of predictions that survive a new support, by model and by the score that reads it."""
+    """Table 1 as rows of `anyshot experiment consistency`: percent of predictions that survive a new support."""
     return [
-        {column: row[column] for column in (*Group._fields, "train_shot", "test_shot")}
-        | {"consistency": float(row["printed"])}
+        {column: row[column] for column in ("data", "backbone", "head", "train_shot")}
+        | {"score": row["readout"], "consistency": float(row["printed"])}
         for row in find("consistency")
     ]
 

@@ -1,21 +1,17 @@
 """The paper's tables and figures again, from its printed grids, by the functions that serve our own studies."""
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
-
-from rich.console import Console
-from rich.progress import track
 
 from anyshot import figures
 from anyshot.files import write_text
 from anyshot.paper import printed
 from anyshot.paper.illustration import illustrate
+from anyshot.progress import progress
 from anyshot.summaries import ENDINGS, Summary, gain_summary, grid_summary, sensitivity_summary
 from anyshot.table import Grid, grids
 
-T = TypeVar("T")
 Chart = figures.Chart
 COLUMNS = {"table-5": ("cub",), "table-6": ("mini",), "table-7": ("meta-inat", "tiered")}
 
@@ -28,7 +24,7 @@ def write_tables(folder: Path, format: str) -> None:
         summaries[f"{name}-gains"] = gain_summary([grid for grid in study if grid.data in datasets])
     for grid in (*study, _frn_old()):
         summaries[f"grid-{_slug(grid)}"] = grid_summary(grid)
-    for name, summary in _progress(summaries.items(), "tables"):
+    for name, summary in summaries.items():
         write_text(folder / f"{name}.{ENDINGS[format]}", summary.text(format))
     print(f"{len(summaries)} tables in {folder}")
 
@@ -36,8 +32,10 @@ def write_tables(folder: Path, format: str) -> None:
 def write_figures(folder: Path, format: str) -> None:
     """Figures 1 to 4 and 6, the consistency of Table 1, and the heatmaps of all 48 grids, paired as in the paper."""
     charts = _charts()
-    for name, draw in _progress(charts.items(), "figures"):
-        figures.save(draw(), folder / f"{name}.{format}")
+    with progress("figures", len(charts)) as advance:
+        for name, draw in charts.items():
+            figures.save(draw(), folder / f"{name}.{format}")
+            advance(1, name)
     print(f"{len(charts)} figures in {folder}")
 
 
@@ -55,16 +53,9 @@ def _charts() -> dict[str, Callable[[], Chart]]:
         "table-1-consistency": lambda: figures.consistency(printed.consistency_rows()),
         "table-4-frn": lambda: figures.side_by_side([_frn_old(), _find(study, "meta-inat", "conv4", "frn")]),
     }
-    for _, pair in groupby(
-        study, key=lambda grid: (grid.setting, grid.head.removeprefix("cosine-"), grid.readout != "own")
-    ):
-        both = list(pair)
-        charts["heatmaps-" + _slug(both[0]).replace("-pca60", "-pca60-est60")] = _pair(both)
+    for pair in zip(study[::2], study[1::2], strict=True):  # Euclidean and cosine, PCA and EST
+        charts["heatmaps-" + _slug(pair[0]).replace("-pca60", "-pca60-est60")] = partial(figures.side_by_side, pair)
     return charts
-
-
-def _pair(both: list[Grid]) -> Callable[[], Chart]:
-    return lambda: figures.side_by_side(both)
 
 
 def _study() -> list[Grid]:
@@ -82,13 +73,3 @@ def _find(among: Iterable[Grid], *where: str) -> Grid:
 
 def _slug(grid: Grid) -> str:
     return "-".join([grid.data, grid.backbone, grid.head] + ([grid.readout] if grid.readout != "own" else []))
-
-
-def _progress(items: Iterable[tuple[str, T]], what: str) -> Iterator[tuple[str, T]]:
-    """A bar in a terminal, a plain line an item elsewhere."""
-    if Console().is_terminal:
-        yield from track(list(items), description=what, transient=True)
-        return
-    for name, item in items:
-        print(name, flush=True)
-        yield name, item
