@@ -131,18 +131,15 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     _some(values, "there are no rows to draw")
     heads = list(dict.fromkeys(value["head"] for value in values))
     readouts = sorted({value["readout"] for value in values}, key=lambda readout: (readout != "own", readout))
-    chart = (
-        alt.Chart()
-        .mark_line(point=True, strokeWidth=2)
-        .encode(
-            alt.X("test shot:O", axis=alt.Axis(labelAngle=0)),
-            alt.Y("mean(accuracy):Q", title="accuracy (%)", scale=alt.Scale(zero=False)),
-            alt.Color("head:N", title="trained head", scale=alt.Scale(domain=heads, range=_range(heads))),
-            alt.StrokeDash("readout:N", title="read with", sort=readouts, legend=_DASH),
-        )
-        .properties(width=170, height=200)
+    base = alt.Chart().encode(
+        alt.X("test shot:O", axis=alt.Axis(labelAngle=0)),
+        alt.Y("mean(accuracy):Q", title="accuracy (%)", scale=alt.Scale(zero=False)),
+        alt.Color("head:N", title="trained head", scale=alt.Scale(domain=heads, range=_range(heads))),
     )
-    return finish(chart.facet(alt.Facet("train shot:O", title="train shot"), data=inline(values), columns=4))
+    dash = alt.StrokeDash("readout:N", title="read with", sort=readouts, legend=_DASH)
+    dots = base.mark_point(filled=True, size=25).encode(alt.Detail("readout:N"))
+    panel = (base.mark_line(strokeWidth=2).encode(dash) + dots).properties(width=170, height=200)
+    return finish(panel.facet(alt.Facet("train shot:O", title="train shot"), data=inline(values), columns=4))
 
 
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
