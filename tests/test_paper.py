@@ -22,7 +22,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
 from anyshot import decompose
-from anyshot.paper import audit, printed, rounding
+from anyshot.paper import audit, claims, printed, rounding
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, Group
 from anyshot.paper.rounding import Exact, Known, half_unit, judge, judge_twice, parse
 from anyshot.table import grids
@@ -251,6 +251,17 @@ def test_claims_have_their_known_answers() -> None:
     assert readings["high-shot-loss-bounded"]["32-shot"] == ("1.03", "contradicted")
     assert "4.501" in by_id["sensitivity-factor"].recomputed
     assert by_id["confidence-intervals"].verdict == "underivable"
+
+
+def test_a_claim_takes_its_best_reading_and_a_reading_its_worst_part() -> None:
+    good, bad = claims.fact(True, "yes"), claims.fact(False, "no")
+    assert claims.both(good, bad).verdict == "contradicted"
+    before = len(claims._CLAIMS)
+    disputed = claims.claim("Sec. 0", "words")(lambda: ("1", [bad, good, "a remark"]))()
+    silent = claims.claim("Sec. 0", "words")(lambda: ("1", ["only a remark"]))()
+    del claims._CLAIMS[before:]
+    assert (disputed.verdict, disputed.disputed, disputed.recomputed) == ("holds", True, "no; yes; a remark")
+    assert (silent.verdict, silent.disputed, silent.readings) == ("underivable", False, ())
 
 
 def test_mean_ratio_of_table_2_and_of_the_grids_by_hand() -> None:

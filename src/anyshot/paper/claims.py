@@ -60,6 +60,11 @@ def fact(stands: bool, recomputed: str, reading: str = "") -> Reading:
     return Reading(reading, recomputed, "holds" if stands else "contradicted")
 
 
+def both(*parts: Reading) -> Reading:
+    """One reading of several parts, all of which must stand."""
+    return Reading("", "; ".join(map(str, parts)), max((part.verdict for part in parts), key=ORDER.index))
+
+
 def count(cases: Iterable[tuple[object, bool]]) -> tuple[bool, str]:
     """Whether all cases stand, and a sentence that names those that do not."""
     listed = list(cases)
