@@ -62,7 +62,7 @@ def illustrate(seed: int = 0) -> alt.ConcatChart:
     panels = [
         _panel(name, stars, score, seed) for score in ("Euclidean", "cosine") for name, stars in scenarios(seed).items()
     ]
-    return finish(alt.concat(*panels, columns=2, spacing=20))
+    return finish(alt.concat(*panels, columns=2, spacing={"row": 60, "column": 30}, bounds="flush"))
 
 
 def _panel(name: str, stars: Float[np.ndarray, "2 2"], score: str, seed: int) -> Chart:
@@ -77,7 +77,7 @@ def _panel(name: str, stars: Float[np.ndarray, "2 2"], score: str, seed: int) ->
     top = alt.Chart(inline(star)).mark_text(text="★", fontSize=30, stroke=BLACK, strokeWidth=1).encode(x, y, colour)
     line = alt.Chart(inline(_ends(boundary))).mark_line(color=BLACK, strokeWidth=2.5).encode(x, y)
     title = alt.TitleParams(
-        f"{score}, scenario {name}", subtitle=f"{right:.0%} of the points on their side", anchor="start"
+        f"{score}, scenario {name}", subtitle=f"{right:.0%} of the points on their side", anchor="start", frame="group"
     )
     return alt.layer(base, line, top, title=title, width=230, height=230)
 
