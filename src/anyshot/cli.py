@@ -10,6 +10,58 @@ from tyro.extras import SubcommandApp
 from anyshot.errors import BadInput
 
 app = SubcommandApp()
+paper = SubcommandApp()
+app.command(paper, name="paper", help="The paper's printed numbers: audit them, draw them, set them in tables.")
+
+Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
+
+
+@paper.command
+def audit(json: bool = False, markdown: bool = False, all: bool = False) -> None:
+    """Derive the paper's numbers and claims again from its grids, and say which hold.
+
+    Args:
+        json: print all checks as a JSON list of objects.
+        markdown: print the page docs/paper.md.
+        all: show also the table numbers that hold, one line each.
+    """
+    from anyshot.paper import audit
+
+    checks = audit.run()
+    if json:
+        import json as JSON
+
+        print(JSON.dumps(audit.as_objects(checks), indent=2, ensure_ascii=False))
+    elif markdown:
+        print(audit.markdown(checks), end="")
+    else:
+        audit.show(checks, everything=all)
+
+
+@paper.command
+def tables(out: Folder, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
+    """Write the paper's tables, each computed again from its grids: sensitivities, gains, and the grids themselves.
+
+    Args:
+        out: folder to write to.
+        format: how to write them.
+    """
+    from anyshot.paper import publish
+
+    publish.write_tables(out, format)
+
+
+@paper.command
+def figures(out: Folder, format: Literal["svg", "png", "pdf", "json"] = "svg") -> None:
+    """Draw the paper's figures again from its printed numbers, by the code that draws our own studies.
+
+    Args:
+        out: folder to write to.
+        format: kind of file; json is the Vega-Lite specification.
+    """
+    from anyshot.paper import publish
+
+    publish.write_figures(out, format)
 
 
 @app.command
