@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from anyshot.data.store import Part, Store, open_store
-from anyshot.engine import Reading, Shots, full_patterns
+from anyshot.engine import Lazy, Reading, Shots, full_patterns, vectors_of
 from anyshot.episodes import Plan
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
@@ -191,7 +191,7 @@ def _recall_all(
         asked.setdefault(embed or head.embed, []).extend((name, readout) for readout in fitting)
     recall: dict[tuple[str, str], np.ndarray] = {}
     for how, keys in asked.items():
-        vectors = embed_all(maps, choose("embed", how, EMBEDS))
+        vectors = vectors_of(maps, choose("embed", how, EMBEDS))
         learned = {name: parameters.get(name) or _untrained(name, vectors.shape[1]) for name, _ in keys}
         readings = [(Reading(HEADS[name], learned[name]), readout) for name, readout in keys]
 
@@ -317,19 +317,7 @@ def _base_vectors(base: tuple[ArrayLike | Tensor, ArrayLike] | None, how: str) -
     if base is None:
         raise BadInput("a projection is fitted on the training classes: give their features and labels as the base.")
     maps = check_features(base[0])
-    return embed_all(maps, EMBEDS[how]), torch.from_numpy(check_labels(base[1], len(maps))[1])
-
-
-def embed_all(maps: Maps, embed: Callable[[Tensor], Tensor]) -> Float[Tensor, "image d"]:
-    """The vector of every image; a view of the maps where it can be one."""
-    if embed is EMBEDS["flatten"] or (maps.shape[1] == 1 and embed is not EMBEDS["gram"]):
-        return maps.flatten(1)
-    with torch.inference_mode():
-        first = embed(maps[:1])
-        out = torch.empty(len(maps), first.shape[1])
-        for start in range(0, len(maps), 256):
-            out[start : start + 256] = embed(maps[start : start + 256])
-    return out
+    return torch.cat(list(Lazy(maps, EMBEDS[how]).split(256))), torch.from_numpy(check_labels(base[1], len(maps))[1])
 
 
 def run_evaluation(
