@@ -20,25 +20,36 @@ def study(
     only: str = "",
     out: Path | None = None,
     data: Path = Path("data"),
+    on: str = "here",
     workers: int = 0,
+    dry_run: bool = False,
+    tensorboard: bool = False,
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
 
     Args:
         name: A study of the package (quick, ...) or the path of a Python file with a function study(heads).
         heads: Heads instead of the study's own choice; 'all' for every head.
-        only: Only models whose data/backbone/head contains this.
+        only: Only some models, by the words of their names: proto,cosine-proto or cub/conv4/frn or frn/4-shot.
         out: Folder of results; runs/NAME by default. What is done there is skipped.
         data: Folder of stores.
-        workers: Processes side by side; one a core by default.
+        on: Where models run: here, ray, ray://ADDRESS, or slurm. (Under torchrun: each model over all its processes.)
+        workers: Models trained side by side here; as many as cores and memory carry by default.
+        dry_run: List models, updates, images and the estimated time on this machine, and do nothing.
+        tensorboard: Mirror the histories as event files into OUT/tensorboard.
     """
-    from anyshot.report import summary
-    from anyshot.study import Source, find_study, run_study
+    from anyshot.study import Source, find_study, plan_study, run_study
 
     path = find_study(name)
+    source = Source(path, heads or None)
+    if dry_run:
+        print(plan_study(source, data, only, workers))
+        return
+    from anyshot.report import summary
+
     folder = out or Path("runs") / path.stem
-    run_study(Source(path, heads or None), folder, data, only, workers)
-    print(summary(folder))
+    if run_study(source, folder, data, only, workers, on, tensorboard):
+        print(summary(folder))
 
 
 @app.command
