@@ -120,7 +120,7 @@ def _evaluation_resize(images: Images, size: int) -> Resized:
     if shorter == target:
         return images
     whole = torch.tensor([[0, 0, height, width]], device=images.device).expand(many, 4)
-    taps = _box_taps(images, whole, round(height * target / shorter), round(width * target / shorter))
+    taps = _box_taps(images, whole, height * target // shorter, width * target // shorter)
     pixels = _resize(images, *taps)
     return pixels.round_().to(torch.uint8).permute(0, 2, 3, 1)
 
