@@ -164,9 +164,7 @@ def test_evaluation_is_shorter_side_92_then_the_central_84(height, width):
     image = Image.fromarray(photo(height, width))
     shorter = min(height, width)
     target = 84 if shorter <= 84 else 92
-    resized = image.resize(
-        (width * target // shorter, height * target // shorter), Image.Resampling.BILINEAR
-    )
+    resized = image.resize((width * target // shorter, height * target // shorter), Image.Resampling.BILINEAR)
     left, top = round((resized.width - 84) / 2), round((resized.height - 84) / 2)
     theirs = pil_loader.normalised(resized.crop((left, top, left + 84, top + 84)))
     gap = np.abs(prepare(batch(np.asarray(image)), 84)[0].numpy() - theirs).max()

@@ -144,7 +144,7 @@ def _wordnet_folders(benchmark: str, path: Path) -> list[Item]:
     for _ in range(4):
         found += [folder for parent in level for folder in class_folders(parent) if folder.name in split]
         level = [folder for parent in level for folder in class_folders(parent) if folder.name not in split]
-    return [item for folder in found for item in images_of_class(folder, folder.name, split[folder.name])]
+    return [item for folder in found for item in images_of_class(folder, split[folder.name], path)]
 
 
 def _ravi(root: Path) -> list[Item]:

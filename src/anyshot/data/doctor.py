@@ -160,7 +160,7 @@ def _scan(
     exact: list[int] = []
     constant = np.zeros(len(store.items), bool)
     hashes, thumbnails = [], []
-    with progress(f"examining {len(store.items)} items", len(store.items)) as advance:
+    with progress(f"examining {len(store.items)} items", float(len(store.items))) as advance:
         for start in range(0, len(store.items), CHUNK):
             chunk = np.asarray(store.items[start : start + CHUNK])
             flat = chunk.reshape(len(chunk), -1)
@@ -169,7 +169,7 @@ def _scan(
             if not store.is_features:
                 hashes.append(perceptual_hash(chunk))
                 thumbnails.append(_pool(chunk, 8, 8).round().astype(np.uint8).reshape(len(chunk), -1))
-            advance(len(chunk))
+            advance(float(len(chunk)))
     if not hashes:
         return exact, constant, None, None
     return exact, constant, np.concatenate(hashes), np.concatenate(thumbnails)

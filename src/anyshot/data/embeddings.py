@@ -45,7 +45,7 @@ def read_features(
     return Embeddings(vectors, label_text([_text(name) for name in names], labels or path), splits)
 
 
-def pack_features(found: Embeddings, out: Path, fractions: Sequence[float], seed: int) -> Store:
+def pack_features(found: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:
     """Write the vectors in order of split, then class."""
     items = [
         Item(str(index), label, split, bytes)
@@ -81,7 +81,7 @@ def _text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _label_file(path: Path) -> Sequence[Any]:
+def _label_file(path: Path) -> Any:
     if not path.is_file():
         raise BadInput(f"there is no file {path}.")
     if path.suffix == ".npy":

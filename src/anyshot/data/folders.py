@@ -22,7 +22,7 @@ def read_folder(path: Path) -> Source:
     notes: list[str] = []
     for split, part in parts.items():
         for folder in class_folders(part):
-            found = images_of_class(folder, folder.name, split)
+            found = images_of_class(folder, split, path)
             items += found
             if not found:
                 notes.append(f"class folder {folder} has no images and is left out")
@@ -42,10 +42,12 @@ def class_folders(path: Path) -> list[Path]:
     )
 
 
-def images_of_class(folder: Path, class_name: str, split: str | None) -> list[Item]:
-    """Files with the suffix of an image, in order of their paths."""
+def images_of_class(folder: Path, split: str | None, root: Path) -> list[Item]:
+    """Files with the suffix of an image, in order of their paths; the class is the folder's name."""
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and is_shown(file, folder))
-    return [Item(str(file), class_name, split, file.read_bytes) for file in files if file.is_file()]
+    return [
+        Item(file.relative_to(root).as_posix(), folder.name, split, file.read_bytes) for file in files if file.is_file()
+    ]
 
 
 def is_shown(file: Path, folder: Path) -> bool:

@@ -32,7 +32,7 @@ def pack(
     out: Path,
     size: int | None = None,
     fit: Fit | None = None,
-    split: Sequence[float] = (0.6, 0.2, 0.2),
+    split: Sequence[int | float] = (0.6, 0.2, 0.2),
     seed: int = 0,
     workers: int = 0,
     **options: Any,

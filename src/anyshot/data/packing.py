@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from anyshot.data.pictures import Box, Fit, picture
 from anyshot.data.splits import divide
@@ -27,7 +28,7 @@ from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store,
 from anyshot.errors import BadInput
 from anyshot.progress import progress
 
-CHUNK = 256
+CHUNK = 64  # images: what a thread decodes in one go, and a line of progress
 Skipped = dict[int, str]  # number of an item -> why it could not be read
 
 
@@ -53,7 +54,7 @@ class Source:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-def arrange(items: Sequence[Item], fractions: Sequence[float], seed: int) -> list[Item]:
+def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) -> list[Item]:
     """The items in order of split, then class, each with a split."""
     split = (
         divide(sorted({item.class_name for item in items if item.split is None}), fractions, seed)
@@ -64,7 +65,7 @@ def arrange(items: Sequence[Item], fractions: Sequence[float], seed: int) -> lis
     return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
 
 
-def pack_images(source: Source, out: Path, fractions: Sequence[float], seed: int, workers: int) -> Store:
+def pack_images(source: Source, out: Path, fractions: Sequence[int | float], seed: int, workers: int) -> Store:
     """Decode every image of a source into a store; images that cannot be decoded are left out and listed in it."""
     check_free(out)
     items = arrange(source.items, fractions, seed)
@@ -75,11 +76,11 @@ def pack_images(source: Source, out: Path, fractions: Sequence[float], seed: int
         with _Log(folder, _fingerprint(items, source)) as log, warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large is fine; Pillow refuses the absurd
             warnings.simplefilter("ignore", UserWarning)  # odd metadata of images that decode
-            with progress(f"packing {len(items)} images", len(items)) as advance:
-                advance(log.seen)
+            with progress(f"packing {len(items)} images", float(len(items))) as advance:
+                advance(float(log.seen))
                 for chunk in _decoded(items[log.seen :], source, workers):
                     log.add(chunk)
-                    advance(len(chunk))
+                    advance(float(len(chunk)))
             skipped = log.finish()
         if len(skipped) == len(items):
             raise BadInput(f"none of the {len(items)} images could be read; {items[0].name}: {skipped[0]}.")
@@ -121,25 +122,32 @@ def _fingerprint(items: Sequence[Item], source: Source) -> str:
 def _decoded(
     items: Sequence[Item], source: Source, workers: int
 ) -> Iterator[list[UInt8[np.ndarray, "height width channel"] | str]]:
-    """Chunks of images, or of reasons why there is none; the next chunk is decoded while one is written."""
+    """Chunks of images, or of reasons why there is none; the next ones are decoded while one is written."""
 
     def decode(item: Item) -> UInt8[np.ndarray, "height width channel"] | str:
         try:
             return picture(item.read(), source.size, source.fit, item.box)
         except Exception as error:  # a broken image can fail in any way
-            return f"{type(error).__name__}: {error}".removeprefix("UnidentifiedImageError: ")[:200]
+            return _reason(error)
 
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        waiting: list[list[Future]] = []
+    workers = workers or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[list]] = deque()
         try:
             for start in range(0, len(items), CHUNK):
-                waiting.append([pool.submit(decode, item) for item in items[start : start + CHUNK]])
-                if len(waiting) > 1:
-                    yield [future.result() for future in waiting.pop(0)]
-            for futures in waiting:
-                yield [future.result() for future in futures]
+                waiting.append(pool.submit(lambda part: [decode(item) for item in part], items[start : start + CHUNK]))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 class _Log(contextlib.AbstractContextManager):

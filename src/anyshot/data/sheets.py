@@ -40,8 +40,10 @@ def _tile(image: np.ndarray) -> Image.Image:
 
 
 def _fitting(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, draw: ImageDraw.ImageDraw) -> str:
-    """The name, shortened to the width of its column; line breaks in it are shown as spaces."""
-    name = " ".join(name.split())
-    while draw.textlength(name, font) > NAMES - 12:
-        name = name.rstrip("…")[:-1] + "…"
-    return name
+    """The name, shortened in the middle to the width of its column; line breaks in it are shown as spaces."""
+    name = shown = " ".join(name.split())
+    keep = len(name)
+    while draw.textlength(shown, font) > NAMES - 12:
+        keep -= 1
+        shown = name[: keep // 2] + "…" + name[len(name) - (keep + 1) // 2 :]
+    return shown

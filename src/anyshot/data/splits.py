@@ -26,7 +26,7 @@ def check_classes(found: Counter[str], expected: dict[str, int], where: object) 
             raise BadInput(f"{where} has {found[split]} {split} classes: the benchmark has {classes}.")
 
 
-def divide(classes: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
+def divide(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:
     """Put a share of the classes into train, val and test, at random but the same for the same names and seed."""
     if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) <= 0:
         raise BadInput(

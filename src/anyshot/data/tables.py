@@ -1,7 +1,7 @@
 """Own images or embeddings in a table: CSV, TSV or Parquet, a row an item."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput, unknown
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
-LABELS = ("label", "class", "class_name", "category", "target", "y")
+LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
 SPLIT_NAMES = {name: name for name in SPLITS} | {"valid": "val", "validation": "val", "dev": "val"}
 Columns = dict[str, Any]  # lists or arrays
 
@@ -65,7 +65,7 @@ def _parquet(path: Path) -> Columns:
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
-def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: Path) -> Sequence[Any]:
+def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: Path) -> Any:
     """The column of this name or, without one, the first of the usual names for what it holds."""
     if name:
         if name not in columns:
@@ -77,7 +77,7 @@ def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: P
     raise BadInput(f"{path} has no {what} column among {', '.join(columns)}: name it with --{what}-column.")
 
 
-def label_text(labels: Sequence[Any], path: Path) -> list[str]:
+def label_text(labels: Iterable[Any], path: Path) -> list[str]:
     """Labels as class names; any text is one, but there must be some."""
     text = ["" if label is None else str(label).strip() for label in labels]
     if "" in text:
