@@ -34,6 +34,10 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def cut_and_resized(images, boxes, size):
+    return augmentation._resize(images, *augmentation._box_taps(images, torch.tensor(boxes), size, size))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_crop_and_resize_are_pillows(data):
@@ -42,15 +46,27 @@ def test_crop_and_resize_are_pillows(data):
     box = (data.draw(st.integers(0, height - h)), data.draw(st.integers(0, width - w)), h, w)
     size = data.draw(st.sampled_from([16, 32, 84]))
     image = photo(height, width)
-    ours = augmentation._resized_crop(batch(image), torch.tensor([box]).float(), torch.tensor([False]), size)[0]
+    ours = cut_and_resized(batch(image), [box], size)[0] / 255
     theirs = np.asarray(pil_loader.resized_crop(Image.fromarray(image), box, size)) / 255
     assert np.abs(ours.permute(1, 2, 0).numpy() - theirs).max() <= 1.1 * LEVEL  # Pillow rounds twice, once a side
 
 
-def test_a_flipped_crop_is_the_mirror_of_the_crop():
-    images, box = batch(photo(92, 92)), torch.tensor([[10.0, 3.0, 40.0, 61.0]])
-    plain, flipped = (augmentation._resized_crop(images, box, torch.tensor([flip]), 84) for flip in (False, True))
-    assert torch.allclose(flipped, plain.flip(3), atol=1e-6)
+def test_the_box_of_each_image_is_its_own():
+    images, box = (
+        [photo(30, 40, seed) for seed in range(4)],
+        [(seed, 2 * seed, 9 + seed, 20 - seed) for seed in range(4)],
+    )
+    together = cut_and_resized(batch(*images), box, 24)
+    for index, image in enumerate(images):
+        assert torch.allclose(together[index], cut_and_resized(batch(image), [box[index]], 24)[0])
+
+
+def test_a_crop_is_a_slice_of_its_image():
+    images = batch(*(photo(12, 15, seed) for seed in range(5)))
+    group, corners = torch.tensor([4, 0, 2, 2]), torch.tensor([[0, 0], [4, 7], [3, 1], [4, 0]])
+    cut = augmentation._cut(images, group, torch.cat([corners, corners * 0 + 8], 1), 8)
+    for ours, index, (top, left) in zip(cut, group, corners.tolist(), strict=True):
+        assert torch.equal(ours, images[index, top : top + 8, left : left + 8])
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -79,7 +95,7 @@ def same_law(ours, theirs):
 
 @pytest.mark.parametrize("shape", [(92, 92), (60, 100), (20, 200)])
 def test_resized_crop_boxes_follow_the_documented_law(shape):
-    ours = augmentation._boxes(20_000, *shape, seeded()).double().numpy()
+    ours = augmentation._resized_crop_boxes(20_000, *shape, seeded()).double().numpy()
     rng = random.Random(1)
     theirs = np.array([pil_loader.resized_crop_box(*shape, rng) for _ in range(20_000)])
     for statistic in (lambda b: b[:, 0], lambda b: b[:, 1], lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 2] / b[:, 3]):
@@ -87,14 +103,14 @@ def test_resized_crop_boxes_follow_the_documented_law(shape):
 
 
 def test_corners_are_uniform_over_every_place_and_only_those():
-    corners = augmentation._corners(30_000, 4, 2, seeded()).numpy()
+    corners = augmentation._draw_boxes((30_000, 12, 10, 3), 8, ("crop",), seeded()).numpy()
     counts = np.bincount(corners[:, 0] * 3 + corners[:, 1], minlength=15)
     assert len(counts) == 15
     assert np.abs(counts - 2000).max() < 5 * np.sqrt(2000)
 
 
 def test_jitter_factors_and_orders_are_uniform():
-    factors, orders = augmentation._jitter_draws(20_000, seeded())
+    factors, orders = augmentation._draw_jitter(20_000, seeded())
     assert same_law(factors.flatten().numpy(), np.random.default_rng(0).uniform(0.6, 1.4, 60_000))
     assert np.abs(torch.bincount(orders).numpy() - 20_000 / 6).max() < 5 * np.sqrt(20_000 / 6)
 
@@ -148,9 +164,7 @@ def test_evaluation_is_shorter_side_92_then_the_central_84(height, width):
     image = Image.fromarray(photo(height, width))
     shorter = min(height, width)
     target = 84 if shorter <= 84 else 92
-    resized = image.resize(
-        (round(width * target / shorter), round(height * target / shorter)), Image.Resampling.BILINEAR
-    )
+    resized = image.resize((width * target // shorter, height * target // shorter), Image.Resampling.BILINEAR)
     left, top = round((resized.width - 84) / 2), round((resized.height - 84) / 2)
     theirs = pil_loader.normalised(resized.crop((left, top, left + 84, top + 84)))
     gap = np.abs(prepare(batch(np.asarray(image)), 84)[0].numpy() - theirs).max()

@@ -11,12 +11,15 @@ distribution that torchvision documents for its namesake, drawn per image from t
 What differs from torchvision on PIL images is that nothing is rounded to whole grey levels on the way.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import cache
 from itertools import permutations
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from anyshot.errors import BadInput, unknown
 
@@ -26,11 +29,22 @@ Pixels = Float[Tensor, "image channel side side"]  # from 0 to 1 until they are 
 
 NAMES = ("resized-crop", "crop", "flip", "jitter")
 SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+CACHE = 1 << 21
 JITTER = 0.4
 PADDING = 8 / 84
 MARGIN = 92 / 84  # evaluation resizes the shorter side to 92 and cuts the central 84
 GREY = (0.299, 0.587, 0.114)
 MOMENTS = {1: ((0.5,), (0.5,)), 3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}  # 3: of ImageNet
+
+
+class Taps(NamedTuple):
+    """How one side is resized: which lines of an image make each new line, and with what weights."""
+
+    lines: Int[Tensor, "image new tap"]
+    weights: Float[Tensor, "image new tap"]
+
+    def of(self, group: Int[Tensor, " group"]) -> "Taps":
+        return Taps(self.lines.index_select(0, group), self.weights.index_select(0, group))
 
 
 def augment(images: Images, names: Collection[str], generator: torch.Generator, size: int) -> Pixels:
@@ -49,25 +63,25 @@ def augment(images: Images, names: Collection[str], generator: torch.Generator, 
         images = _evaluation_resize(images, size)
         if "crop" in names:
             images = _pad(images, round(size * PADDING))
-    many, height, width, _ = images.shape
-    boxes = _boxes(many, height, width, generator) if "resized-crop" in names else None
-    corners = _corners(many, height - size, width - size, generator) if "crop" in names else None
-    flips = torch.rand(many, generator=generator, device=generator.device) < (0.5 if "flip" in names else 0.0)
-    factors, orders = _jitter_draws(many, generator)
-    out = torch.empty(many, images.shape[3], size, size, device=images.device)
-    # Images that share an order of the jitter go through it together: no step is approximated, a group fits a cache.
+    boxes = _draw_boxes(images.shape, size, names, generator).to(images.device)
+    if "resized-crop" in names:
+        rows, columns = _box_taps(images, boxes, size, size)
+    flips = _draw_flips(len(images), "flip" in names, generator).to(images.device)
+    factors, orders = (draw.to(images.device) for draw in _draw_jitter(len(images), generator))
+    out = torch.empty(len(images), images.shape[3], size, size, device=images.device)
+    # Images that share an order of the jitter go together, a cacheful at a time: no step is approximated.
     for number, order in enumerate(permutations((_brightness, _contrast, _saturation))):
-        group = (orders == number).nonzero().squeeze(1)
-        here = group.to(images.device)
-        if boxes is not None:
-            pixels = _resized_crop(images[here], boxes[group].to(images.device), flips[group].to(images.device), size)
-        else:
-            top_left = _centre(len(group), height - size, width - size) if corners is None else corners[group]
-            pixels = _crop(images, here, top_left.to(images.device), flips[group].to(images.device), size)
-        if "jitter" in names:
-            for adjust, factor in zip(order, factors[group].to(images.device).unbind(1), strict=True):
-                adjust(pixels, factor.view(-1, 1, 1, 1))
-        out[here] = _normalise(pixels)
+        for group in (orders == number).nonzero().squeeze(1).split(max(1, CACHE // (4 * images.shape[3] * size**2))):
+            flipped = flips[group].nonzero().squeeze(1)
+            if "resized-crop" in names:
+                pixels = _resize(images.index_select(0, group), rows.of(group), columns.of(group)).mul_(1 / 255)
+            else:
+                pixels = _to_pixels(_cut(images, group, boxes[group], size))
+            pixels.index_copy_(0, flipped, pixels.index_select(0, flipped).flip(3))
+            if "jitter" in names:
+                for adjust, factor in zip(order, factors[group].unbind(1), strict=True):
+                    adjust(pixels, factor.view(-1, 1, 1, 1))
+            out.index_copy_(0, group, _normalise(pixels))
     return out
 
 
@@ -75,8 +89,8 @@ def prepare(images: Images, size: int) -> Pixels:
     """Evaluation input of side `size`: larger images are resized to 92/84 of it and cut to the centre; normalised."""
     _check_channels(images)
     images = _evaluation_resize(images, size)
-    top, left = _centre(1, images.shape[1] - size, images.shape[2] - size)[0].tolist()
-    return _normalise(_to_pixels(images[:, top : top + size, left : left + size].permute(0, 3, 1, 2)))
+    top, left = (round((side - size) / 2) for side in images.shape[1:3])
+    return _normalise(_to_pixels(images[:, top : top + size, left : left + size]))
 
 
 def _check_channels(images: Images) -> None:
@@ -84,100 +98,127 @@ def _check_channels(images: Images) -> None:
         raise BadInput(f"images have {images.shape[3]} channels: 1 (grey) or 3 (red, green, blue) were expected.")
 
 
+def _to_pixels(images: UInt8[Tensor, "image side side channel"]) -> Pixels:
+    return images.permute(0, 3, 1, 2).contiguous().float().mul_(1 / 255)
+
+
 def _normalise(pixels: Pixels) -> Pixels:
-    mean, deviation = (pixels.new_tensor(moment).view(-1, 1, 1) for moment in MOMENTS[pixels.shape[1]])
+    mean, deviation = (_constant(moment, pixels.device).view(-1, 1, 1) for moment in MOMENTS[pixels.shape[1]])
     return pixels.sub_(mean).div_(deviation)
 
 
-def _to_pixels(planes: UInt8[Tensor, "image channel height width"]) -> Float[Tensor, "image channel height width"]:
-    return planes.contiguous().float().mul_(1 / 255)
+@cache
+def _constant(values: tuple[float, ...], device: torch.device) -> Float[Tensor, " channel"]:
+    return torch.tensor(values, device=device)
 
 
 def _evaluation_resize(images: Images, size: int) -> Resized:
     """Images with every side at least `size`: untouched at that size, else the shorter side at 92/84 of it."""
-    _, height, width, _ = images.shape
+    many, height, width, _ = images.shape
     shorter = min(height, width)
     target = size if shorter <= size else round(size * MARGIN)
     if shorter == target:
         return images
-    sides = (round(height * target / shorter), round(width * target / shorter))
-    rows, columns = (
-        _resize_weights(torch.zeros(1), torch.full((1,), float(old)), new, old).to(images.device)
-        for old, new in zip((height, width), sides, strict=True)
-    )
-    pixels = rows @ images.permute(0, 3, 1, 2).float() @ columns.transpose(1, 2)
-    return pixels.round_().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+    whole = torch.tensor([[0, 0, height, width]], device=images.device).expand(many, 4)
+    taps = _box_taps(images, whole, height * target // shorter, width * target // shorter)
+    pixels = _resize(images, *taps)
+    return pixels.round_().to(torch.uint8).permute(0, 2, 3, 1)
 
 
 def _pad(images: Images, margin: int) -> Resized:
     return torch.nn.functional.pad(images, (0, 0, margin, margin, margin, margin))
 
 
-def _centre(many: int, spare_height: int, spare_width: int) -> Int[Tensor, "image 2"]:
-    return torch.tensor([[round(spare_height / 2), round(spare_width / 2)]]).expand(many, 2)
+def _cut(
+    images: Images, group: Int[Tensor, " group"], boxes: Int[Tensor, "group 4"], size: int
+) -> UInt8[Tensor, "group side side channel"]:
+    """Cut a square out of each image of the group, at its own place.
+
+    A row of a crop is a stretch of memory, so a crop is a choice of rows from the table of all stretches (a view).
+    """
+    images = images.contiguous()
+    many, height, width, channels = images.shape
+    stretches = images.as_strided((max(many * height * width - size + 1, 0), size * channels), (channels, 1))
+    corners = (group * height + boxes[:, 0]) * width + boxes[:, 1]
+    rows = corners[:, None] + torch.arange(size, device=corners.device) * width
+    return stretches.index_select(0, rows.flatten()).view(len(group), size, size, channels)
 
 
-def _corners(many: int, spare_height: int, spare_width: int, generator: torch.Generator) -> Int[Tensor, "image 2"]:
-    """The top left corner of a random crop, uniform over all places where it fits."""
-    draw = torch.rand(many, 2, generator=generator, device=generator.device, dtype=torch.float64)
-    return (draw * draw.new_tensor([spare_height + 1, spare_width + 1])).long()
+def _box_taps(images: Images, boxes: Int[Tensor, "image 4"], new_height: int, new_width: int) -> tuple[Taps, Taps]:
+    top, left, height, width = boxes.unbind(1)
+    return _taps(top, height, images.shape[1], new_height), _taps(left, width, images.shape[2], new_width)
 
 
-def _crop(
-    images: Images, which: Int[Tensor, " group"], corners: Int[Tensor, "group 2"], flips: Tensor, size: int
-) -> Float[Tensor, "group channel side side"]:
-    """Cut each image at its own corner: an index into a view of all crops, so that nothing but the crop is copied."""
-    crops = images.unfold(1, size, 1).unfold(2, size, 1)
-    cut = crops[which, corners[:, 0], corners[:, 1]]
-    cut[flips] = cut[flips].flip(3)
-    return _to_pixels(cut)
+def _taps(start: Int[Tensor, " image"], length: Int[Tensor, " image"], old: int, new: int) -> Taps:
+    """Which pixels of a side of `old`, with what weights, make [start, start + length) of it a side of `new`.
+
+    The triangle filter of Pillow's antialiased BILINEAR: as wide as a source pixel when enlarging, as wide as a target
+    pixel when reducing, renormalised at the ends of the stretch.
+    """
+    start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
+    scale = length / new
+    reach = scale.clamp(min=1)
+    centre = start + (torch.arange(new, device=start.device).view(-1, 1) + 0.5) * scale
+    source = (centre - reach - 0.5).ceil().long() + torch.arange(int(2 * max(old / new, 1)) + 1, device=start.device)
+    weights = (1 - (source + 0.5 - centre).abs() / reach).clamp(min=0)
+    weights *= (source >= start) & (source < start + length)
+    return Taps(source.clamp(0, old - 1), weights / weights.sum(2, keepdim=True))
 
 
-def _boxes(many: int, height: int, width: int, generator: torch.Generator) -> Float[Tensor, "image 4"]:
-    """Top, left, height and width of RandomResizedCrop: the first of ten tries that fits, else the central box."""
+def _resize(images: Images, rows: Taps, columns: Taps) -> Float[Tensor, "image channel new_height new_width"]:
+    """Resize rows first, then columns, from 0 to 255."""
+    many, height, width, channels = images.shape
+    new_height, new_width = rows.lines.shape[1], columns.lines.shape[1]
+    resized = _combine(images.reshape(many, height, width * channels).float(), rows)
+    resized = resized.view(many, new_height, width, channels).permute(0, 2, 3, 1)
+    resized = _combine(resized.reshape(many, width, channels * new_height), columns)
+    return resized.view(many, new_width, channels, new_height).permute(0, 2, 3, 1).contiguous()
+
+
+def _combine(lines: Float[Tensor, "image old value"], taps: Taps) -> Float[Tensor, "image new value"]:
+    """Weighted sums of a few lines of the same image."""
+    many, old, values = lines.shape
+    bags = (taps.lines + old * torch.arange(many, device=lines.device).view(-1, 1, 1)).flatten(0, 1)
+    table, weights = lines.view(many * old, values), taps.weights.flatten(0, 1)
+    return embedding_bag(bags, table, mode="sum", per_sample_weights=weights).view(many, taps.lines.shape[1], values)
+
+
+def _draw_boxes(
+    shape: Sequence[int], size: int, names: Collection[str], generator: torch.Generator
+) -> Int[Tensor, "image 4"]:
+    """Top, left, height and width of what is cut from each image."""
+    many, height, width, _ = shape
+    if "resized-crop" in names:
+        return _resized_crop_boxes(many, height, width, generator)
+    if "crop" in names:
+        draw = torch.rand(many, 2, generator=generator, device=generator.device, dtype=torch.float64)
+        corners = (draw * draw.new_tensor([height - size + 1, width - size + 1])).long()
+    else:
+        corners = torch.tensor([[round((height - size) / 2), round((width - size) / 2)]]).expand(many, 2)
+    return torch.cat([corners, torch.full_like(corners, size)], 1)
+
+
+def _resized_crop_boxes(many: int, height: int, width: int, generator: torch.Generator) -> Int[Tensor, "image 4"]:
+    """The first of ten tries that fits, else the largest central box of an allowed ratio."""
     draws = torch.rand(4, many, TRIES, generator=generator, device=generator.device, dtype=torch.float64)
     low, high = torch.log(draws.new_tensor(RATIO))
     area = height * width * (SCALE[0] + draws[0] * (SCALE[1] - SCALE[0]))
     ratio = torch.exp(low + draws[1] * (high - low))
-    high_side, wide_side = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
-    fits = (high_side >= 1) & (high_side <= height) & (wide_side >= 1) & (wide_side <= width)
-    top, left = (draws[2] * (height - high_side + 1)).floor(), (draws[3] * (width - wide_side + 1)).floor()
-    tries = torch.stack([top, left, high_side, wide_side], 2)
-    chosen = tries[torch.arange(many, device=tries.device), fits.float().argmax(1)]
-    high_side_, wide_side_ = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
-    central = ((height - high_side_) // 2, (width - wide_side_) // 2, high_side_, wide_side_)
-    return torch.where(fits.any(1)[:, None], chosen, chosen.new_tensor(central)).float()
+    tall, wide = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
+    fits = (tall >= 1) & (tall <= height) & (wide >= 1) & (wide <= width)
+    top, left = (draws[2] * (height - tall + 1)).floor(), (draws[3] * (width - wide + 1)).floor()
+    first = fits.float().argmax(1)
+    tries = torch.stack([top, left, tall, wide], 2)[torch.arange(many, device=first.device), first].long()
+    tallest, widest = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
+    central = tries.new_tensor([(height - tallest) // 2, (width - widest) // 2, tallest, widest])
+    return torch.where(fits.any(1)[:, None], tries, central)
 
 
-def _resize_weights(
-    start: Float[Tensor, " image"], length: Float[Tensor, " image"], new: int, old: int
-) -> Float[Tensor, "image new old"]:
-    """Matrices that resize the stretch [start, start + length) of a side of `old` pixels to `new` pixels.
-
-    The triangle filter of Pillow's antialiased BILINEAR: as wide as a source pixel when enlarging, as wide as a target
-    pixel when reducing, renormalised at the edges of the stretch.
-    """
-    start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
-    scale = length / new
-    centre = start + (torch.arange(new, device=start.device).view(-1, 1) + 0.5) * scale
-    source = torch.arange(old, device=start.device) + 0.5
-    weights = (source - centre).abs_().div_(-scale.clamp(min=1)).add_(1).clamp_(min=0)
-    weights *= (source > start) & (source < start + length)
-    return weights.div_(weights.sum(2, keepdim=True))
+def _draw_flips(many: int, wanted: bool, generator: torch.Generator) -> Bool[Tensor, " image"]:
+    return torch.rand(many, generator=generator, device=generator.device) < (0.5 if wanted else 0)
 
 
-def _resized_crop(images: Images, boxes: Float[Tensor, "image 4"], flips: Tensor, size: int) -> Pixels:
-    """Crop, resize and flip as two matrix products, one a side."""
-    _, height, width, _ = images.shape
-    top, left, high_side, wide_side = boxes.unbind(1)
-    rows = _resize_weights(top, high_side, size, height)
-    columns = _resize_weights(left, wide_side, size, width)
-    columns[flips] = columns[flips].flip(1)
-    planes = _to_pixels(images.permute(0, 3, 1, 2))
-    return rows[:, None] @ planes @ columns.transpose(1, 2)[:, None]
-
-
-def _jitter_draws(many: int, generator: torch.Generator) -> tuple[Float[Tensor, "image 3"], Int[Tensor, " image"]]:
+def _draw_jitter(many: int, generator: torch.Generator) -> tuple[Float[Tensor, "image 3"], Int[Tensor, " image"]]:
     """The three factors of each image in the order they are applied, and the number of that order."""
     uniform = torch.rand(many, 3, generator=generator, device=generator.device)
     orders = torch.randint(6, (many,), generator=generator, device=generator.device)
@@ -191,7 +232,7 @@ def _brightness(pixels: Pixels, factor: Tensor) -> None:
 def _contrast(pixels: Pixels, factor: Tensor) -> None:
     """Blend with the mean grey of the image."""
     means = pixels.mean((2, 3))
-    grey = means @ means.new_tensor(GREY) if pixels.shape[1] == 3 else means[:, 0]
+    grey = means @ _constant(GREY, means.device) if pixels.shape[1] == 3 else means[:, 0]
     pixels.mul_(factor).add_((1 - factor) * grey.view(-1, 1, 1, 1)).clamp_(0, 1)
 
 
@@ -199,5 +240,5 @@ def _saturation(pixels: Pixels, factor: Tensor) -> None:
     """Blend with the grey version of the image; a grey image stays as it is."""
     if pixels.shape[1] == 3:
         red, green, blue = pixels.unbind(1)
-        grey = (red * GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2]).mul_((1 - factor)[:, 0])
-        pixels.mul_(factor).add_(grey[:, None]).clamp_(0, 1)
+        grey = (red * GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
+        pixels.lerp_(grey[:, None], 1 - factor).clamp_(0, 1)

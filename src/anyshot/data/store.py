@@ -7,7 +7,9 @@
 Items lie in order of split, then class, so that a split is one slice of the map and a class one slice of a split.
 """
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +65,55 @@ class Store:
         return Part(self.items[start:stop], self.labels[start:stop] - classes[0], names)
 
 
+class ItemsFile:
+    """items.npy as it grows, row by row.
+
+    Written as a plain file: on a full disk a write fails with an error, where a memory map would kill the process.
+    """
+
+    def __init__(self, path: Path, rows: int = 0) -> None:
+        """Start the file, or go on after its first `rows` rows."""
+        self.rows = rows
+        self._file = path.open("r+b" if rows else "wb")
+        self._row: tuple[np.dtype, tuple[int, ...]] | None = None
+        if rows:
+            np.lib.format.read_magic(self._file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(self._file)
+            self._row = dtype, shape[1:]
+            end = self._file.tell() + rows * dtype.itemsize * int(np.prod(shape[1:]))
+            self._file.truncate(end)
+            self._file.seek(end)
+
+    def append(self, chunk: Shaped[np.ndarray, "image ..."]) -> None:
+        if self._row is None:
+            self._row = chunk.dtype, chunk.shape[1:]
+            self._write_header()
+        if (chunk.dtype, chunk.shape[1:]) != self._row:
+            raise BadInput(f"items must be alike: {chunk.dtype} {chunk.shape[1:]} came after {self._row}.")
+        self._file.write(np.ascontiguousarray(chunk).data)
+        self.rows += len(chunk)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Write the number of rows into the header; numpy leaves room for it to grow."""
+        self._file.seek(0)
+        if self._row is not None:
+            self._write_header()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write_header(self) -> None:
+        assert self._row is not None
+        dtype, shape = self._row
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (self.rows, *shape)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
 def write_store(
     path: Path,
     chunks: Iterable[Shaped[np.ndarray, "image ..."]],
@@ -72,28 +123,41 @@ def write_store(
     **about: Any,
 ) -> Store:
     """Write a store whole. `chunks` yields the items; they and `labels` must be in order of split, then class."""
+    check_free(path)
+    with whole(path) as aside:
+        aside.mkdir()
+        with contextlib.closing(ItemsFile(aside / "items.npy")) as items:
+            for chunk in chunks:
+                items.append(chunk)
+            items.finish()
+        seal(aside, items.rows, labels, class_names, class_split, about)
+    return open_store(path)
+
+
+def check_free(path: Path) -> None:
+    if path.exists():
+        raise BadInput(f"{path} exists already: remove it, or choose another place for the store.")
+
+
+def seal(
+    folder: Path,
+    rows: int,
+    labels: Sequence[int] | np.ndarray,
+    class_names: Sequence[str],
+    class_split: Sequence[str],
+    about: dict[str, Any],
+) -> None:
+    """Make a folder with items.npy a store: check the order, write labels, names and checksums."""
     labels = np.asarray(labels, np.int32)
     order = [SPLITS.index(split) for split in class_split]
     if order != sorted(order) or (np.diff(labels) < 0).any() or len(class_split) != len(class_names):
-        raise BadInput(f"the items of {path} must lie in order of split (train, val, test), then class.")
-    with whole(path) as aside:
-        aside.mkdir()
-        items: np.memmap | None = None
-        filled = 0
-        for chunk in chunks:
-            if items is None:
-                shape = (len(labels), *chunk.shape[1:])
-                items = np.lib.format.open_memmap(aside / "items.npy", "w+", chunk.dtype, shape)
-            items[filled : filled + len(chunk)] = chunk
-            filled += len(chunk)
-        if items is None or filled != len(labels):
-            raise BadInput(f"{path} would have {filled} items and {len(labels)} labels: they must be as many.")
-        items.flush()
-        np.save(aside / "labels.npy", labels)
-        checksums = {name: _checksum(aside / name) for name in ("items.npy", "labels.npy")}
-        splits = {"class_names": list(class_names), "class_split": list(class_split)}
-        write_json(aside / "store.json", {"format": 1, **splits, "about": about, "sha256": checksums})
-    return open_store(path)
+        raise BadInput("the items of a store must lie in order of split (train, val, test), then class.")
+    if not rows or rows != len(labels):
+        raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
+    np.save(folder / "labels.npy", labels)
+    checksums = {name: _checksum(folder / name) for name in ("items.npy", "labels.npy")}
+    splits = {"class_names": list(class_names), "class_split": list(class_split)}
+    write_json(folder / "store.json", {"format": 1, **splits, "about": about, "sha256": checksums})
 
 
 def open_store(path: Path, verify: bool = False) -> Store:
@@ -104,13 +168,16 @@ def open_store(path: Path, verify: bool = False) -> Store:
     try:
         items = np.load(path / "items.npy", mmap_mode="r", allow_pickle=False)
         labels = np.load(path / "labels.npy", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
+        if len(items) != len(labels) or len(names) != len(splits) or not 0 <= labels.min() <= labels.max() < len(names):
+            raise ValueError("its items, labels and classes do not fit together")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"the store {path} is damaged ({error}): pack it again.") from None
     if verify:
-        for name, checksum in about["sha256"].items():
-            if _checksum(path / name) != checksum:
+        for name in ("items.npy", "labels.npy"):
+            if _checksum(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
-    return Store(path, items, labels, tuple(about["class_names"]), tuple(about["class_split"]), about["about"])
+    return Store(path, items, labels, names, splits, about.get("about", {}))
 
 
 def _checksum(path: Path) -> str:

@@ -1,0 +1,268 @@
+"""The paper's four benchmarks, from the files people download, with the paper's splits (Section 5, "Datasets").
+
+Numbers of classes are checked: a copy that differs is refused. Numbers of images that differ are noted in the store.
+"""
+
+import csv
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyshot.data.archives import inside
+from anyshot.data.folders import check_folder, class_folders, images_of_class
+from anyshot.data.packing import Item, Source
+from anyshot.data.splits import check_classes, published
+from anyshot.data.store import SPLITS
+from anyshot.data.unpickle import unpickle
+from anyshot.errors import BadInput
+from anyshot.files import read_json
+
+CLASSES = {
+    "cub": {"train": 100, "val": 50, "test": 50},
+    "mini": {"train": 64, "val": 16, "test": 20},
+    "tiered": {"train": 351, "val": 97, "test": 160},
+    "meta-inat": {"train": 908, "val": 0, "test": 227},
+}
+IMAGES = {
+    "cub": {"train": 5903, "val": 2927, "test": 2958},
+    "mini": {"train": 38400, "val": 9600, "test": 12000},
+    "tiered": {"train": 448695, "val": 124261, "test": 206209},
+}
+
+
+def read_cub(path: Path, box: bool = False) -> Source:
+    """CUB-200-2011. Class number i: even is train, 1 modulo 4 is val, 3 modulo 4 is test."""
+    root = _holder(path, "images.txt")
+    files, classes = (_numbered(root / name) for name in ("images.txt", "image_class_labels.txt"))
+    boxes = _numbered(root / "bounding_boxes.txt") if box else {}
+    items = []
+    for number, name in files.items():
+        file = inside(root / "images", name, root / "images.txt")
+        corner = None
+        try:
+            split = ("train", "val", "train", "test")[int(classes[number]) % 4]
+            if box:
+                left, top, width, height = map(float, boxes[number].split())
+                corner = (left, top, left + width, top + height)
+        except (KeyError, ValueError):
+            raise BadInput(f"image {number} of {root}/images.txt has no valid class or box.") from None
+        items.append(Item(name, Path(name).parent.name, split, file.read_bytes, corner))
+    return _checked("cub", items, root, Source(items, 92, "crop"))
+
+
+def read_mini(path: Path) -> Source:
+    """mini-ImageNet (Ravi's split): class folders, or train/val/test.csv with a folder of images, or pickled caches."""
+    if pickles := _split_files(path, (".pkl", ".pickle")):
+        items = [item for split, file in pickles.items() for item in _cache(file, split)]
+        return _checked("mini", items, path, Source(items, None))
+    root = _holder(path, "train.csv", needed=False)
+    items = _ravi(root) if root is not None else _wordnet_folders("mini", path)
+    return _checked("mini", items, path, Source(items, 92, "crop"))
+
+
+def read_tiered(path: Path) -> Source:
+    """tiered-ImageNet: SPLIT_images_png.pkl and SPLIT_labels.pkl, or class folders; images are 84x84 already."""
+    root = _holder(path, "train_images_png.pkl", needed=False)
+    if root is None:
+        items = _wordnet_folders("tiered", path)
+    else:
+        items = [item for split in SPLITS for item in _tiered_split(root, split)]
+    return _checked("tiered", items, path, Source(items, 84, "squash"))
+
+
+def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | None = None) -> Source:
+    """meta-iNat: categories of iNat2017 with 50 to 1000 images that have a box, whole images squashed to 84x84."""
+    if train_ids is None and test_ids is None:
+        raise BadInput("meta-inat needs the published list of category ids: give --train-ids or --test-ids (or both).")
+    root = _holder(path, "train_2017_bboxes.json")
+    boxes = read_json(root / "train_2017_bboxes.json")
+    try:
+        files = {image["id"]: image["file_name"] for image in boxes["images"]}
+        names = {category["id"]: f"{category['id']} {category['name']}" for category in boxes["categories"]}
+        images = defaultdict(set)
+        for annotation in boxes["annotations"]:
+            images[annotation["category_id"]].add(annotation["image_id"])
+        kept = {category: sorted(of) for category, of in sorted(images.items()) if 50 <= len(of) <= 1000}
+        split = _inat_split(set(kept), train_ids, test_ids)
+        items = [
+            Item(files[image], names[category], split[category], _inat_file(root, files[image]).read_bytes)
+            for category, of in kept.items()
+            if category in split
+            for image in of
+        ]
+    except (KeyError, TypeError) as error:
+        raise BadInput(
+            f"{root}/train_2017_bboxes.json lacks {error}: images, categories, annotations expected."
+        ) from None
+    return _checked("meta-inat", items, root, Source(items, 84, "squash"))
+
+
+def _checked(benchmark: str, items: Sequence[Item], where: Path, source: Source) -> Source:
+    """The source, once its classes are those of the benchmark; a note if the number of images is not."""
+    classes = Counter(split for split, _ in {(str(item.split), item.class_name) for item in items})
+    check_classes(classes, CLASSES[benchmark], where)
+    images = dict(Counter(str(item.split) for item in items))
+    expected = IMAGES.get(benchmark, images)
+    note = f"{benchmark} has {expected} images, this copy {images}"
+    return Source(
+        source.items, source.size, source.fit, () if images == expected else (note,), {"benchmark": benchmark}
+    )
+
+
+def _holder(path: Path, name: str, needed: bool = True) -> Any:
+    """The folder that holds a file of this name: `path` or one up to two levels below it."""
+    check_folder(path)
+    for pattern in (name, f"*/{name}", f"*/*/{name}"):
+        for found in sorted(path.glob(pattern)):
+            return found.parent
+    if needed:
+        raise BadInput(f"{path} has no {name}: give the folder (or archive) that was downloaded.")
+    return None
+
+
+def _numbered(path: Path) -> dict[str, str]:
+    """Lines of a number and a value, as in CUB's text files."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return dict(line.split(" ", 1) for line in lines if line.strip())
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}.") from None
+    except ValueError:
+        raise BadInput(f"{path} should have a number and a value on every line.") from None
+
+
+def _wordnet_folders(benchmark: str, path: Path) -> list[Item]:
+    """Folders named by WordNet id, wherever they lie below `path` up to three levels down."""
+    check_folder(path)
+    split = published(benchmark)
+    level, found = [path], []
+    for _ in range(4):
+        found += [folder for parent in level for folder in class_folders(parent) if folder.name in split]
+        level = [folder for parent in level for folder in class_folders(parent) if folder.name not in split]
+    return [item for folder in found for item in images_of_class(folder, split[folder.name], path)]
+
+
+def _ravi(root: Path) -> list[Item]:
+    """Rows of a file name and a WordNet id; the images lie in images/ beside the lists, or beside them."""
+    folder = root / "images" if (root / "images").is_dir() else root
+    items = []
+    for split in SPLITS:
+        path = root / f"{split}.csv"
+        if not path.is_file():
+            raise BadInput(f"there is no file {path}.")
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if not row.get("filename") or not row.get("label"):
+                    raise BadInput(f"{path} should have the columns filename and label, both filled on every row.")
+                items.append(
+                    Item(row["filename"], row["label"], split, inside(folder, row["filename"], path).read_bytes)
+                )
+    return items
+
+
+def _split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
+    """One file a split among those with these suffixes, told by the split's name in theirs."""
+    if path.is_file():
+        path = path.parent
+    check_folder(path)
+    found = {}
+    for file in sorted(file for file in path.rglob("*") if file.suffix in suffixes and "label" not in file.name):
+        names = [split for split in SPLITS if split in file.stem.rsplit("phase_", 1)[-1].lower()]
+        if len(names) == 1 and "train_phase_" not in file.stem.replace("train_phase_train", ""):
+            found[names[0]] = file
+    return found if len(found) == len(SPLITS) else {}
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8") if isinstance(value, bytes) else value
+
+
+def _plain_keys(value: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadInput(f"{path} holds a {type(value).__name__}: a dictionary was expected.")
+    return {_text(key): part for key, part in value.items()}
+
+
+def _cache(path: Path, split: str) -> list[Item]:
+    """A pickled cache: image_data with class_dict (class -> numbers of images), or data with labels."""
+    cache = _plain_keys(unpickle(path), path)
+    images = cache.get("image_data", cache.get("data"))
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
+        raise BadInput(f"{path} has no array of images (image_data or data, uint8, image height width channel).")
+    if "class_dict" in cache:
+        of = {str(_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
+    elif "labels" in cache:
+        of = defaultdict(list)
+        for number, label in enumerate(cache["labels"]):
+            of[str(_text(label))].append(number)
+    else:
+        raise BadInput(f"{path} has images but neither class_dict nor labels.")
+    if any(not 0 <= number < len(images) for numbers in of.values() for number in numbers):
+        raise BadInput(f"{path} names images that it does not have.")
+    return [
+        Item(f"{path.name}[{number}]", name, split, partial(images.__getitem__, number))
+        for name, numbers in of.items()
+        for number in numbers
+    ]
+
+
+def _tiered_split(root: Path, split: str) -> list[Item]:
+    """A list of encoded PNGs, and the label of each with its WordNet id."""
+    images = unpickle(root / f"{split}_images_png.pkl")
+    path = root / f"{split}_labels.pkl"
+    labels = _plain_keys(unpickle(path), path)
+    number = next((labels[key] for key in ("label_specific", "labels") if key in labels), None)
+    names = labels.get("label_specific_str")
+    if number is None or len(number) != len(images):
+        raise BadInput(f"{path} should have one label_specific for each of the {len(images)} images.")
+    if names is not None and max(number) >= len(names):
+        raise BadInput(f"{path} has labels without a name in label_specific_str.")
+    read: Callable[[Any], bytes] = _encoded
+    return [
+        Item(f"{split}[{index}]", str(label if names is None else _text(names[label])), split, partial(read, image))
+        for index, (image, label) in enumerate(zip(images, number, strict=True))
+    ]
+
+
+def _encoded(image: Any) -> bytes:
+    """The bytes of an encoded image, which the pickles hold as bytes or as an array of them."""
+    return image.astype(np.uint8).tobytes() if isinstance(image, np.ndarray) else bytes(image)
+
+
+def _inat_split(known: set[int], train_ids: Path | None, test_ids: Path | None) -> dict[int, str]:
+    """The split of each category; with one list only, all others are the other split."""
+    train = read_ids(train_ids) if train_ids else known - read_ids(test_ids)  # type: ignore[arg-type]
+    test = read_ids(test_ids) if test_ids else known - train
+    if strange := sorted((train | test) - known):
+        raise BadInput(f"categories {strange[:5]} of the id list do not have 50 to 1000 images with a box.")
+    if both := sorted(train & test):
+        raise BadInput(f"categories {both[:5]} are in both id lists.")
+    return {**dict.fromkeys(train, "train"), **dict.fromkeys(test, "test")}
+
+
+def read_ids(path: Path) -> set[int]:
+    """Ids from a text or JSON file, or from a torch file of the FRN code (loaded without running anything)."""
+    try:
+        if path.suffix in (".pth", ".pt"):
+            import torch
+
+            loaded = torch.load(path, weights_only=True)
+            ids: Iterable[Any] = loaded.tolist() if isinstance(loaded, torch.Tensor) else loaded
+        elif path.suffix == ".json":
+            ids = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            ids = path.read_text(encoding="utf-8").replace(",", " ").split()
+        return {int(id_) for id_ in ids}
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}.") from None
+    except Exception as error:  # torch names no class of errors for a bad file
+        raise BadInput(f"{path} is not a list of ids ({str(error).splitlines()[0]}).") from None
+
+
+def _inat_file(root: Path, name: str) -> Path:
+    return inside(root, name, root / "train_2017_bboxes.json")

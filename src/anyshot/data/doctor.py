@@ -1,0 +1,250 @@
+"""The data doctor: what is in a store, how many shots it can serve, and what is wrong with it.
+
+Near duplicates: images whose perceptual hashes (64 bits: is each cell of a 9x8 grey thumbnail darker than its right
+neighbour) differ in at most three bits, confirmed on colour thumbnails. Three bits leave one of four 16-bit bands
+equal, so only images that share a band are compared, and the search stays near linear.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8, UInt64
+
+from anyshot.data.store import SPLITS, Part, Store
+from anyshot.files import write_json
+from anyshot.progress import progress
+
+QUERIES = 16
+BITS, BANDS, CROWD = 3, 4, 64  # hashes differ in at most BITS; of a band that more than CROWD share, neighbours only
+ALIKE, TOGETHER = 6.0, 0.98  # near duplicates' thumbnails: grey levels apart on average at most, correlation at least
+CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know: how much it matters (note, warning), what it is, and items that show it."""
+
+    weight: str
+    text: str
+    items: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Facts of each split, findings, and the pictures that were drawn."""
+
+    splits: dict[str, dict[str, Any]]
+    findings: list[Finding]
+
+    @property
+    def text(self) -> str:
+        lines = [
+            f"{split:5}  {facts['classes']} classes, {facts['items']} items, {facts['smallest']} to {facts['largest']} "
+            f"a class; largest shot with {QUERIES} queries: {_shot(facts)}"
+            for split, facts in self.splits.items()
+        ]
+        return "\n".join([*lines, *(f"{finding.weight}: {finding.text}" for finding in self.findings)])
+
+
+def examine(store: Store) -> Diagnosis:
+    """Read every item once and say what there is to say."""
+    parts = {split: store.part(split) for split in SPLITS if split in store.class_split}
+    findings = [Finding("note", note) for note in store.about.get("notes", [])]
+    findings += [*_skipped(store), *_feasible(parts), *_shared_classes(parts)]
+    exact, constant, hashes, thumbnails = _scan(store)
+    findings += _constant(constant, store)
+    findings += _pairs(store, "exact duplicates", _same(exact, constant))
+    if hashes is not None and thumbnails is not None:
+        near = [pair for pair in _near(hashes, thumbnails, constant) if exact[pair[0]] != exact[pair[1]]]
+        findings += _pairs(store, "near duplicates", near)
+    return Diagnosis({split: _facts(part) for split, part in parts.items()}, findings)
+
+
+def visit(store: Store, folder: Path | None = None) -> Diagnosis:
+    """Examine a store and leave diagnosis.json and, of images, a contact sheet a split in `folder`."""
+    from anyshot.data.sheets import draw_sheet
+
+    folder = folder or store.path / "doctor"
+    diagnosis = examine(store)
+    findings = [
+        {"weight": finding.weight, "text": finding.text, "items": finding.items} for finding in diagnosis.findings
+    ]
+    write_json(folder / "diagnosis.json", {"splits": diagnosis.splits, "findings": findings})
+    if not store.is_features:
+        for split in diagnosis.splits:
+            draw_sheet(store.part(split), f"{store.path.name}, {split}", folder / f"{split}.png")
+    return diagnosis
+
+
+def _facts(part: Part) -> dict[str, Any]:
+    counts = part.counts
+    return {
+        "classes": len(counts),
+        "items": int(counts.sum()),
+        "smallest": int(counts.min()),
+        "largest": int(counts.max()),
+        "largest_shot": max(int(counts.min()) - QUERIES, 0),
+    }
+
+
+def _shot(facts: dict[str, Any]) -> str:
+    return str(facts["largest_shot"]) if facts["largest_shot"] else f"none, a class has {facts['smallest']}"
+
+
+def _skipped(store: Store) -> Iterator[Finding]:
+    skipped = store.about.get("skipped", [])
+    if skipped:
+        first = "; ".join(f"{entry['name']} ({entry['why']})" for entry in skipped[:3])
+        more = f"; and {len(skipped) - 3} more, all in store.json" if len(skipped) > 3 else ""
+        yield Finding("warning", f"{len(skipped)} files could not be read and are left out: {first}{more}")
+
+
+def _feasible(parts: dict[str, Part]) -> Iterator[Finding]:
+    for split, part in parts.items():
+        small = [
+            f"{part.class_names[index]} ({part.counts[index]})" for index in np.flatnonzero(part.counts <= QUERIES)
+        ]
+        if small:
+            text = f"{len(small)} {split} classes have no shot left beside {QUERIES} queries: {_some(small)}"
+            yield Finding("warning", text)
+        if len(part.class_names) < 5:
+            yield Finding("warning", f"{split} has {len(part.class_names)} classes: too few for 5-way episodes")
+
+
+def _shared_classes(parts: dict[str, Part]) -> Iterator[Finding]:
+    for one, other in combinations(parts, 2):
+        shared = sorted(set(parts[one].class_names) & set(parts[other].class_names))
+        if shared:
+            text = f"{len(shared)} classes are in both {one} and {other}, so {other} is not unseen: {_some(shared)}"
+            yield Finding("warning", text)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _constant(constant: np.ndarray, store: Store) -> Iterator[Finding]:
+    found = np.flatnonzero(constant).tolist()
+    if found:
+        shown = _some([_named(store, index) for index in found[:6]])
+        yield Finding("warning", f"{len(found)} items are constant, one value all over: {shown}", [[i] for i in found])
+
+
+def _named(store: Store, index: int) -> str:
+    return f"{index} ({store.class_names[store.labels[index]]})"
+
+
+def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
+    """Pairs, told apart by what they cross: a split leaks, a class confuses, within a class they only repeat."""
+    kinds: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for one, other in pairs:
+        a, b = store.labels[one], store.labels[other]
+        across = store.class_split[a] != store.class_split[b]
+        kinds["across splits" if across else "across classes" if a != b else "within a class"].append((one, other))
+    for kind in ("across splits", "across classes", "within a class"):
+        if found := kinds[kind]:
+            shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in found[:6]])
+            weight = "note" if kind == "within a class" else "warning"
+            yield Finding(weight, f"{len(found)} pairs of {what} {kind}: {shown}", [list(pair) for pair in found])
+
+
+def _scan(
+    store: Store,
+) -> tuple[list[int], np.ndarray, UInt64[np.ndarray, " image"] | None, UInt8[np.ndarray, "image value"] | None]:
+    """One pass over the items: a hash of the bytes, whether all values are equal, and of images hash and thumbnail."""
+    exact: list[int] = []
+    constant = np.zeros(len(store.items), bool)
+    hashes, thumbnails = [], []
+    with progress(f"examining {len(store.items)} items", float(len(store.items))) as advance:
+        for start in range(0, len(store.items), CHUNK):
+            chunk = np.asarray(store.items[start : start + CHUNK])
+            flat = chunk.reshape(len(chunk), -1)
+            exact += [hash(row.tobytes()) for row in flat]
+            constant[start : start + CHUNK] = (flat == flat[:, :1]).all(1)
+            if not store.is_features:
+                hashes.append(perceptual_hash(chunk))
+                thumbnails.append(_pool(chunk, 8, 8).round().astype(np.uint8).reshape(len(chunk), -1))
+            advance(float(len(chunk)))
+    if not hashes:
+        return exact, constant, None, None
+    return exact, constant, np.concatenate(hashes), np.concatenate(thumbnails)
+
+
+def perceptual_hash(images: UInt8[np.ndarray, "image height width channel"]) -> UInt64[np.ndarray, " image"]:
+    """64 bits a picture: whether each cell of a 9x8 grey thumbnail is darker than the one to its right."""
+    grey = _pool(images, 8, 9).mean(3)
+    bits = (grey[:, :, :-1] < grey[:, :, 1:]).reshape(len(images), 64)
+    return np.packbits(bits, axis=1).view(">u8").astype(np.uint64)[:, 0]
+
+
+def _pool(
+    images: UInt8[np.ndarray, "image height width channel"], rows: int, columns: int
+) -> Float[np.ndarray, "image rows columns channel"]:
+    """Means over a grid of cells, as equal as whole pixels allow; smaller images are repeated first."""
+    for axis, cells in ((1, rows), (2, columns)):
+        if images.shape[axis] < cells:
+            images = images.repeat(-(-cells // images.shape[axis]), axis)
+    many, height, width, channels = images.shape
+    lines = _means(height, rows) @ images.reshape(many, height, -1).astype(np.float32)
+    cells = _means(width, columns) @ lines.reshape(many * rows, width, channels)
+    return cells.reshape(many, rows, columns, channels)
+
+
+def _means(side: int, cells: int) -> Float[np.ndarray, "cells side"]:
+    """The matrix that takes the mean of each of `cells` stretches of a side."""
+    edges = np.arange(cells + 1) * side // cells
+    pixels = np.arange(side)
+    within = (pixels >= edges[:-1, None]) & (pixels < edges[1:, None])
+    return (within / np.diff(edges)[:, None]).astype(np.float32)
+
+
+def _same(hashes: list[int], constant: np.ndarray) -> list[tuple[int, int]]:
+    """Each item with an equal one before it, and that one; constant items have their own line."""
+    first: dict[int, int] = {}
+    pairs = []
+    for index, value in enumerate(hashes):
+        if not constant[index] and first.setdefault(value, index) != index:
+            pairs.append((first[value], index))
+    return pairs
+
+
+def _near(
+    hashes: UInt64[np.ndarray, " image"], thumbnails: UInt8[np.ndarray, "image value"], constant: np.ndarray
+) -> list[tuple[int, int]]:
+    """Pairs that are alike in hash and thumbnail, each once, in order."""
+    found: set[tuple[int, int]] = set()
+    width = 64 // BANDS
+    for band in range(BANDS):
+        keys = (hashes >> np.uint64(band * width)) & np.uint64((1 << width) - 1)
+        order = np.lexsort((hashes, keys))
+        order = order[~constant[order]]
+        # Equal keys lie next to each other: compare each with the one 1, 2, ... places on while any key is shared.
+        for step in range(1, min(CROWD, len(order))):
+            one, other = order[:-step], order[step:]
+            shared = keys[one] == keys[other]
+            if not shared.any():
+                break
+            one, other = one[shared], other[shared]
+            close = np.bitwise_count(hashes[one] ^ hashes[other]) <= BITS
+            found.update(_confirmed(one[close], other[close], thumbnails))
+    return sorted(found)
+
+
+def _confirmed(
+    one: Int[np.ndarray, " pair"], other: Int[np.ndarray, " pair"], thumbnails: UInt8[np.ndarray, "image value"]
+) -> Iterator[tuple[int, int]]:
+    for start in range(0, len(one), 65536):
+        a, b = one[start : start + 65536], other[start : start + 65536]
+        x, y = (thumbnails[index].astype(np.float32) for index in (a, b))
+        gap = np.abs(x - y).mean(1)
+        x, y = (values - values.mean(1, keepdims=True) for values in (x, y))
+        # Strokes on an empty ground are close in grey levels whatever they show: they must also vary together.
+        together = (x * y).sum(1) / np.sqrt((x**2).sum(1) * (y**2).sum(1) + 1e-6)
+        alike = (gap <= ALIKE) & (together >= TOGETHER)
+        for first, second in zip(a[alike].tolist(), b[alike].tolist(), strict=True):
+            yield min(first, second), max(first, second)

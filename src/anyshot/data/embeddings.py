@@ -1,0 +1,118 @@
+"""Own embeddings: vectors and labels from .npy, .npz, .safetensors or Parquet to a feature store.
+
+Vectors are "image channel", or "image position channel", or maps "image channel height width" as networks give them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from anyshot.data.archives import check_zip
+from anyshot.data.packing import Item, arrange
+from anyshot.data.store import Store, write_store
+from anyshot.data.tables import LABELS, Columns, column, label_text, read_columns, split_text
+from anyshot.errors import BadInput, choose
+
+VECTORS = ("features", "embeddings", "embedding", "vectors", "x", "feature", "vector")
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors, the class name of each, and its split where the file says so."""
+
+    features: Float[np.ndarray, "image position channel"]
+    labels: list[str]
+    splits: list[str | None]
+
+
+def read_features(
+    path: Path, labels: Path | None = None, feature_column: str = "", label_column: str = "", split_column: str = ""
+) -> Embeddings:
+    """Vectors with labels beside them in the same file, or from a second file (`labels`: .npy, or text, one a line)."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
+    columns = choose("kind of embedding file", path.suffix.lower(), READERS)(path)
+    vectors = _stack(column(columns, feature_column, VECTORS, "feature", path), path)
+    others = {name: values for name, values in columns.items() if len(values) == len(vectors)}
+    names = column(others, label_column, LABELS, "label", path) if labels is None else _label_file(labels)
+    if len(names) != len(vectors):
+        raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(names)} labels.")
+    splits = split_text({**others, "": names}, split_column, path)
+    return Embeddings(vectors, label_text([_text(name) for name in names], labels or path), splits)
+
+
+def pack_features(found: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:
+    """Write the vectors in order of split, then class."""
+    items = [
+        Item(str(index), label, split, bytes)
+        for index, (label, split) in enumerate(zip(found.labels, found.splits, strict=True))
+    ]
+    placed = arrange(items, fractions, seed)
+    order = np.array([int(item.name) for item in placed])
+    classes = list(dict.fromkeys((str(item.split), item.class_name) for item in placed))
+    number = {class_: index for index, class_ in enumerate(classes)}
+    chunks = (found.features[order[start : start + 4096]] for start in range(0, len(order), 4096))
+    labels = [number[str(item.split), item.class_name] for item in placed]
+    return write_store(out, chunks, labels, [name for _, name in classes], [split for split, _ in classes], notes=[])
+
+
+def _stack(values: Any, path: Path) -> Float[np.ndarray, "image position channel"]:
+    try:
+        vectors = np.asarray(values, np.float32)
+    except (ValueError, TypeError):
+        raise BadInput(f"the vectors of {path} are not numbers, or not all as long as each other.") from None
+    if vectors.ndim == 2:
+        vectors = vectors[:, None]
+    elif vectors.ndim == 4:
+        vectors = vectors.reshape(*vectors.shape[:2], -1).transpose(0, 2, 1)
+    if vectors.ndim != 3 or 0 in vectors.shape:
+        raise BadInput(f"the vectors of {path} have the shape {vectors.shape}: (image, channel) was expected.")
+    if not np.isfinite(vectors).all():
+        bad = int((~np.isfinite(vectors)).any((1, 2)).argmax())
+        raise BadInput(f"vector {bad} of {path} has values that are not finite.")
+    return np.ascontiguousarray(vectors)
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _label_file(path: Path) -> Any:
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
+    if path.suffix == ".npy":
+        return list(_npy(path)["features"])
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _npy(path: Path) -> Columns:
+    try:
+        return {"features": np.load(path, mmap_mode="r", allow_pickle=False)}
+    except (ValueError, OSError, EOFError) as error:
+        raise BadInput(f"{path} cannot be read ({error}).") from None
+
+
+def _npz(path: Path) -> Columns:
+    check_zip(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files if file[name].ndim}
+    except (ValueError, OSError, EOFError) as error:
+        raise BadInput(f"{path} cannot be read ({error}).") from None
+
+
+def _safetensors(path: Path) -> Columns:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return {name: values for name, values in load_file(path).items() if values.ndim}
+    except (SafetensorError, OSError, TypeError, KeyError) as error:
+        raise BadInput(f"{path} cannot be read ({error}).") from None
+
+
+READERS = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors, ".parquet": read_columns, ".pq": read_columns}

@@ -1,0 +1,73 @@
+"""`anyshot pack KIND SOURCE`: the kinds of sources, and the one way from any of them to a store."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from anyshot.data.archives import is_archive, unpack
+from anyshot.data.packing import pack_images, packing_folder
+from anyshot.data.pictures import Fit
+from anyshot.data.store import Store, check_free
+from anyshot.errors import BadInput, choose
+
+READERS = {
+    "cub": "benchmarks.read_cub",
+    "mini": "benchmarks.read_mini",
+    "tiered": "benchmarks.read_tiered",
+    "meta-inat": "benchmarks.read_meta_inat",
+    "folder": "folders.read_folder",
+    "table": "tables.read_table",
+    "huggingface": "huggingface.read_huggingface",
+    "features": "embeddings.read_features",
+    "npz": "npz.read_npz",
+}
+
+
+def pack(
+    kind: str,
+    source: Path,
+    out: Path,
+    size: int | None = None,
+    fit: Fit | None = None,
+    split: Sequence[int | float] = (0.6, 0.2, 0.2),
+    seed: int = 0,
+    workers: int = 0,
+    **options: Any,
+) -> Store:
+    """Read a source of some kind and write a store; `options` are those of the kind's reader."""
+    module, name = choose("kind", kind, READERS).split(".")
+    reader = getattr(import_module(f"anyshot.data.{module}"), name)
+    check_free(out)
+    if size is not None and not 1 <= size <= 1024:
+        raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
+    if kind not in ("npz", "features", "table") and is_archive(source):
+        source = _unpacked(source, packing_folder(out) / "unpacked")
+    found = reader(source, **_known(kind, reader, options))
+    if kind == "features":
+        if size is not None or fit is not None:
+            raise BadInput("--size and --fit are for images, not for features.")
+        return import_module("anyshot.data.embeddings").pack_features(found, out, split, seed)
+    about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
+    found = replace(found, size=size or found.size, fit=fit or found.fit, about={**about, **found.about})
+    return pack_images(found, out, split, seed, workers)
+
+
+def _unpacked(archive: Path, folder: Path) -> Path:
+    """The folder with the archive's files; one that an interrupted pack left whole is taken as it is."""
+    done = folder / ".unpacked"
+    if not done.is_file():
+        unpack(archive, folder)
+        done.touch()
+    return folder
+
+
+def _known(kind: str, reader: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given; one that this kind does not have is told."""
+    given = {name: value for name, value in options.items() if value}
+    for name in given:
+        if name not in inspect.signature(reader).parameters:
+            raise BadInput(f"--{name.replace('_', '-')} is not an option of kind {kind!r}.")
+    return given

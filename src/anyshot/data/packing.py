@@ -1,0 +1,214 @@
+"""The packer: what a reader found (items: a name, a class, a split, a way to get pixels) to a store.
+
+Decoding runs in threads (Pillow lets go of the interpreter while it decodes and resizes). Finished chunks are appended
+to a hidden folder beside the store together with a line of progress; an interrupted pack goes on after the last whole
+line, and the folder takes the store's name only when everything is in it.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+
+from anyshot.data.pictures import Box, Fit, picture
+from anyshot.data.splits import divide
+from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
+from anyshot.errors import BadInput
+from anyshot.progress import progress
+
+CHUNK = 64  # images: what a thread decodes in one go, and a line of progress
+Skipped = dict[int, str]  # number of an item -> why it could not be read
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image, wherever it is. Without a split, its class is put into one by share."""
+
+    name: str
+    class_name: str
+    split: str | None
+    read: Callable[[], bytes | np.ndarray]
+    box: Box | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a reader found, and the square that its images are stored as (None: as they are)."""
+
+    items: Sequence[Item]
+    size: int | None = 92
+    fit: Fit = "crop"
+    notes: tuple[str, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) -> list[Item]:
+    """The items in order of split, then class, each with a split."""
+    split = (
+        divide(sorted({item.class_name for item in items if item.split is None}), fractions, seed)
+        if any(item.split is None for item in items)
+        else {}
+    )
+    placed = [item if item.split else replace(item, split=split[item.class_name]) for item in items]
+    return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
+
+
+def pack_images(source: Source, out: Path, fractions: Sequence[int | float], seed: int, workers: int) -> Store:
+    """Decode every image of a source into a store; images that cannot be decoded are left out and listed in it."""
+    check_free(out)
+    items = arrange(source.items, fractions, seed)
+    if not items:
+        raise BadInput("there are no images to pack.")
+    folder = packing_folder(out)
+    try:
+        with _Log(folder, _fingerprint(items, source)) as log, warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large is fine; Pillow refuses the absurd
+            warnings.simplefilter("ignore", UserWarning)  # odd metadata of images that decode
+            with progress(f"packing {len(items)} images", float(len(items))) as advance:
+                advance(float(log.seen))
+                for chunk in _decoded(items[log.seen :], source, workers):
+                    log.add(chunk)
+                    advance(float(len(chunk)))
+            skipped = log.finish()
+        if len(skipped) == len(items):
+            raise BadInput(f"none of the {len(items)} images could be read; {items[0].name}: {skipped[0]}.")
+        kept = [item for index, item in enumerate(items) if index not in skipped]
+        classes = list(dict.fromkeys((str(item.split), item.class_name) for item in kept))
+        number = {class_: index for index, class_ in enumerate(classes)}
+        labels = [number[str(item.split), item.class_name] for item in kept]
+        about = {**source.about, "notes": [*source.notes, *_lost(items, classes)], "fit": source.fit}
+        about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
+        seal(folder, len(kept), labels, [name for _, name in classes], [split for split, _ in classes], about)
+        (folder / "progress.jsonl").unlink()
+        shutil.rmtree(folder / "unpacked", ignore_errors=True)
+        os.replace(folder, out)
+    except OSError as error:
+        raise BadInput(
+            f"could not write {out}: {error.strerror or error}; what is done is kept, the same command goes on."
+        ) from error
+    return open_store(out)
+
+
+def packing_folder(out: Path) -> Path:
+    """Where a store is packed until it is whole."""
+    return out.with_name(f".{out.name}.packing")
+
+
+def _lost(items: Sequence[Item], classes: Iterable[tuple[str, str]]) -> list[str]:
+    lost = {(str(item.split), item.class_name) for item in items} - set(classes)
+    return [f"class {name!r} ({split}) has no readable image and is left out" for split, name in sorted(lost)]
+
+
+def _fingerprint(items: Sequence[Item], source: Source) -> str:
+    """What must be equal for an interrupted pack to go on."""
+    digest = hashlib.sha256(repr((source.size, source.fit)).encode())
+    for item in items:
+        digest.update(repr((item.name, item.class_name, item.split, item.box)).encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def _decoded(
+    items: Sequence[Item], source: Source, workers: int
+) -> Iterator[list[UInt8[np.ndarray, "height width channel"] | str]]:
+    """Chunks of images, or of reasons why there is none; the next ones are decoded while one is written."""
+
+    def decode(item: Item) -> UInt8[np.ndarray, "height width channel"] | str:
+        try:
+            return picture(item.read(), source.size, source.fit, item.box)
+        except Exception as error:  # a broken image can fail in any way
+            return _reason(error)
+
+    workers = workers or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[list]] = deque()
+        try:
+            for start in range(0, len(items), CHUNK):
+                waiting.append(pool.submit(lambda part: [decode(item) for item in part], items[start : start + CHUNK]))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+class _Log(contextlib.AbstractContextManager):
+    """The progress of a pack: a first line that says of what, then one line a chunk, after its images are written."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "progress.jsonl"
+        self.seen, self._rows, self._skipped = 0, 0, Skipped()
+        for line in _whole_lines(path, fingerprint):
+            self.seen, self._rows = line["seen"], line["rows"]
+            self._skipped |= {int(index): why for index, why in line["skipped"].items()}
+        self._file = path.open("w" if not self.seen else "a", encoding="utf-8")
+        if not self.seen:
+            self._write({"fingerprint": fingerprint})
+        self._items = ItemsFile(folder / "items.npy", self._rows)
+
+    def __exit__(self, *_: object) -> None:
+        self._items.close()
+        self._file.close()
+
+    def add(self, chunk: Sequence[np.ndarray | str]) -> None:
+        images = [image for image in chunk if not isinstance(image, str)]
+        skipped = {self.seen + index: why for index, why in enumerate(chunk) if isinstance(why, str)}
+        if images:
+            self._items.append(_stacked(images))
+            self._items.flush()
+        self.seen += len(chunk)
+        self._skipped |= skipped
+        self._write({"seen": self.seen, "rows": self._items.rows, "skipped": skipped})
+
+    def finish(self) -> Skipped:
+        self._items.finish()
+        return self._skipped
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def _stacked(images: Sequence[np.ndarray]) -> UInt8[np.ndarray, "image height width channel"]:
+    shapes = sorted({image.shape for image in images})
+    if len(shapes) > 1:
+        raise BadInput(
+            f"the images have different sizes, {shapes[0]} and {shapes[-1]} among them: give one with --size."
+        )
+    return np.stack(images)
+
+
+def _whole_lines(path: Path, fingerprint: str) -> list[dict[str, Any]]:
+    """The lines of an earlier pack of the same items; a last line that was cut short is removed from the file."""
+    if not path.is_file():
+        return []
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]
+    try:
+        first, *lines = [json.loads(line) for line in whole.decode("utf-8").splitlines()]
+    except ValueError:
+        return []
+    if first != {"fingerprint": fingerprint}:
+        return []
+    with path.open("r+b") as file:
+        file.truncate(len(whole))
+    return lines

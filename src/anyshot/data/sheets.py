@@ -1,0 +1,49 @@
+"""Contact sheets: a look at what a split holds, a row a class."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from anyshot.data.store import Part
+from anyshot.files import whole
+
+ROWS, COLUMNS, TILE, GAP, NAMES = 24, 12, 64, 2, 150
+
+
+def draw_sheet(part: Part, title: str, path: Path) -> None:
+    """Classes and images at even steps through the split, at most ROWS by COLUMNS."""
+    font = ImageFont.load_default(11)
+    classes = _steps(len(part.class_names), ROWS)
+    starts = np.concatenate([[0], np.cumsum(part.counts)])
+    sheet = Image.new("RGB", (NAMES + COLUMNS * (TILE + GAP), 24 + len(classes) * (TILE + GAP)), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((6, 5), f"{title}: {len(part.class_names)} classes, {len(part.items)} images", "black", font)
+    for row, class_ in enumerate(classes):
+        top = 24 + row * (TILE + GAP)
+        name = f"{_fitting(part.class_names[class_], font, draw)}\n{part.counts[class_]} images"
+        draw.multiline_text((6, top + 20), name, "black", font)
+        for column, index in enumerate(_steps(part.counts[class_], COLUMNS)):
+            tile = _tile(np.asarray(part.items[starts[class_] + index]))
+            sheet.paste(tile, (NAMES + column * (TILE + GAP), top))
+    with whole(path) as aside:
+        sheet.save(aside, "PNG")
+
+
+def _steps(many: int, most: int) -> list[int]:
+    return [int(index) for index in np.linspace(0, many - 1, min(many, most)).round()]
+
+
+def _tile(image: np.ndarray) -> Image.Image:
+    picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
+    return picture.resize((TILE, TILE), Image.Resampling.BICUBIC)
+
+
+def _fitting(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, draw: ImageDraw.ImageDraw) -> str:
+    """The name, shortened in the middle to the width of its column; line breaks in it are shown as spaces."""
+    name = shown = " ".join(name.split())
+    keep = len(name)
+    while draw.textlength(shown, font) > NAMES - 12:
+        keep -= 1
+        shown = name[: keep // 2] + "…" + name[len(name) - (keep + 1) // 2 :]
+    return shown
