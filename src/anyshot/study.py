@@ -6,13 +6,11 @@ a study is its own resume.
 """
 
 import importlib.util
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +20,11 @@ from anyshot.data.store import Store
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import whole
 from anyshot.heads import HEADS, Head
-from anyshot.intervals import class_interval, episode_interval
 from anyshot.launch import Pending, Submit, keep_memory, launcher
 from anyshot.pretraining import PRETRAINING
 from anyshot.readouts import check_readout
 from anyshot.recipe import Recipe
-from anyshot.sensitivity import certainty
+from anyshot.results import cells, certainties, result_path
 from anyshot.table import Row, write_table
 from anyshot.watch import Watched, watching
 
@@ -157,7 +154,7 @@ def run_study(
     everything = [*starts(recipes), *recipes]
     workers, threads = side_by_side(everything, study.all_heads, workers)
     jobs = [Job(source, recipe, out / recipe.name, data, threads) for recipe in everything]
-    watched = [Watched(job.recipe, job.folder, _result_path(study, job.recipe, job.folder)) for job in jobs]
+    watched = [Watched(job.recipe, job.folder, result_path(study, job.recipe, job.folder)) for job in jobs]
     missing = [job for job, model in zip(jobs, watched, strict=True) if not model.result.exists()]
     if missing:
         with (
@@ -167,7 +164,7 @@ def run_study(
             _run(missing, submit)
             if not is_first():
                 return []
-    rows = [row for recipe in recipes for row in _rows(study, recipe, out / recipe.name)]
+    rows = [row for recipe in recipes for row in cells(study, recipe, out / recipe.name)]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", certainties(study, recipes, out))
     return rows
@@ -224,7 +221,7 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     from anyshot.parallel import is_first, wait
     from anyshot.training import train
 
-    result = _result_path(study, recipe, folder)
+    result = result_path(study, recipe, folder)
     if result.exists():
         return
     plan = None if recipe.batch else _plan(study, store)  # before the training, to say early what does not fit
@@ -263,65 +260,6 @@ def _test(study: Study, model: "Model", store: Store, plan: "Plan", result: Path
     with whole(result) as aside, aside.open("wb") as file:
         arrays: dict[str, Any] = {"classes": classes.astype(np.int32), **found}
         np.savez_compressed(file, **arrays)
-
-
-def _result_path(study: Study, recipe: Recipe, folder: Path) -> Path:
-    """The file that says a model is done: its recalls, or the model itself in pretraining."""
-    if recipe.batch:
-        return folder / "model.safetensors"
-    protocol = json.dumps(study.protocol(recipe), sort_keys=True)
-    return folder / f"recall-{sha256(protocol.encode()).hexdigest()[:8]}.npz"
-
-
-def _rows(study: Study, recipe: Recipe, folder: Path) -> list[Row]:
-    rows = []
-    with np.load(_result_path(study, recipe, folder), allow_pickle=False) as found:
-        classes = found["classes"]
-        for readout in study.readouts_of(recipe):
-            accuracies = 100 * found[readout].mean(-1, dtype=np.float64)
-            for shot, accuracy in zip(study.shots, accuracies, strict=True):
-                rows.append(_row(study, recipe, readout, shot, accuracy, classes))
-    return rows
-
-
-def certainties(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row]:
-    """The sensitivity of each head and readout in each setting, with what is known of it: one row a grid."""
-    groups: dict[tuple[str, str, str, str], dict[tuple[int, int], np.ndarray]] = {}
-    for recipe in recipes:
-        with np.load(_result_path(study, recipe, out / recipe.name), allow_pickle=False) as found:
-            for readout in study.readouts_of(recipe):
-                cells = groups.setdefault((recipe.data, recipe.backbone, recipe.label, readout), {})
-                cells[recipe.seed, recipe.train_shot] = 100 * found[readout].mean(-1)
-    rows = []
-    for (data, backbone, head, readout), cells in groups.items():
-        seeds, shots = (sorted({key[axis] for key in cells}) for axis in (0, 1))
-        if len(shots) < 2 or len(cells) < len(seeds) * len(shots):
-            continue  # no sensitivity without at least two train shots, each with every seed
-        known = certainty(np.stack([np.stack([cells[seed, shot] for shot in shots], 1) for seed in seeds]))
-        row = {"data": data, "backbone": backbone, "head": head, "readout": readout, "seeds": len(seeds)}
-        names = ("sensitivity", "low", "high", "noise_floor")
-        row |= {name: round(getattr(known, name), 4) for name in names}
-        rows.append(row | {"over_seeds": " ".join(f"{score:.4f}" for score in known.over_seeds)})
-    return rows
-
-
-def _row(study: Study, recipe: Recipe, readout: str, shot: int, accuracy: np.ndarray, classes: np.ndarray) -> Row:
-    return {
-        "data": recipe.data,
-        "backbone": recipe.backbone,
-        "head": recipe.label,
-        "readout": readout,
-        "train_shot": recipe.train_shot,
-        "seed": recipe.seed,
-        "test_shot": shot,
-        "way": study.way,
-        "queries": study.queries,
-        "episodes": study.episodes,
-        "accuracy": round(float(accuracy.mean()), 4),
-        "ci95": round(episode_interval(accuracy), 4),
-        "ci95_classes": round(class_interval(accuracy, classes), 4),
-        "model": recipe.id,
-    }
 
 
 def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
