@@ -6,6 +6,7 @@ a study is its own resume.
 """
 
 import importlib.util
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyshot.data.store import Store
+from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import whole
 from anyshot.heads import HEADS, Head
@@ -77,7 +78,11 @@ class Source:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        sys.path.insert(0, str(self.path.parent))  # a study may import what lies beside it
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(self.path.parent))
         if not callable(getattr(module, "study", None)):
             raise BadInput(f"{self.path} is not a study: it must define a function study(heads) that returns a Study.")
         study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
@@ -101,6 +106,19 @@ def find_study(name: str) -> Path:
     if name not in known:
         raise BadInput(unknown("study", name, known) + " The path of a .py file works too.")
     return known[name]
+
+
+def packed(name: str, kind: str) -> Callable[[Path], Store]:
+    """Opens the store `name` of a folder of data, or says how to make it."""
+
+    def open_it(data: Path) -> Store:
+        if not (data / name / "store.json").is_file():
+            raise BadInput(
+                f"there is no store {data / name}: make it with `anyshot pack {kind} SOURCE -o {data / name}`."
+            )
+        return open_store(data / name)
+
+    return open_it
 
 
 def starts(recipes: Sequence[Recipe]) -> list[Recipe]:
@@ -278,5 +296,6 @@ def plan_study(source: Source, data: Path, only: str = "", workers: int = 0) -> 
         name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
         for name in {recipe.data for recipe in recipes}
     }
+    keep_memory()
     rows = estimate(everything, study.all_heads, images)
     return describe(rows, *side_by_side(everything, study.all_heads, workers))
