@@ -37,4 +37,5 @@ def study(heads=None):
     ]
     readouts = {head: ("swapped",) for head in HEADS if "frn" not in head}
     readouts["proto"] = ("swapped", *PROJECTIONS)
-    return Study(recipes=recipes, stores={"glyphs": lambda data: glyphs(data / "glyphs")}, readouts=readouts)
+    stores = {"glyphs": lambda data: glyphs(data / "glyphs")}
+    return Study(recipes=recipes, stores=stores, readouts=readouts, train_images={"glyphs": 7680})

@@ -59,7 +59,7 @@ def test_an_epoch_uses_no_image_twice_and_ends_when_it_must(counts, way, shot, s
         with pytest.raises(BadInput, match="only"):
             training_batches(labels, way, shot, seed, epoch)
         return
-    batches = training_batches(labels, way, shot, seed, epoch)
+    batches = np.array(training_batches(labels, way, shot, seed, epoch))
     assert batches.shape[1:] == (way, shot)
     assert len(np.unique(batches)) == batches.size
     by_class = labels[batches]

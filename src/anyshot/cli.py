@@ -72,25 +72,36 @@ def study(
     only: str = "",
     out: Path | None = None,
     data: Path = Path("data"),
+    on: str = "here",
     workers: int = 0,
+    dry_run: bool = False,
+    tensorboard: bool = False,
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
 
     Args:
         name: A study of the package (quick, ...) or the path of a Python file with a function study(heads).
         heads: Heads instead of the study's own choice; 'all' for every head.
-        only: Only models whose data/backbone/head contains this.
+        only: Only some models, by the words of their names: proto,cosine-proto or cub/conv4/frn or frn/4-shot.
         out: Folder of results; runs/NAME by default. What is done there is skipped.
         data: Folder of stores.
-        workers: Processes side by side; one a core by default.
+        on: Where models run: here, ray, ray://ADDRESS, or slurm. (Under torchrun: each model over all its processes.)
+        workers: Models trained side by side here; as many as cores and memory carry by default.
+        dry_run: List models, updates, images and the estimated time on this machine, and do nothing.
+        tensorboard: Mirror the histories as event files into OUT/tensorboard.
     """
-    from anyshot.report import summary
-    from anyshot.study import Source, find_study, run_study
+    from anyshot.study import Source, find_study, plan_study, run_study
 
     path = find_study(name)
+    source = Source(path, heads or None)
+    if dry_run:
+        print(plan_study(source, data, only, workers))
+        return
+    from anyshot.report import summary
+
     folder = out or Path("runs") / path.stem
-    run_study(Source(path, heads or None), folder, data, only, workers)
-    print(summary(folder))
+    if run_study(source, folder, data, only, workers, on, tensorboard):
+        print(summary(folder))
 
 
 @app.command
@@ -194,6 +205,95 @@ def terms(
     from anyshot.table import show_table
 
     print(show_table(run_term_ratio(store, models, split, episodes, seed), out))
+
+
+@app.command
+def pack(
+    kind: Annotated[str, tyro.conf.Positional],
+    source: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    size: int | None = None,
+    fit: Literal["crop", "squash"] | None = None,
+    split: tuple[float, float, float] = (0.6, 0.2, 0.2),
+    seed: int = 0,
+    box: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    train_ids: Path | None = None,
+    test_ids: Path | None = None,
+    root: Path | None = None,
+    labels: Path | None = None,
+    path_column: str = "",
+    image_column: str = "",
+    feature_column: str = "",
+    label_column: str = "",
+    split_column: str = "",
+    workers: int = 0,
+    doctor: bool = True,
+) -> None:
+    """Turn images or embeddings, wherever they are, into a store; interrupted, the same command goes on.
+
+    Args:
+        kind: cub, mini, tiered, meta-inat, folder, table, huggingface, features or npz.
+        source: The folder, archive or file to read.
+        out: The store to make.
+        size: Side of the stored square; 92 for own images, CUB and mini-ImageNet, 84 for the others, npz as it is.
+        fit: The central square (crop), or the whole image made square (squash).
+        split: Shares of the classes for train, val and test, where the source has no split.
+        seed: Of that division.
+        box: cub: cut each image to its bounding box.
+        train_ids: meta-inat: file of the training category ids.
+        test_ids: meta-inat: file of the test category ids.
+        root: table: folder that paths are relative to; that of the table by default.
+        labels: features: file with the labels, if they are not beside the vectors.
+        path_column: table: name of the column of paths.
+        image_column: huggingface: name of the column of images.
+        feature_column: features: name of the column of vectors.
+        label_column: Name of the column of labels.
+        split_column: Name of the column of splits.
+        workers: Threads that decode; one a core by default.
+        doctor: Look the store over at the end (anyshot doctor).
+    """
+    from anyshot.data.doctor import visit
+    from anyshot.data.kinds import pack
+
+    options = {
+        "box": box,
+        "train_ids": train_ids,
+        "test_ids": test_ids,
+        "root": root,
+        "labels": labels,
+        "path_column": path_column,
+        "image_column": image_column,
+        "feature_column": feature_column,
+        "label_column": label_column,
+        "split_column": split_column,
+    }
+    store = pack(kind, source, out, size, fit, split, seed, workers, **options)
+    print(f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}")
+    if doctor:
+        print(visit(store).text)
+
+
+@app.command
+def doctor(
+    store: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    verify: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
+    """Say what is in a store and what is wrong with it, and draw a contact sheet a split.
+
+    Args:
+        store: The store to look over.
+        out: Folder for diagnosis.json and the sheets; STORE/doctor by default.
+        verify: Compare every byte with the checksums first.
+    """
+    from anyshot.data.doctor import visit
+    from anyshot.data.store import open_store
+
+    folder = out or store / "doctor"
+    print(visit(open_store(store, verify), folder).text)
+    print(f"details in {folder}")
 
 
 @app.command

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -62,8 +62,7 @@ class Model(nn.Module):
 
     def save(self, path: Path) -> None:
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
-        with whole(path) as aside:
-            save_file({name: value.contiguous() for name, value in self.state_dict().items()}, aside, about)
+        write_tensors(path, self.state_dict(), about)
 
 
 def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
@@ -78,6 +77,15 @@ def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
         {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     )
     return model.eval()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
+    """A safetensors file of tensors and words, whole or not at all."""
+    with whole(path) as aside:
+        try:
+            save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
+        except SafetensorError as error:  # what it raises when a disk is full
+            raise BadInput(f"could not write {path}: {error}.") from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -16,9 +16,15 @@ class Recipe:
     """Name of the store, as the study knows it."""
     head: str
     train_shot: int
-    """Images a class in a training batch."""
+    """Images a class in a training batch; also the shot of validation."""
     way: int
     """Classes in a training batch; way x train_shot images in all."""
+    mixed: tuple[int, ...] = ()
+    """Mixed-shot training: each batch draws its shot from these and has as many ways as keep the number of images."""
+    batch: int = 0
+    """Pretraining: images in a batch, drawn over all `way` training classes. 0: batch folding."""
+    start: "Recipe | None" = None
+    """The recipe (of a pretraining) whose backbone this one begins with; from scratch where None."""
     backbone: str = "conv4"
     width: int = 64
     """Channels of Conv-4; ResNet-12 has its own."""
@@ -53,32 +59,66 @@ class Recipe:
     validation_episodes: int = 1000
     validation_queries: int = 16
     seed: int = 0
+    amp: bool = False
+    """Run the backbone in bfloat16 where that loses nothing that matters (for GPUs)."""
+    compile: bool = False
+    """Compile the backbone with torch.compile (for GPUs)."""
 
     def __post_init__(self) -> None:
-        for name, least in (("train_shot", 2), ("way", 2), ("epochs", 1), ("width", 1), ("size", 1)):
+        for name, least in (
+            ("train_shot", 1 if self.batch else 2),
+            ("way", 2),
+            ("epochs", 1),
+            ("width", 1),
+            ("size", 1),
+        ):
             if getattr(self, name) < least:
                 raise BadInput(f"{name} of a recipe must be at least {least}, not {getattr(self, name)}.")
+        for shot in self.mixed:
+            if shot < 2 or self.images % shot or self.images // shot < 2:
+                raise BadInput(f"a batch of {self.images} images cannot be cut into classes of {shot} (mixed shots).")
+
+    @property
+    def images(self) -> int:
+        """Images in a training batch."""
+        return self.batch or self.way * self.train_shot
 
     @property
     def id(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     @property
+    def label(self) -> str:
+        """The head as tables name it: one trained with mixed shots is a learner of its own."""
+        return f"{self.head}-mixed" if self.mixed else self.head
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The words that select a model of a study."""
+        return (self.data, self.backbone, self.label, f"{self.train_shot}-shot", f"seed-{self.seed}")
+
+    @property
     def name(self) -> str:
         """What the model's folder is called: for people first, unique by the id."""
-        return f"{self.data}-{self.backbone}-{self.head}-{self.train_shot}shot-{self.id}"
+        shot = "" if self.batch else f"{self.train_shot}shot-"
+        return f"{self.data}-{self.backbone}-{self.label}-{shot}{self.id}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
-        value: dict[str, Any] = json.loads(text)
+        return cls._from_dict(json.loads(text))
+
+    @classmethod
+    def _from_dict(cls, value: dict[str, Any]) -> "Recipe":
         names = [field.name for field in fields(cls)]
         for name in value:
             if name not in names:
                 raise BadInput(unknown("field of a recipe", name, names))
         kept: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+        if kept.get("start") is not None:
+            kept["start"] = cls._from_dict(kept["start"])
         return cls(**kept)
 
     def learning_rate(self, done: float) -> float:

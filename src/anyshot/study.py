@@ -1,39 +1,37 @@
 """A study: recipes and readouts, and a runner that does what is missing.
 
 A study is a Python file with a function `study(heads) -> Study`; the package's own lie in `studies/`, and a path names
-any other. Each model is trained and tested in a process of its own; what is done is skipped: a study is its own resume.
+any other. Each model is trained and tested as a job of its own, here or elsewhere (`launch`); what is done is skipped:
+a study is its own resume.
 """
 
 import importlib.util
-import json
-import multiprocessing
-import os
-import queue
-import threading
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyshot.data.store import Store
+from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import whole
 from anyshot.heads import HEADS, Head
-from anyshot.intervals import class_interval, episode_interval
-from anyshot.progress import progress
+from anyshot.launch import Pending, Submit, keep_memory, launcher
+from anyshot.pretraining import PRETRAINING
 from anyshot.readouts import check_readout
 from anyshot.recipe import Recipe
-from anyshot.sensitivity import certainty
+from anyshot.results import cells, certainties, result_path
 from anyshot.table import Row, write_table
+from anyshot.watch import Watched, watching
 
-EVALUATION_WEIGHT = 1.0  # an evaluation counts as so many epochs in the time left
+if TYPE_CHECKING:
+    from anyshot.episodes import Plan
+    from anyshot.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +45,8 @@ class Study:
     """Readouts of each head besides its own."""
     heads: Mapping[str, Head] = field(default_factory=dict)
     """Heads of this study that the package does not have."""
+    train_images: Mapping[str, int] = field(default_factory=dict)
+    """How many training images a data set has, for an estimate of the cost where its store is not at hand."""
     shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     way: int = 5
     queries: int = 16
@@ -55,7 +55,7 @@ class Study:
 
     @property
     def all_heads(self) -> dict[str, Head]:
-        return {**HEADS, **self.heads}
+        return {**HEADS, **PRETRAINING, **self.heads}
 
     def readouts_of(self, recipe: Recipe) -> tuple[str, ...]:
         return ("own", *self.readouts.get(recipe.head, ()))
@@ -78,11 +78,15 @@ class Source:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        sys.path.insert(0, str(self.path.parent))  # a study may import what lies beside it
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(self.path.parent))
         if not callable(getattr(module, "study", None)):
             raise BadInput(f"{self.path} is not a study: it must define a function study(heads) that returns a Study.")
         study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
-        for recipe in study.recipes:
+        for recipe in [*study.recipes, *starts(study.recipes)]:
             head = choose("head", recipe.head, study.all_heads)
             choose("store in this study", recipe.data, study.stores)
             for readout in study.readouts_of(recipe):
@@ -104,194 +108,194 @@ def find_study(name: str) -> Path:
     return known[name]
 
 
-def run_study(source: Source, out: Path, data: Path, only: str = "", workers: int = 0) -> list[Row]:
+def packed(name: str, kind: str) -> Callable[[Path], Store]:
+    """Opens the store `name` of a folder of data, or says how to make it."""
+
+    def open_it(data: Path) -> Store:
+        if not (data / name / "store.json").is_file():
+            raise BadInput(
+                f"there is no store {data / name}: make it with `anyshot pack {kind} SOURCE -o {data / name}`."
+            )
+        return open_store(data / name)
+
+    return open_it
+
+
+def starts(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """The pretrainings that recipes begin with, each once."""
+    return list(dict.fromkeys(recipe.start for recipe in recipes if recipe.start is not None))
+
+
+def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
+    """The recipes that `only` names: words among data, backbone, head, 4-shot, seed-0, joined by slashes, matched whole
+    and all of them (cub/conv4/frn); several such names are separated by commas."""
+    wanted = [name.split("/") for name in only.split(",") if name]
+    known = sorted({word for recipe in recipes for word in recipe.path})
+    for word in (word for name in wanted for word in name):
+        if word not in known:
+            raise BadInput(unknown("word to select models by", word, known))
+    chosen = [recipe for recipe in recipes if not wanted or any(set(name) <= set(recipe.path) for name in wanted)]
+    if not chosen:
+        raise BadInput(f"no model of the study matches {only!r}: models are named like {'/'.join(recipes[0].path)!r}.")
+    return chosen
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model to train and test, small enough to be sent to another machine."""
+
+    source: Source
+    recipe: Recipe
+    folder: Path
+    data: Path
+    threads: int
+
+
+def run_study(
+    source: Source,
+    out: Path,
+    data: Path,
+    only: str = "",
+    workers: int = 0,
+    on: str = "here",
+    tensorboard: bool = False,
+) -> list[Row]:
     """Train and evaluate what is missing below `out`; write and return the study's table."""
+    from anyshot.cost import side_by_side
+    from anyshot.parallel import is_first
+
     study = source.load()
-    recipes = [recipe for recipe in study.recipes if only in f"{recipe.data}/{recipe.backbone}/{recipe.head}"]
-    if not recipes:
-        raise BadInput(f"no model of the study matches {only!r}: models are named like {study.recipes[0].name!r}.")
+    recipes = select(study.recipes, only)
+    out, data = out.resolve(), data.resolve()
     for name in {recipe.data for recipe in recipes}:
         study.stores[name](data)  # made once, before the workers want it
-    jobs = [(source, recipe, out / recipe.name, data) for recipe in recipes]
-    total = sum(recipe.epochs + EVALUATION_WEIGHT for recipe in recipes)
-    with progress(f"{len(recipes)} models", total) as advance:
-        _run_side_by_side(jobs, workers or min(cores(), len(jobs)), advance)
-    rows = [row for recipe in recipes for row in _rows(study, recipe, out / recipe.name)]
+    everything = [*starts(recipes), *recipes]
+    workers, threads = side_by_side(everything, study.all_heads, workers)
+    jobs = [Job(source, recipe, out / recipe.name, data, threads) for recipe in everything]
+    watched = [Watched(job.recipe, job.folder, result_path(study, job.recipe, job.folder)) for job in jobs]
+    missing = [job for job, model in zip(jobs, watched, strict=True) if not model.result.exists()]
+    if missing:
+        with (
+            launcher(on, min(workers, len(missing)), threads, out / "slurm") as submit,
+            watching(watched, out / "tensorboard" if tensorboard else None),
+        ):
+            _run(missing, submit)
+            if not is_first():
+                return []
+    rows = [row for recipe in recipes for row in cells(study, recipe, out / recipe.name)]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", certainties(study, recipes, out))
     return rows
 
 
-Job = tuple[Source, Recipe, Path, Path]
+def _run(jobs: Sequence[Job], submit: Submit) -> None:
+    """Submit each job as soon as the pretraining that it begins with is done, and wait for all. A model that fails does
+    not stop the others; the first failure is told at the end."""
+    waiting, running = list(jobs), dict[Any, Job]()
+    failures: list[str] = []
+    while True:
+        unfinished = {job.recipe for job in [*waiting, *running.values()]}
+        for job in [job for job in waiting if job.recipe.start not in unfinished]:
+            waiting.remove(job)
+            running[submit(work, job)] = job
+        if not running:
+            break
+        ended = [pending for pending in running if pending.done()]
+        for pending in ended:
+            job = running.pop(pending)
+            if failure := _ending(pending):
+                failures.append(failure)
+                waiting = [other for other in waiting if other.recipe.start != job.recipe]
+        if not ended:
+            time.sleep(0.1)
+    if failures:
+        more = f" ({len(failures) - 1} more failed; the others are done.)" if len(failures) > 1 else ""
+        raise BadInput(failures[0] + more)
 
 
-def _run_side_by_side(jobs: Sequence[Job], workers: int, advance: Callable[..., None]) -> None:
-    """Each model in a process with one thread: small models finish sooner side by side than one by one on all cores,
-    and the weights do not depend on how many cores there are."""
-    context = multiprocessing.get_context("spawn")
-    news = context.Queue()
-    quiet = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-    before = {name: os.environ.get(name) for name in quiet}
-    os.environ.update(quiet)  # read by the workers as they start: keeps freed memory instead of returning it each step
+def _ending(pending: Pending) -> str:
     try:
-        with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), news)) as pool:
-            futures = [pool.submit(_work, job) for job in jobs]
-            try:
-                while not all(future.done() for future in futures):
-                    _pass_on(news, advance)
-                    failed = [future for future in futures if future.done() and future.exception()]
-                    if failed:
-                        break
-                for future in as_completed(futures):
-                    future.result()
-            except BrokenProcessPool:
-                raise BadInput("a worker was killed; the same command goes on where it stopped.") from None
-            finally:
-                pool.shutdown(cancel_futures=True)
-            _pass_on(news, advance)
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value
+        return pending.result()
+    except BrokenProcessPool:
+        raise BadInput("a worker was killed; the same command goes on where it stopped.") from None
 
 
-_NEWS: Any = None
-
-
-def _start_worker(parent: int, news: Any) -> None:
-    global _NEWS
-    _NEWS = news
-
-    def follow() -> None:  # a worker must not outlive its study, however the study ended
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-def _pass_on(news: Any, advance: Callable[..., None]) -> None:
-    try:
-        while True:
-            advance(*news.get(timeout=0.2))
-    except queue.Empty:
-        pass
-
-
-def _work(job: Job) -> None:
-    """Train and evaluate one model, in a worker."""
+def work(job: Job) -> str:
+    """Train and test one model, in a worker; what was wrong, where it could not be done."""
     import torch
 
-    torch.set_num_threads(1)
-    source, recipe, folder, data = job
-    study = source.load()
-    store = study.stores[recipe.data](data)
-    run_model(study, recipe, store, folder, lambda amount, note="": _NEWS.put((amount, note)))
+    keep_memory()
+    torch.set_num_threads(job.threads)
+    try:
+        study = job.source.load()
+        run_model(study, job.recipe, study.stores[job.recipe.data](job.data), job.folder)
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
-def run_model(
-    study: Study,
-    recipe: Recipe,
-    store: Store,
-    folder: Path,
-    advance: Callable[..., None] = lambda amount, note="": None,
-) -> None:
+def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     """Train a model of a study and test it, as far as it has not been done."""
+    from anyshot.parallel import is_first, wait
+    from anyshot.training import train
+
+    result = result_path(study, recipe, folder)
+    if result.exists():
+        return
+    plan = None if recipe.batch else _plan(study, store)  # before the training, to say early what does not fit
+    model = train(recipe, store, folder, study.all_heads)
+    if plan is not None and is_first():
+        _test(study, model, store, plan, result)
+    wait()
+
+
+def _plan(study: Study, store: Store) -> "Plan":
+    from anyshot.episodes import Plan
+
+    test = store.part("test")
+    return Plan(test.labels, study.way, max(study.shots), study.queries, study.episodes, study.seed, test.class_names)
+
+
+def _test(study: Study, model: "Model", store: Store, plan: "Plan", result: Path) -> None:
+    """Recalls of all readouts of a model, and the classes of the episodes, as one file."""
     import torch
 
     from anyshot.engine import Reading
-    from anyshot.episodes import Plan
     from anyshot.readouts import read_out
-    from anyshot.training import train
 
-    path = _recall_path(study, recipe, folder)
-    if path.exists():
-        advance(recipe.epochs + EVALUATION_WEIGHT)
-        return
-    test = store.part("test")
-    plan = Plan(test.labels, study.way, max(study.shots), study.queries, study.episodes, study.seed, test.class_names)
-    model = train(recipe, store, folder, study.all_heads, advance)
+    def vectors(split: str) -> torch.Tensor:
+        return model.embed(torch.from_numpy(model.features(store.part(split).items)))
 
     @cache
     def base() -> tuple[torch.Tensor, torch.Tensor]:
-        part = store.part("train")
-        return model.embed(torch.from_numpy(model.features(part.items))), torch.from_numpy(part.labels)
+        return vectors("train"), torch.from_numpy(store.part("train").labels)
 
-    vectors = model.embed(torch.from_numpy(model.features(test.items)))
+    readouts = study.readouts_of(model.recipe)
     learned = {name: value.detach() for name, value in model.learned.items()}
-    readouts = study.readouts_of(recipe)
     asked = [(Reading(model.head, learned), readout) for readout in readouts]
-    found = dict(zip(readouts, read_out(asked, vectors, base, plan, study.shots), strict=True))
+    found = dict(zip(readouts, read_out(asked, vectors("test"), base, plan, study.shots), strict=True))
     classes = plan.draw(0, plan.episodes).classes
-    with whole(path) as aside, aside.open("wb") as file:
+    with whole(result) as aside, aside.open("wb") as file:
         arrays: dict[str, Any] = {"classes": classes.astype(np.int32), **found}
         np.savez_compressed(file, **arrays)
-    advance(EVALUATION_WEIGHT)
-
-
-def _recall_path(study: Study, recipe: Recipe, folder: Path) -> Path:
-    protocol = json.dumps(study.protocol(recipe), sort_keys=True)
-    return folder / f"recall-{sha256(protocol.encode()).hexdigest()[:8]}.npz"
-
-
-def _rows(study: Study, recipe: Recipe, folder: Path) -> list[Row]:
-    rows = []
-    with np.load(_recall_path(study, recipe, folder), allow_pickle=False) as found:
-        classes = found["classes"]
-        for readout in study.readouts_of(recipe):
-            accuracies = 100 * found[readout].mean(-1, dtype=np.float64)
-            for shot, accuracy in zip(study.shots, accuracies, strict=True):
-                rows.append(_row(study, recipe, readout, shot, accuracy, classes))
-    return rows
-
-
-def certainties(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row]:
-    """The sensitivity of each head and readout in each setting, with what is known of it: one row a grid."""
-    groups: dict[tuple[str, str, str, str], dict[tuple[int, int], np.ndarray]] = {}
-    for recipe in recipes:
-        with np.load(_recall_path(study, recipe, out / recipe.name), allow_pickle=False) as found:
-            for readout in study.readouts_of(recipe):
-                cells = groups.setdefault((recipe.data, recipe.backbone, recipe.head, readout), {})
-                cells[recipe.seed, recipe.train_shot] = 100 * found[readout].mean(-1)
-    rows = []
-    for (data, backbone, head, readout), cells in groups.items():
-        seeds, shots = (sorted({key[axis] for key in cells}) for axis in (0, 1))
-        if len(shots) < 2 or len(cells) < len(seeds) * len(shots):
-            continue  # no sensitivity without at least two train shots, each with every seed
-        known = certainty(np.stack([np.stack([cells[seed, shot] for shot in shots], 1) for seed in seeds]))
-        row = {"data": data, "backbone": backbone, "head": head, "readout": readout, "seeds": len(seeds)}
-        names = ("sensitivity", "low", "high", "noise_floor")
-        row |= {name: round(getattr(known, name), 4) for name in names}
-        rows.append(row | {"over_seeds": " ".join(f"{score:.4f}" for score in known.over_seeds)})
-    return rows
-
-
-def _row(study: Study, recipe: Recipe, readout: str, shot: int, accuracy: np.ndarray, classes: np.ndarray) -> Row:
-    return {
-        "data": recipe.data,
-        "backbone": recipe.backbone,
-        "head": recipe.head,
-        "readout": readout,
-        "train_shot": recipe.train_shot,
-        "seed": recipe.seed,
-        "test_shot": shot,
-        "way": study.way,
-        "queries": study.queries,
-        "episodes": study.episodes,
-        "accuracy": round(float(accuracy.mean()), 4),
-        "ci95": round(episode_interval(accuracy), 4),
-        "ci95_classes": round(class_interval(accuracy, classes), 4),
-        "model": recipe.id,
-    }
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
     """The same recipes, once a seed."""
     return [replace(recipe, seed=seed) for seed in seeds for recipe in recipes]
+
+
+def plan_study(source: Source, data: Path, only: str = "", workers: int = 0) -> str:
+    """What a study would do, and about how long it would take on this machine."""
+    from anyshot.cost import describe, estimate, side_by_side
+
+    study = source.load()
+    recipes = select(study.recipes, only)
+    everything = [*starts(recipes), *recipes]
+    images = {
+        name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
+        for name in {recipe.data for recipe in recipes}
+    }
+    keep_memory()
+    rows = estimate(everything, study.all_heads, images)
+    return describe(rows, *side_by_side(everything, study.all_heads, workers))

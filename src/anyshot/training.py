@@ -1,68 +1,65 @@
 """Training by batch folding (Sec. 4.1): a recipe and a store in, a checkpoint and its history out.
 
-All randomness of an epoch is a pure function of the seed and the epoch, and the state is kept whole at epoch ends, so a
-run killed at any moment resumes and ends with the same weights as an undisturbed one.
+All randomness of an update is a pure function of the seed, the epoch and the update's number, and the state is kept
+whole between two updates, so a run killed at any moment resumes and ends with the same weights as an undisturbed one.
+The weights are the same for the same recipe, kind of machine, torch and number of threads; `run.json` records what was
+used, and a resumed run goes on with the threads it began with.
+
+A run's folder: recipe.json, run.json, history.csv (a row an epoch), state.safetensors while it runs, model.safetensors
+when it is done.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from anyshot.data.augmentation import augment
 from anyshot.data.store import Part, Store
 from anyshot.engine import Reading, recalls
-from anyshot.episodes import Plan, training_batches
+from anyshot.episodes import Plan, pretraining_batches, training_batches
 from anyshot.errors import BadInput, choose
-from anyshot.files import read_json, whole, write_json
+from anyshot.files import read_json, write_json
 from anyshot.heads import HEADS, Head, contrastive, fold
-from anyshot.model import Model, load_model, read_tensors
+from anyshot.model import Model, load_model, read_tensors, write_tensors
+from anyshot.parallel import gather, is_first, processes, share, share_norms, wait
+from anyshot.pretraining import PRETRAINING, class_logits
 from anyshot.recipe import Recipe
 from anyshot.table import write_table
 
 SAVE_EVERY = 10.0  # seconds between kept states
+TELL_EVERY = 1.0  # seconds between writings of the history
+CHECK_EVERY = 20  # updates between looks at the loss: looking makes a GPU wait
 
 
 def train(
-    recipe: Recipe,
-    store: Store,
-    folder: Path,
-    heads: Mapping[str, Head] = HEADS,
-    progress: Callable[[float, str], None] = lambda epochs, note: None,
-    device: str | None = None,
+    recipe: Recipe, store: Store, folder: Path, heads: Mapping[str, Head] = HEADS, device: str | None = None
 ) -> Model:
     """Train what the recipe says into `folder`, going on from what is there; returns the best model."""
-    claim(folder, recipe)
+    heads = {**heads, **PRETRAINING}
     head = choose("head", recipe.head, heads)
-    if (folder / "model.safetensors").exists():
-        progress(recipe.epochs, "")
-        return load_model(folder, dict(heads))
-    with torch.random.fork_rng():
-        run = _Run(recipe, store, folder, head, device or best_device())
-        progress(run.epoch, "")
-        while run.epoch < recipe.epochs:
-            run.one_epoch()
-            progress(1, run.note)
-        return run.finish()
-
-
-def claim(folder: Path, recipe: Recipe) -> None:
-    """Make `folder` the recipe's own, or say that it belongs to another."""
-    theirs = folder / "recipe.json"
-    mine = json.loads(recipe.to_json())
-    if not theirs.exists():
-        write_json(theirs, mine)
-    elif (other := read_json(theirs)) != mine:
-        differ = ", ".join(key for key in mine if other.get(key) != mine[key]) or "unknown fields"
-        raise BadInput(f"{folder} holds a model of another recipe (it differs in {differ}): choose another folder.")
+    _claim(folder, recipe)
+    if not (folder / "model.safetensors").exists():
+        start = None
+        if recipe.start is not None:
+            start = train(recipe.start, store, folder.parent / recipe.start.name, heads, device)
+        before = torch.get_num_threads()
+        with torch.random.fork_rng():
+            torch.set_num_threads(_record(folder, device := device or best_device()))
+            try:
+                _Run(recipe, store, folder, head, device, start).to_the_end()
+            finally:
+                torch.set_num_threads(before)
+    return load_model(folder, heads)
 
 
 def best_device() -> str:
@@ -70,20 +67,48 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def seed_of(*parts: int) -> int:
+def _claim(folder: Path, recipe: Recipe) -> None:
+    """Make `folder` the recipe's own, or say that it belongs to another."""
+    theirs = folder / "recipe.json"
+    mine = json.loads(recipe.to_json())
+    if theirs.exists():
+        other = read_json(theirs)
+        if other != mine:
+            differ = ", ".join(key for key in mine if other.get(key) != mine[key]) or "unknown fields"
+            raise BadInput(f"{folder} holds a model of another recipe (it differs in {differ}): choose another folder.")
+    elif is_first():
+        write_json(theirs, mine)
+    wait()
+
+
+def _record(folder: Path, device: str) -> int:
+    """Keep what the weights depend on besides the recipe; the number of threads to use."""
+    path = folder / "run.json"
+    if not path.exists() and is_first():
+        threads = torch.get_num_threads()
+        about = {"device": device, "threads": threads, "processes": processes(), "torch": torch.__version__}
+        write_json(path, about)
+    wait()
+    return int(read_json(path)["threads"])
+
+
+def _seed(*parts: int) -> int:
     """One seed from several numbers."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
-class _Run:
-    """A training run between two epochs: everything that must be kept to go on."""
+class Learner:
+    """A model and its optimiser: all that an update reads and changes."""
 
-    def __init__(self, recipe: Recipe, store: Store, folder: Path, head: Head, device: str) -> None:
-        self.recipe, self.folder, self.head, self.device = recipe, folder, head, device
-        self.train: Part = store.part("train")
-        self.val: Part | None = store.part("val") if recipe.validate_every else None
+    def __init__(self, recipe: Recipe, head: Head, channels: int, device: str, start: Model | None = None) -> None:
+        self.recipe, self.head, self.device = recipe, head, device
         torch.manual_seed(recipe.seed)
-        self.model = Model(recipe, self.train.items.shape[-1], head).to(device)
+        self.model = Model(recipe, channels, head)
+        if start is not None:
+            self.model.backbone.load_state_dict(start.backbone.state_dict())
+        self.model.to(device)
+        if recipe.compile:
+            self.model.backbone.compile()
         groups: list[dict[str, Any]] = [
             {"params": list(self.model.backbone.parameters()), "base": recipe.lr},
             {"params": list(self.model.learned.parameters()), "base": recipe.head_lr or recipe.lr},
@@ -94,64 +119,129 @@ class _Run:
             )
         else:
             self.optimiser = torch.optim.Adam(groups, recipe.lr, weight_decay=recipe.weight_decay)
-        self.epoch, self.note = 0, ""
+        self.network: torch.nn.Module = self.model
+        if processes() > 1:
+            share_norms(self.model)
+            self.network = DistributedDataParallel(self.model, broadcast_buffers=False)
+
+    def update(
+        self, images: UInt8[np.ndarray, "image height width channel"], target: Tensor, shot: int, seed: int, pace: float
+    ) -> Float[Tensor, " 2"]:
+        """One step at `pace` times the learning rate; its loss and the number of right predictions, left on the device.
+
+        `target` is the class of each image; in batch folding the images lie class by class, `shot` of each."""
+        recipe = self.recipe
+        torch.manual_seed(seed)  # dropout
+        draws = torch.Generator().manual_seed(seed + 1)  # augmentation: the same on every device
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["base"] * pace
+        batch = augment(torch.from_numpy(images).to(self.device), recipe.augment, draws, recipe.size)
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=recipe.amp):
+            maps = self.network(batch[share(len(batch))])
+        vectors = gather(self.model.embed(maps.float()), len(images))
+        loss, logits = self._loss(vectors, target, shot)
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        with torch.no_grad():
+            return torch.stack([loss, (logits.argmax(1) == target).sum()])
+
+    def _loss(self, vectors: Float[Tensor, "image d"], target: Tensor, shot: int) -> tuple[Tensor, Tensor]:
+        learned = dict(self.model.learned.items())
+        if self.recipe.batch:
+            logits = class_logits(self.head, learned, vectors)
+            return F.cross_entropy(logits, target), logits
+        classes = vectors.unflatten(0, (-1, shot))
+        logits = fold(self.head, learned, classes)
+        loss = F.cross_entropy(logits, target)
+        if self.recipe.contrastive and self.head.couples:
+            aside = contrastive(self.head, learned, classes)
+            loss = loss + self.recipe.contrastive * F.cross_entropy(aside, target)
+        return loss, logits
+
+
+class _Run:
+    """A training run between two updates: everything that must be kept to go on."""
+
+    def __init__(
+        self, recipe: Recipe, store: Store, folder: Path, head: Head, device: str, start: Model | None
+    ) -> None:
+        self.recipe, self.folder = recipe, folder
+        self.train: Part = store.part("train")
+        self.val: Part | None = store.part("val") if recipe.validate_every else None
+        if recipe.batch and recipe.way != len(self.train.class_names):
+            raise BadInput(
+                f"pretraining tells all {len(self.train.class_names)} training classes of {store.path} apart: its "
+                f"recipe must have as many ways, not {recipe.way}."
+            )
+        self.learner = Learner(recipe, head, self.train.items.shape[-1], device, start)
+        self.epoch = self.step = 0
+        self.seen: list[Float[Tensor, " 2"]] = []  # loss and right predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})
         self.history: list[dict[str, Any]] = []
-        self.saved = time.monotonic()
+        self.saved = self.told = time.monotonic()
         if (folder / "state.safetensors").exists():
             self._resume()
 
-    def one_epoch(self) -> None:
+    def to_the_end(self) -> None:
+        while self.epoch < self.recipe.epochs:
+            self._one_epoch()
+        model = self.learner.model
+        if is_first():
+            if self.best[1]:
+                model.load_state_dict(self.best[1])
+            self._tell()
+            model.cpu().save(self.folder / "model.safetensors")
+            (self.folder / "state.safetensors").unlink(missing_ok=True)
+        wait()
+
+    def _one_epoch(self) -> None:
         recipe = self.recipe
-        torch.manual_seed(seed_of(recipe.seed, self.epoch, 1))  # dropout
-        generator = torch.Generator(self.device).manual_seed(seed_of(recipe.seed, self.epoch, 2))  # augmentation
-        batches = training_batches(self.train.labels, recipe.way, recipe.train_shot, recipe.seed, self.epoch)
-        target = torch.arange(recipe.way, device=self.device).repeat_interleave(recipe.train_shot)
-        self.model.train()
-        losses, right = [], 0
-        for step, batch in enumerate(batches):
-            share = recipe.learning_rate((self.epoch + step / len(batches)) / recipe.epochs)
-            for group in self.optimiser.param_groups:
-                group["lr"] = group["base"] * share
-            images = torch.from_numpy(np.ascontiguousarray(self.train.items[batch.ravel()])).to(self.device)
-            maps = self.model(augment(images, recipe.augment, generator, recipe.size))
-            vectors = self.model.embed(maps).unflatten(0, batch.shape)
-            learned = dict(self.model.learned.items())
-            logits = fold(self.head, learned, vectors)
-            loss = F.cross_entropy(logits, target)
-            if recipe.contrastive and self.head.couples:
-                aside = contrastive(self.head, learned, vectors)
-                loss = loss + recipe.contrastive * F.cross_entropy(aside, target)
-            if not math.isfinite(losses_now := loss.item()):
-                self._stop(losses_now, step)
-            self.optimiser.zero_grad()
-            loss.backward()
-            self.optimiser.step()
-            losses.append(losses_now)
-            right += int((logits.argmax(1) == target).sum())
-        self.epoch += 1
-        row: dict[str, Any] = {"epoch": self.epoch, "loss": round(float(np.mean(losses)), 5)}
-        row["train_accuracy"] = round(100 * right / (len(batches) * len(target)), 3)
+        batches = self._batches()
+        self.learner.model.train()
+        while self.step < len(batches):
+            batch = batches[self.step]
+            target = self.train.labels[batch] if recipe.batch else np.arange(len(batch)).repeat(batch.shape[1])
+            self.seen.append(
+                self.learner.update(
+                    np.ascontiguousarray(self.train.items[batch.ravel()]),
+                    torch.from_numpy(target).long().to(self.learner.device),
+                    shot=1 if recipe.batch else batch.shape[1],
+                    seed=_seed(recipe.seed, self.epoch, self.step),
+                    pace=recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs),
+                )
+            )
+            self.step += 1
+            if self.step % CHECK_EVERY == 0:
+                self._check()
+            if time.monotonic() - self.saved > SAVE_EVERY:
+                self._save()
+        self._close_epoch()
+
+    def _batches(self) -> list[np.ndarray]:
+        recipe, labels = self.recipe, self.train.labels
+        if recipe.batch:
+            return pretraining_batches(labels, recipe.batch, recipe.seed, self.epoch)
+        return training_batches(labels, recipe.way, recipe.train_shot, recipe.seed, self.epoch, recipe.mixed)
+
+    def _close_epoch(self) -> None:
+        self._check()
+        loss, right = torch.stack(self.seen).cpu().double().mean(0).tolist()
+        self.epoch, self.step, self.seen = self.epoch + 1, 0, []
+        row: dict[str, Any] = {"epoch": self.epoch, "loss": round(loss, 5)}
+        row["train_accuracy"] = round(100 * right / self.recipe.images, 3)
         row["val_accuracy"] = round(self._validate(), 3) if self._is_validated() else ""
         self.history.append(row)
-        if time.monotonic() - self.saved > SAVE_EVERY:
-            self._save()
-
-    def finish(self) -> Model:
-        if self.best[1]:
-            self.model.load_state_dict(self.best[1])
-        write_table(self.folder / "history.csv", self.history)
-        self.model.cpu().eval().save(self.folder / "model.safetensors")
-        (self.folder / "state.safetensors").unlink(missing_ok=True)
-        return self.model
+        if is_first() and time.monotonic() - self.told > TELL_EVERY:
+            self._tell()
 
     def _is_validated(self) -> bool:
         every = self.recipe.validate_every
-        return self.val is not None and (self.epoch % every == 0 or self.epoch == self.recipe.epochs)
+        return is_first() and self.val is not None and (self.epoch % every == 0 or self.epoch == self.recipe.epochs)
 
     def _validate(self) -> float:
         """Accuracy on the validation classes at the train shot; the best model so far is kept."""
-        recipe, val = self.recipe, self.val
+        recipe, val, model = self.recipe, self.val, self.learner.model
         assert val is not None
         plan = Plan(
             val.labels,
@@ -161,44 +251,58 @@ class _Run:
             seed=recipe.seed,
             class_names=val.class_names,
         )
-        features = torch.from_numpy(self.model.features(val.items))
-        learned = {name: value.detach().cpu() for name, value in self.model.learned.items()}
-        reading = Reading(self.head, learned)
-        accuracy = 100 * float(recalls(self.model.embed(features), [reading], plan, [recipe.train_shot]).mean())
+        features = torch.from_numpy(model.features(val.items))
+        reading = Reading(self.learner.head, {name: value.detach().cpu() for name, value in model.learned.items()})
+        accuracy = 100 * float(recalls(model.embed(features), [reading], plan, [recipe.train_shot]).mean())
         if accuracy > self.best[0]:
-            self.best = accuracy, {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        self.note = f"{recipe.head} {recipe.train_shot}-shot: {accuracy:.1f} % on validation classes"
+            self.best = accuracy, {name: value.detach().clone() for name, value in model.state_dict().items()}
         return accuracy
 
-    def _stop(self, loss: float, step: int) -> None:
-        raise BadInput(
-            f"the loss of {self.recipe.name} became {loss} at step {step} of epoch {self.epoch + 1}: its last good "
-            f"state is kept in {self.folder}; a smaller learning rate than {self.recipe.lr} may help."
-        )
+    def _check(self) -> None:
+        """Stop where the loss is not a number; nothing that came after is ever kept."""
+        if not self.seen:
+            return
+        losses = torch.stack(self.seen)[:, 0].cpu()
+        if not losses.isfinite().all():
+            step = int((~losses.isfinite()).nonzero()[0])
+            kept = "the last good state is kept in" if (self.folder / "state.safetensors").exists() else "see"
+            raise BadInput(
+                f"the loss of {self.recipe.name} became {losses[step]:.0f} at step {step + 1} of epoch "
+                f"{self.epoch + 1}: {kept} {self.folder}; a smaller learning rate than {self.recipe.lr} may help."
+            )
+
+    def _tell(self) -> None:
+        write_table(self.folder / "history.csv", self.history)
+        self.told = time.monotonic()
 
     def _save(self) -> None:
-        state = self.optimiser.state_dict()["state"]
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"best.{name}": value for name, value in self.best[1].items()}
-        tensors |= {f"optimiser.{i}.{key}": v for i, kept in state.items() for key, v in kept.items() if v is not None}
-        about = {"epoch": self.epoch, "best": self.best[0], "history": self.history}
-        with whole(self.folder / "state.safetensors") as aside:
-            save_file({name: v.contiguous() for name, v in tensors.items()}, aside, {"run": json.dumps(about)})
-        write_table(self.folder / "history.csv", self.history)
+        self._check()
         self.saved = time.monotonic()
+        if not is_first():
+            return
+        model, optimiser = self.learner.model, self.learner.optimiser
+        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best[1].items()}
+        for index, kept in optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{key}": value for key, value in kept.items() if value is not None}
+        if self.seen:
+            tensors["seen"] = torch.stack(self.seen)
+        about = {"epoch": self.epoch, "step": self.step, "best": self.best[0], "history": self.history}
+        write_tensors(self.folder / "state.safetensors", tensors, {"run": json.dumps(about)})
 
     def _resume(self) -> None:
         tensors, words = read_tensors(self.folder / "state.safetensors")
         about = json.loads(words["run"])
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}, "seen": {}}
         for name, value in tensors.items():
             part, _, rest = name.partition(".")
             parts[part][rest] = value
-        self.model.load_state_dict(parts["model"])
-        kept = self.optimiser.state_dict()
+        self.learner.model.load_state_dict(parts["model"])
+        state = self.learner.optimiser.state_dict()
         for name, value in parts["optimiser"].items():
             index, _, key = name.partition(".")
-            kept["state"].setdefault(int(index), {})[key] = value
-        self.optimiser.load_state_dict(kept)
-        self.epoch, self.history = about["epoch"], about["history"]
+            state["state"].setdefault(int(index), {})[key] = value
+        self.learner.optimiser.load_state_dict(state)
+        self.seen = [seen.to(self.learner.device) for seen in parts["seen"].get("", torch.empty(0, 2))]
         self.best = about["best"], parts["best"]
+        self.epoch, self.step, self.history = about["epoch"], about["step"], about["history"]

@@ -1,0 +1,5 @@
+"""`python -m anyshot` and `torchrun -m anyshot`: the command line."""
+
+from anyshot.cli import main
+
+main()

@@ -1,0 +1,177 @@
+"""Where the models of a study run: in processes of this machine, under torchrun, on Ray, on Slurm.
+
+A launcher is a context that yields `submit(work, job)`, which returns something with `done()` and `result()`. That is
+all in which they differ: the work, its order, its resuming and the table are the study's, and the same everywhere.
+Folders of data and results must be seen by all machines; a lost worker's job is started again and goes on from there.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from anyshot.errors import BadInput
+
+Work = Callable[[Any], str]
+
+
+class Pending(Protocol):
+    """A job under way."""
+
+    def done(self) -> bool: ...
+
+    def result(self) -> str: ...
+
+
+Submit = Callable[[Work, Any], Pending]
+RETRIES = 5  # of a job whose machine was lost
+
+
+def launcher(on: str, workers: int, threads: int, logs: Path) -> AbstractContextManager[Submit]:
+    """The launcher that `on` names: here, ray, ray://address, or slurm."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return _torchrun()
+    if on == "here":
+        return _here(workers)
+    if on == "ray" or on.startswith("ray://"):
+        return _ray(None if on == "ray" else on, threads)
+    if on == "slurm":
+        return _slurm(logs, threads)
+    raise BadInput(f"a study runs on here, ray, ray://ADDRESS or slurm, not on {on!r}.")
+
+
+def keep_memory() -> None:
+    """Let the allocator keep freed memory: it else returns each large activation to the system, and takes it back a
+    moment later, for up to 40 % of a Conv-4 step. It concerns the whole process, so only our own workers call it."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+    except (OSError, AttributeError, TypeError):
+        pass  # another C library: slower, not wrong
+
+
+@contextmanager
+def _here(workers: int) -> Iterator[Submit]:
+    """Processes of this machine; where it has GPUs, one GPU each."""
+    context = multiprocessing.get_context("spawn")
+    numbers = context.Queue()
+    for number in range(workers):
+        numbers.put(number)
+    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), numbers)) as pool:
+        try:
+            yield pool.submit
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(parent: int, numbers: Any) -> None:
+    number = numbers.get()
+    if gpus := gpu_count():
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
+
+    def follow() -> None:  # a worker must not outlive its study, however the study ended
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def gpu_count() -> int:
+    """GPUs of this machine, asked without waking them."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+@contextmanager
+def _torchrun() -> Iterator[Submit]:
+    """All processes that torchrun started work on each model together, one model after the other."""
+    import torch
+    import torch.distributed as dist
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+
+    def submit(work: Work, job: Any) -> Pending:
+        future: Future[str] = Future()
+        future.set_result(work(job))
+        return future
+
+    try:
+        yield submit
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _ray(address: str | None, threads: int) -> Iterator[Submit]:
+    """A task a model, with a GPU each where the cluster has any; a task whose machine is lost is started elsewhere."""
+    try:
+        import ray
+    except ImportError:
+        raise BadInput("`--on ray` needs the extra: pip install 'anyshot[ray]'.") from None
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address, log_to_driver=False, logging_level="warning")
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+
+    def submit(work: Work, job: Any) -> Pending:
+        task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(work)
+        return task.remote(job).future()
+
+    try:
+        yield submit
+    finally:
+        if started:
+            ray.shutdown()
+
+
+@contextmanager
+def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]:
+    """A Slurm job a model, through submitit; one that runs out of time or is preempted is queued again. Partition,
+    account, time and GPUs are told by sbatch's own variables (SBATCH_PARTITION, SBATCH_TIMELIMIT, SBATCH_GRES, ...)."""
+    try:
+        import submitit
+    except ImportError:
+        raise BadInput("`--on slurm` needs the extra: pip install 'anyshot[slurm]'.") from None
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise BadInput("`--on slurm` needs sbatch, and this machine has none: run it where jobs are submitted.")
+    executor = submitit.AutoExecutor(folder=logs, cluster=cluster, slurm_max_num_timeout=RETRIES)
+    executor.update_parameters(name="anyshot", timeout_min=24 * 60, cpus_per_task=threads)
+    jobs: list[Any] = []
+
+    def submit(work: Work, job: Any) -> Pending:
+        jobs.append(executor.submit(_Again(work), job))
+        return jobs[-1]
+
+    try:
+        yield submit
+    finally:
+        for job in jobs:
+            if not job.done():
+                job.cancel(check=False)
+
+
+class _Again:
+    """Work that is queued again as it was: what it had done lies in its folder."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __call__(self, job: Any) -> str:
+        return self.work(job)
+
+    def checkpoint(self, job: Any) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, job)

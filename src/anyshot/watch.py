@@ -1,0 +1,153 @@
+"""The live view of a study: read from the histories that its models write, wherever they run.
+
+In a terminal a table (models done, running, time left, last validation accuracy), elsewhere plain lines. With
+TensorBoard the same histories are mirrored into event files, and only then is torch imported here.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyshot.errors import BadInput
+from anyshot.recipe import Recipe
+from anyshot.table import Row, read_table
+
+EVERY = 10.0  # seconds between plain lines
+
+
+@dataclass
+class Watched:
+    """A model of a study: where its history lies, and where the file that says it is done."""
+
+    recipe: Recipe
+    folder: Path
+    result: Path
+    rows: list[Row] = field(default_factory=list)
+    read: float = 0.0  # when the history that `rows` holds was written
+    done: bool = False
+
+    def look(self) -> int:
+        """Read what is new; how many rows were known before."""
+        known = len(self.rows)
+        self.done = self.result.exists()
+        path = self.folder / "history.csv"
+        if path.exists() and (written := path.stat().st_mtime) != self.read:
+            self.read, self.rows = written, read_table(path)
+        return min(known, len(self.rows))
+
+    @property
+    def is_running(self) -> bool:
+        return not self.done and (self.folder / "recipe.json").exists()
+
+    @property
+    def line(self) -> tuple[str, str, str, str]:
+        """Its name, how far it is, its last loss and its last validation accuracy."""
+        accuracies = [row["val_accuracy"] for row in self.rows if row["val_accuracy"] != ""]
+        accuracy = f"{accuracies[-1]:.1f} %" if accuracies else ""
+        loss = f"{self.rows[-1]['loss']:.3f}" if self.rows else ""
+        return "/".join(self.recipe.path), f"{len(self.rows)}/{self.recipe.epochs}", loss, accuracy
+
+
+class Watch:
+    """All models of a study at a moment, and the pace since the watch began."""
+
+    def __init__(self, models: Sequence[Watched], tensorboard: Path | None = None) -> None:
+        self.models = models
+        self.boards = _boards(models, tensorboard) if tensorboard else {}
+        self.began = time.monotonic()
+        self.look()
+        self.before = self.epochs
+
+    def look(self) -> None:
+        for model in self.models:
+            if not model.done or model.recipe.id in self.boards:
+                known = model.look()
+                for row in model.rows[known:] if self.boards else ():
+                    for name in ("loss", "train_accuracy", "val_accuracy"):
+                        if row[name] != "":
+                            self.boards[model.recipe.id].add_scalar(name, row[name], int(row["epoch"]))
+
+    @property
+    def epochs(self) -> int:
+        return sum(model.recipe.epochs if model.done else len(model.rows) for model in self.models)
+
+    @property
+    def sentence(self) -> str:
+        """Models done, running, time left."""
+        total = sum(model.recipe.epochs for model in self.models)
+        done = sum(model.done for model in self.models)
+        running = sum(model.is_running for model in self.models)
+        text = f"{done} of {len(self.models)} models done, {running} begun, {self.epochs / total:.0%} of all epochs"
+        pace = (self.epochs - self.before) / max(time.monotonic() - self.began, 1e-9)
+        return text + (f", {_clock((total - self.epochs) / pace)} left" if pace > 0 else "")
+
+    @property
+    def running(self) -> list[tuple[str, str, str, str]]:
+        return [model.line for model in self.models if model.is_running]
+
+
+@contextmanager
+def watching(models: Sequence[Watched], tensorboard: Path | None = None) -> Iterator[None]:
+    """Show a study while it runs."""
+    watch = Watch(models, tensorboard)
+    stop = threading.Event()
+    show = _live if sys.stderr.isatty() else _plain
+    thread = threading.Thread(target=show, args=(watch, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        for board in watch.boards.values():
+            board.close()
+
+
+def _plain(watch: Watch, stop: threading.Event) -> None:
+    while not stop.wait(EVERY):
+        watch.look()
+        latest = "; ".join(f"{name} {epochs} {accuracy}".rstrip() for name, epochs, _, accuracy in watch.running[:4])
+        print(f"{watch.sentence}; {latest}" if latest else watch.sentence, file=sys.stderr, flush=True)
+    watch.look()
+
+
+def _live(watch: Watch, stop: threading.Event) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=2) as live:
+        while not stop.wait(0.5):
+            watch.look()
+            live.update(_table(watch))
+    watch.look()
+
+
+def _table(watch: Watch) -> Any:
+    from rich.table import Table
+
+    table = Table("model", "epoch", "loss", "validation", title=watch.sentence, title_justify="left", box=None)
+    for line in watch.running:
+        table.add_row(*line)
+    return table
+
+
+def _boards(models: Sequence[Watched], folder: Path) -> dict[str, Any]:
+    """One set of event files a model, made anew from its history."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise BadInput("`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'.") from None
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+    return {model.recipe.id: SummaryWriter(str(folder / model.recipe.name)) for model in models}
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"

@@ -1,0 +1,41 @@
+"""The paper's study at 32x32, sized for two cores: what cub32 and mini32 share."""
+
+from anyshot.heads import HEADS
+from anyshot.readouts import SWAPPED
+from anyshot.recipe import Recipe
+from anyshot.study import Study, packed
+
+PAPER_HEADS = ("proto", "cosine-proto", "feat", "cosine-feat", "frn", "cosine-frn")
+
+
+def small_study(data, heads, epochs, train_images, seeds, validation_queries):
+    """`seeds(head)` says how often a head is trained, `validation_queries(train_shot)` how many queries its validation
+    classes have images for."""
+    recipes = [
+        Recipe(
+            data=data,
+            head=head,
+            train_shot=train_shot,
+            way=256 // train_shot,
+            size=32,
+            augment=("crop", "flip", "jitter"),
+            epochs=epochs,
+            schedule="one-cycle",
+            # "We reduced the initial learning rate for these FEAT models by a factor of 10": so do we.
+            lr=0.01 if "feat" in head else 0.1,
+            validate_every=max(1, epochs // 8),
+            validation_queries=validation_queries(train_shot),
+            seed=seed,
+        )
+        for head in heads or PAPER_HEADS
+        for seed in range(seeds(head))
+        for train_shot in (4, 8, 16, 32)
+    ]
+    readouts = {name: ("swapped",) for name, head in HEADS.items() if id(head.score) in SWAPPED}
+    readouts["proto"] = ("swapped", "pca60", "est60")
+    return Study(
+        recipes=recipes,
+        stores={data: packed(data, "npz")},
+        readouts=readouts,
+        train_images={data: train_images},
+    )
