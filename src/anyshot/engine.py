@@ -271,13 +271,30 @@ class _Chunk:
         means, query = self._sums / self.shots[..., None], self._query
         if self.bank.centre is not None:
             means, query = means + self.bank.centre, query + self.bank.centre
-        if reading.head.refine is not None:
-            means = reading.head.refine(means, reading.parameters, False)
+        means = self._refined(reading, means)
         score = reading.head.score
         if not isinstance(score, Inner):
             return score(query[:, None], means).mT
         # All patterns as rows of one product: a product a pattern would read the queries as many times.
         return score(query, means.flatten(1, 2)).mT.unflatten(1, means.shape[1:3])
+
+    def _refined(self, reading: Reading, means: Tensor) -> Float[Tensor, "episode pattern way d"]:
+        head, vectors = reading.head, self.bank.vectors
+        if head.refine is None:
+            return means
+        if head.refine_rows is None or not isinstance(vectors, Lazy) or not self._one_shot_a_pattern:
+            return head.refine(means, reading.parameters, False)
+        _, positions, channel = vectors.maps.shape
+        refined = []
+        for number, shot in enumerate(self.steps):
+            n = positions * shot
+            # Cholesky, triangular solve and product with n features, or Cholesky and inverse with all channels
+            if n**3 / 3 + n**2 * channel + n * channel**2 < channel**3:
+                rows = vectors.maps[self.support_images[..., :shot]].flatten(2, 3)
+                refined.append(head.refine_rows(rows, reading.parameters))
+            else:
+                refined.append(head.refine(means[:, number], reading.parameters, False))
+        return torch.stack(refined, 1)
 
     @cached_property
     def _products(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -341,12 +358,16 @@ class _Chunk:
             before = step
         return self._at_shots(sums)
 
+    @cached_property
+    def _one_shot_a_pattern(self) -> bool:
+        distinct = self.shots.new_tensor(self.steps)
+        return self.shots.shape[1] == len(distinct) and bool((self.shots == distinct[:, None]).all())
+
     def _at_shots(self, steps: Float[Tensor, "episode step way *more"]) -> Float[Tensor, "episode pattern way *more"]:
         """Values at every distinct shot, laid out by pattern: nothing to do where each pattern is one shot for all."""
-        distinct = self.shots.new_tensor(self.steps)
-        if self.shots.shape[1] == len(distinct) and (self.shots == distinct[:, None]).all():
+        if self._one_shot_a_pattern:
             return steps
-        place = torch.searchsorted(distinct, self.shots)
+        place = torch.searchsorted(self.shots.new_tensor(self.steps), self.shots)
         for _ in steps.shape[3:]:
             place = place[..., None]
         return steps.gather(1, place.expand(*place.shape[:3], *steps.shape[3:]))
