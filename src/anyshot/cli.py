@@ -164,6 +164,7 @@ def consistency(
     episodes: int = 1000,
     seed: int = 0,
     out: Path | None = None,
+    figure: Path | None = None,
 ) -> None:
     """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
 
@@ -174,11 +175,17 @@ def consistency(
         episodes: Trials.
         seed: Seed of the episodes.
         out: CSV file to keep the table in.
+        figure: File to draw it to (.svg, .png, .pdf).
     """
     from anyshot.experiments import run_consistency
     from anyshot.table import show_table
 
-    print(show_table(run_consistency(store, models, split, episodes, seed), out))
+    rows = run_consistency(store, models, split, episodes, seed)
+    if figure is not None:
+        from anyshot import figures
+
+        figures.save(figures.consistency(rows), figure)
+    print(show_table(rows, out))
 
 
 @experiment.command
@@ -205,6 +212,27 @@ def terms(
     from anyshot.table import show_table
 
     print(show_table(run_term_ratio(store, models, split, episodes, seed), out))
+
+
+@experiment.command
+def compare(
+    kind: Annotated[str, tyro.conf.Positional],
+    run: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """Comparisons that a study's table already holds (Fig. 4, Fig. 5, Table 4).
+
+    Args:
+        kind: gains (by test shot), offsets (by train shot), swapped (predictors) or frn-forms (old against new).
+        run: Folder of a study's results, or its table.csv.
+        out: CSV file to keep the comparison in.
+        figure: File to draw it to (.svg, .png, .pdf).
+    """
+    from anyshot.comparisons import run_comparison
+
+    print(run_comparison(kind, run, out, figure))
 
 
 @app.command
