@@ -97,11 +97,36 @@ def study(
     if dry_run:
         print(plan_study(source, data, only, workers))
         return
-    from anyshot.report import summary
+    from anyshot.report import show_report, write_report
 
     folder = out or Path("runs") / path.stem
     if run_study(source, folder, data, only, workers, on, tensorboard):
-        print(summary(folder))
+        show_report([folder])
+        print(f"open {write_report([folder], folder / 'report.html')}")
+
+
+@app.command
+def report(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
+    /,
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = Path("report.html"),
+    text: bool = False,
+    paper: bool = False,
+) -> None:
+    """Write what runs found as one HTML page that opens without a network, or print it.
+
+    Args:
+        runs: Folders that a study or an evaluation wrote; several are shown together.
+        output: The page to write.
+        text: Print a summary, the sensitivities and a heatmap instead.
+        paper: Add what holds in the paper; without runs, a report of the paper's printed grids.
+    """
+    from anyshot.report import show_report, write_report
+
+    if text:
+        show_report(runs, paper)
+    else:
+        print(f"open {write_report(runs, output, paper)}")
 
 
 @app.command

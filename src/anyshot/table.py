@@ -71,7 +71,7 @@ class Grid:
 
     @property
     def setting(self) -> str:
-        return f"{self.data}/{self.backbone}"
+        return f"{self.data}/{self.backbone}" if self.backbone else self.data
 
     @property
     def name(self) -> str:
