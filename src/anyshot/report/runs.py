@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Findings:
     printed: bool = False
     """Whether these are the paper's numbers rather than ours."""
 
-    @property
+    @cached_property
     def grids(self) -> list[Grid]:
         return grids(self.rows)
 
