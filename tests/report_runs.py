@@ -26,17 +26,24 @@ def rows(
             for test in TEST_SHOTS:
                 fit = -strength * abs(np.log2(max(train, 1)) - np.log2(test)) / 2
                 accuracy = 50 + 6 * np.log2(test) + fit - h + rng.normal(0, 0.1)
-                row = {"data": data, "backbone": "conv4", "head": head, "readout": "own", "train_shot": train, "seed": 0}
+                row = {
+                    "data": data,
+                    "backbone": "conv4",
+                    "head": head,
+                    "readout": "own",
+                    "train_shot": train,
+                    "seed": 0,
+                }
                 row |= {"test_shot": test, "way": 5, "queries": 16, "episodes": 1000, "accuracy": round(accuracy, 4)}
                 out.append(row | {"ci95": 0.2, "ci95_classes": 3.0, "model": f"{head}-{train}"})
     return out
 
 
 def write_run(folder: Path, table: list[Row], models: bool = True) -> Path:
-    """A run's folder: its table, sensitivities with intervals, recipes and learning curves."""
+    """A run's folder: its table and, where it has models, sensitivities with intervals, recipes, learning curves."""
     write_table(folder / "table.csv", table)
     scores = []
-    for grid in grids(table):
+    for grid in grids(table) if models else []:
         if np.isfinite(grid.accuracy).all() and len(grid.train_shots) > 1:
             score = decompose(grid.accuracy).sensitivity
             where = {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "readout": grid.readout}

@@ -28,7 +28,7 @@ SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 _DASH = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#555")
 CELL = 46  # pixels
 GAP = 0.2  # between the cells and a margin, in cells
-Notes = Mapping[tuple[int, int], str]
+Notes = Mapping[tuple[int | str, int], str]
 NO_NOTES: Notes = {}
 
 
@@ -219,10 +219,11 @@ class Panel:
         for name, values in self.values.items():
             if values:
                 data = alt.NamedData(name=name) if named else inline(values)
+                own = data.copy()  # Altair would lift data that layers share
                 tip = {"tooltip": "note:N"} if self.notes and name == "cells" else {}
                 box = alt.Chart(data).mark_rect(stroke="white", strokeWidth=1)
                 layers.append(box.encode(x, y, alt.X2("x2"), alt.Y2("y2"), color=fills[name], **tip))
-                number = alt.Chart(data).mark_text(fontSize=12)
+                number = alt.Chart(own).mark_text(fontSize=12)
                 ink = alt.Color("ink:N", scale=None, legend=None)
                 layers.append(number.encode(alt.X("xm:Q"), alt.Y("ym:Q"), alt.Text("text:N"), ink, **tip))
         size = {"width": CELL * (max(x_names) + 1), "height": CELL * 0.7 * (rows - top)}
@@ -242,7 +243,7 @@ def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, An
         "y": y,
         "y2": y + 1,
         "ym": y + 0.5,
-        "value": round(float(value), 4),
+        "value": value,
         "text": text,
         "ink": ink,
     }
@@ -267,7 +268,7 @@ def _limit(grids: Sequence[Grid]) -> float:
     return max(float(np.abs(values).max()) for p in parts for values in (p.residual, p.model_bias)) or 1.0
 
 
-def _line(grid: Grid, x: str, shots: Sequence[int], y: str, values: np.ndarray) -> list[dict[str, Any]]:
+def _line(grid: Grid, x: str, shots: Sequence[int | str], y: str, values: np.ndarray) -> list[dict[str, Any]]:
     where = {"group": f"{grid.name} {grid.setting}", "head": grid.head, "backbone": grid.backbone, "data": grid.data}
     return [where | {x: shot, y: float(value)} for shot, value in zip(shots, values, strict=True)]
 

@@ -65,7 +65,7 @@ class Grid:
     backbone: str
     head: str
     readout: str
-    test_shots: tuple[int, ...]
+    test_shots: tuple[int | str, ...]
     train_shots: tuple[int, ...]
     accuracy: Float[np.ndarray, "test_shot train_shot"]
 
@@ -79,6 +79,11 @@ class Grid:
         return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
 
 
+def shot_order(shot: int | str) -> tuple[bool, int | str]:
+    """How shots are sorted: numbers, then the names of patterns of unequal shots."""
+    return isinstance(shot, str), shot
+
+
 def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
     """All grids of a table, in the order of first appearance; several seeds are averaged; a missing cell is NaN."""
     found: dict[tuple[str, str, str, str], dict[tuple[int, int], list[float]]] = {}
@@ -87,7 +92,7 @@ def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
         cells.setdefault((row["test_shot"], row["train_shot"]), []).append(row["accuracy"])
     out = []
     for key, cells in found.items():
-        test, train = (tuple(sorted({cell[axis] for cell in cells})) for axis in (0, 1))
+        test, train = (tuple(sorted({cell[axis] for cell in cells}, key=shot_order)) for axis in (0, 1))
         accuracy = np.array([[np.mean(cells.get((t, s), [np.nan])) for s in train] for t in test])
         out.append(Grid(*key, test, train, accuracy))
     return out

@@ -9,8 +9,8 @@ import numpy as np
 
 from anyshot.report.runs import Findings, key
 from anyshot.sensitivity import decompose
-from anyshot.summaries import counterpart
-from anyshot.table import Grid
+from anyshot.summaries import counterpart, two_decimals
+from anyshot.table import Grid, shot_order
 
 INTERVALS = ("ci95", "ci95_classes")
 EVERYWHERE = "all settings"
@@ -26,13 +26,13 @@ class Choice:
     head: str
     name: str
     train_shot: int
-    cells: Mapping[int, Mapping[str, Any]]
+    cells: Mapping[int | str, Mapping[str, Any]]
 
     @property
     def label(self) -> str:
         return f"{self.name}, {self.train_shot}-shot" if self.train_shot else self.name
 
-    def expected(self, weights: Mapping[int, float]) -> dict[str, Any] | None:
+    def expected(self, weights: Mapping[Any, float]) -> dict[str, Any] | None:
         """Accuracy and intervals under a distribution of test shots; None where a shot that counts was not measured.
 
         Cells of one model share their episodes, so the intervals are averaged like the accuracies: the widest they
@@ -51,13 +51,16 @@ class Choice:
 
 def choices(findings: Findings) -> list[Choice]:
     """Every choice of the table, several seeds averaged; over several settings also their means, where all have it."""
-    found: dict[tuple[str, str, str, int], dict[int, list[Mapping[str, Any]]]] = {}
+    found: dict[tuple[str, str, str, int], dict[int | str, list[Mapping[str, Any]]]] = {}
     names = {key(grid): (grid.setting, grid.head, grid.name) for grid in findings.grids}
     for row in findings.rows:
         cells = found.setdefault((*names[key(row)], row["train_shot"]), {})
         cells.setdefault(row["test_shot"], []).append(row)
     out = [
-        Choice(*which, {shot: _average(rows) for shot, rows in sorted(cells.items())}) for which, cells in found.items()
+        Choice(
+            *which, {shot: _average(rows) for shot, rows in sorted(cells.items(), key=lambda item: shot_order(item[0]))}
+        )
+        for which, cells in found.items()
     ]
     settings = {choice.setting for choice in out}
     return out + (_everywhere(out, len(settings)) if len(settings) > 1 else [])
@@ -71,7 +74,7 @@ def _everywhere(found: Sequence[Choice], settings: int) -> list[Choice]:
     for which, group in groups.items():
         shots = set.intersection(*(set(choice.cells) for choice in group))
         if len(group) == settings and shots:
-            cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in sorted(shots)}
+            cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in sorted(shots, key=shot_order)}
             out.append(Choice(EVERYWHERE, *which, cells))
     return out
 
@@ -89,11 +92,16 @@ def _mean(values: Sequence[Any]) -> float | None:
     return float(np.mean(values)) if known else None
 
 
-def rank(found: Sequence[Choice], setting: str, weights: Mapping[int, float]) -> list[tuple[Choice, dict[str, Any]]]:
+def rank(found: Sequence[Choice], setting: str, weights: Mapping[Any, float]) -> list[tuple[Choice, dict[str, Any]]]:
     """The choices of a setting, the most accurate under these weights first; those not measured there are left out."""
     here = [(choice, choice.expected(weights)) for choice in found if choice.setting == setting]
     measured = [(choice, expected) for choice, expected in here if expected]
     return sorted(measured, key=lambda pair: -pair[1]["accuracy"])
+
+
+def words(shot: int | str) -> str:
+    """A test shot in a sentence: a number of shots, or a pattern of unequal shots by its name."""
+    return f"{shot}-shot" if isinstance(shot, int) else shot
 
 
 def why_no_sensitivity(grid: Grid) -> str:
@@ -104,7 +112,7 @@ def why_no_sensitivity(grid: Grid) -> str:
     if len(grid.train_shots) < 2:
         return f"it was trained at {grid.train_shots[0]} shots only, and sensitivity compares at least two train shots"
     if len(grid.test_shots) < 2:
-        return f"it was tested at {grid.test_shots[0]} shots only, and sensitivity compares at least two test shots"
+        return f"it was tested at {words(grid.test_shots[0])} only, and sensitivity compares at least two test shots"
     return f"{missing} of its {grid.accuracy.size} cells are missing" if missing else ""
 
 
@@ -120,7 +128,11 @@ class Score:
 
     @property
     def interval(self) -> str:
-        return f" ({self.low:.2f} to {self.high:.2f})" if self.low is not None and self.high is not None else ""
+        return (
+            f" ({two_decimals(self.low)} to {two_decimals(self.high)})"
+            if self.low is not None and self.high is not None
+            else ""
+        )
 
 
 def scores(findings: Findings) -> list[Score]:
@@ -166,11 +178,11 @@ def robust_sentence(found: Sequence[Score], setting: str) -> tuple[str, str]:
     if not here:
         return "No head", " has a sensitivity score here; below, each grid says why."
     best = here[0]
-    interval = f" (95 % interval {best.low:.2f} to {best.high:.2f})" if best.interval else ""
+    interval = best.interval.replace("(", "(95 % interval ")
     if len(here) == 1:
         return (
             best.grid.name,
-            f" has a sensitivity of {best.sensitivity:.2f} points{interval}; no other head has one here.",
+            f" has a sensitivity of {two_decimals(best.sensitivity)} points{interval}; no other head has one here.",
         )
     other = counterpart(best.grid, [score.grid for score in here])
     rival = next((score for score in here if score.grid is other), here[1])
@@ -178,8 +190,8 @@ def robust_sentence(found: Sequence[Score], setting: str) -> tuple[str, str]:
     if best.high is not None and rival.low is not None:
         verdict = "; the intervals do not meet" if best.high < rival.low else "; the intervals overlap"
     return best.grid.name, (
-        f" is the most robust: its sensitivity is {best.sensitivity:.2f} points{interval},"
-        f" against {rival.sensitivity:.2f}{rival.interval} of {rival.grid.name}{verdict}."
+        f" is the most robust: its sensitivity is {two_decimals(best.sensitivity)} points{interval},"
+        f" against {two_decimals(rival.sensitivity)}{rival.interval} of {rival.grid.name}{verdict}."
     )
 
 
@@ -193,8 +205,8 @@ def _robust_everywhere(found: Sequence[Score]) -> tuple[str, str]:
         return "No two heads", " have a sensitivity score in every setting; choose one setting."
     (first, best), *_, (last, worst) = means
     return best, (
-        f" is the most robust: its sensitivity is {first:.2f} points in the mean of {len(settings)} settings,"
-        f" against {last:.2f} of {worst}, the least robust."
+        f" is the most robust: its sensitivity is {two_decimals(first)} points in the mean of {len(settings)} settings,"
+        f" against {two_decimals(last)} of {worst}, the least robust."
     )
 
 
@@ -205,9 +217,9 @@ def accurate_slots(ranked: Sequence[tuple[Choice, dict[str, Any]]], at: str = "t
     if not ranked:
         return {"best": "No choice", "accuracy": " was measured at all of these shots", "margin": ""}
     best, value = ranked[0]
-    text = f" is the most accurate at {at}: {value['accuracy']:.2f} %"
-    text += f" ± {value['ci95']:.2f} over episodes" if value["ci95"] is not None else ""
-    text += f", ± {value['ci95_classes']:.2f} over new classes" if value["ci95_classes"] is not None else ""
+    text = f" is the most accurate at {at}: {two_decimals(value['accuracy'])} %"
+    text += f" ± {two_decimals(value['ci95'])} over episodes" if value["ci95"] is not None else ""
+    text += f", ± {two_decimals(value['ci95_classes'])} over new classes" if value["ci95_classes"] is not None else ""
     rivals = [pair for pair in ranked if pair[0].head != best.head] or list(ranked[1:])
     if not rivals:
         return {"best": best.label, "accuracy": text, "margin": ""}
@@ -215,7 +227,7 @@ def accurate_slots(ranked: Sequence[tuple[Choice, dict[str, Any]]], at: str = "t
     gap, within = value["accuracy"] - other["accuracy"], None
     if value["ci95"] is not None and other["ci95"] is not None:
         within = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5
-    apart = f"{gap:.2f}" if within is None else f"{gap:.2f} ± {within:.2f}"
+    apart = f"{two_decimals(gap)}" if within is None else f"{two_decimals(gap)} ± {two_decimals(within)}"
     close = ": too close to call" if within is not None and gap < within else ""
     what = "the best of another head" if rival.head != best.head else "the next"
     return {"best": best.label, "accuracy": text, "margin": f"; {apart} points above {rival.label}, {what}{close}"}

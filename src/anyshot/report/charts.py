@@ -30,7 +30,8 @@ def colour(field: str, names: Sequence[Any], title: str | None = None, colours: 
 def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
     """Choices from the most to the least accurate, each with its interval; the page supplies the data "ranking"."""
     data = alt.NamedData(name="ranking")
-    y = alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
+    best = alt.EncodingSortField("accuracy", op="max", order="descending")
+    y = alt.Y("label:N", sort=best, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
     x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True))
     tint = colour("name", names).legend(None)
     tooltip = [
@@ -107,16 +108,15 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
         for row in thinned(history, name)
     ]
     shots = sorted({value["train shot"] for value in values})
-    key = alt.Legend(symbolType="stroke", symbolSize=400) if len(measures) > 1 else None
-    panel = alt.Chart().mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=14))
-    panel = panel.encode(
+    key = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#777") if len(measures) > 1 else None
+    base = alt.Chart().encode(
         alt.X("epoch:Q", axis=alt.Axis(tickMinStep=1, grid=False)),
-        alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
+        alt.Y("value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(titlePadding=12)),
         colour("train shot", shots, "train shot", SHOT_COLOURS),
-        alt.StrokeDash("of:N", title=None, legend=key),
-        alt.Detail("seed:N"),
         tooltip=["head:N", "train shot:O", "epoch:Q", "of:N", alt.Tooltip("value:Q", format=".3f")],
-    ).properties(width=210, height=190)
+    )
+    lines = base.mark_line(strokeWidth=1.8).encode(alt.StrokeDash("of:N", title=None, legend=key), alt.Detail("seed:N"))
+    panel = (lines + base.mark_point(filled=True, size=16)).properties(width=210, height=190)
     return finish(panel.facet(alt.Facet("head:N", title=None, sort=None), data=inline(values), columns=3))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from anyshot.figures import Panel, finish, steps
-from anyshot.report.answer import Choice, first_pair, why_no_sensitivity
+from anyshot.report.answer import Choice, first_pair, why_no_sensitivity, words
 from anyshot.report.runs import Findings, key
 from anyshot.report.tables import paper_grids
 from anyshot.sensitivity import decompose
-from anyshot.summaries import Summary, grid_summary
+from anyshot.summaries import Summary, grid_summary, two_decimals
 from anyshot.table import Grid
 
 VIEWS = ("accuracy", "offsets", "residual")
@@ -42,7 +42,7 @@ class Explorer:
         for grid in self.theirs:
             self._add(grid, f"the paper: {grid.setting}", {})
 
-    def _add(self, grid: Grid, place: str, cells: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> None:
+    def _add(self, grid: Grid, place: str, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> None:
         prefix = "paper-" if place.startswith("the paper: ") else ""
         slug = prefix + re.sub(r"[^a-z0-9]+", "-", "-".join(key(grid)).lower()).strip("-")
         id = slug if slug not in self.summaries else f"{slug}-{len(self.summaries)}"
@@ -52,11 +52,11 @@ class Explorer:
         for view in VIEWS:
             panels = dict(zip(VIEWS, steps(grid, self.limits.get(view), _cell_notes(grid, cells)), strict=False))
             if view in panels and not (why and view != "accuracy"):
-                views[view] = {**panels[view].values, "skeleton": self._skeleton(panels[view], view)}
+                views[view] = {**_rounded(panels[view]), "skeleton": self._skeleton(panels[view], view)}
         parts = None if why else decompose(grid.accuracy)
         means = np.where(np.isnan(grid.accuracy).any(1), np.nan, grid.accuracy.mean(1))
-        words = f"sensitivity {parts.sensitivity:.2f}" if parts else "no sensitivity"
-        about = f"Sensitivity {parts.sensitivity:.2f} points" if parts else f"No sensitivity: {why}"
+        score_words = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
+        about = f"{score_words.capitalize()} points" if parts else f"No sensitivity: {why}"
         if parts and isinstance(score.get("low"), float):
             about += (
                 f", 95 % interval {score['low']:.2f} to {score['high']:.2f}, noise floor {score['noise_floor']:.2f}"
@@ -65,7 +65,7 @@ class Explorer:
             "id": id,
             "name": grid.name,
             "title": f"{grid.name}, {place}",
-            "score": words,
+            "score": score_words,
             "about": about + ".",
             "why": why,
             "sensitivity": parts.sensitivity if parts else None,
@@ -92,6 +92,11 @@ class Explorer:
         return {"a": ids[key(left)], "b": ids[key(right)]}
 
 
+def _rounded(panel: Panel) -> dict[str, list[dict[str, Any]]]:
+    """A panel's values, the colours' numbers as exact as an eye needs: the page stays small."""
+    return {name: [cell | {"value": round(cell["value"], 3)} for cell in cells] for name, cells in panel.values.items()}
+
+
 def partial_summary(grid: Grid) -> Summary:
     """A grid that has no sensitivity: the accuracies there are."""
     shots = [str(shot) if shot else "accuracy" for shot in grid.train_shots]
@@ -103,15 +108,15 @@ def partial_summary(grid: Grid) -> Summary:
     return Summary(title, ["test shot", *shots], rows)
 
 
-def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> dict[tuple[int, int], str]:
+def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> dict[tuple[Any, int], str]:
     """What stands over a cell: its accuracy, intervals, episodes and seeds."""
     notes = {}
     for y, test in enumerate(grid.test_shots):
         for x, train in enumerate(grid.train_shots):
-            note = f"{f'{train}-shot model' if train else 'model'} at {test}-shot test: {grid.accuracy[y, x]:.2f} %"
+            note = f"{f'{train}-shot model' if train else 'model'} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
             cell = cells.get(train, {}).get(test, {})
-            for name, words in (("ci95", "over episodes"), ("ci95_classes", "over new classes")):
-                note += f"\n± {cell[name]:.2f} {words}" if cell.get(name) is not None else ""
+            for name, over in (("ci95", "over episodes"), ("ci95_classes", "over new classes")):
+                note += f"\n± {cell[name]:.2f} {over}" if cell.get(name) is not None else ""
             note += f"\n{cell['episodes']:,} episodes" if cell.get("episodes") else ""
             notes[test, train] = note + (f", {cell['seeds']} seeds" if cell.get("seeds", 1) > 1 else "")
     return notes

@@ -6,14 +6,15 @@
   const at = (id) => document.getElementById(id);
   const all = (pattern) => [...document.querySelectorAll(pattern)];
   const chosen = (name) => document.querySelector(`input[name="${name}"]:checked`)?.value;
-  const two = (value) => (value === null || value === undefined ? "" : value.toFixed(2));
-  const signed = (value) => (value < 0 ? "\u2212" : "+") + Math.abs(value).toFixed(2);
+  // Two decimals, ties away from zero, as two_decimals in summaries.py.
+  const two = (value) => (value === null || value === undefined ? "" : (value + 1e-9 * Math.sign(value)).toFixed(2));
+  const signed = (value) => (value < 0 ? "\u2212" : "+") + two(Math.abs(value));
   const pictures = {...page.specs};
 
   // ---- drawing: the specification as it is, arranged for the room there is
   function fitted(spec, room) {
     const copy = structuredClone(spec);
-    copy.config = {...copy.config, aria: false, font: "system-ui, sans-serif"};
+    copy.config = {...copy.config, font: "system-ui, sans-serif"};
     if (copy.columns && copy.facet) {
       const inner = copy.spec.width ?? 200;
       copy.columns = Math.max(1, Math.min(copy.columns, Math.floor(room / (inner + 45))));
@@ -23,6 +24,7 @@
   }
   async function draw(place, spec) {
     const {view} = await vegaEmbed(place, fitted(spec, place.clientWidth), {actions: false, renderer: "svg"});
+    place.querySelector("svg").setAttribute("aria-hidden", "true"); // the place has a label, and a table behind it
     return view;
   }
   function fill(skeleton, values, title) {
@@ -78,11 +80,11 @@
     const total = Object.values(given).reduce((sum, weight) => sum + weight, 0);
     for (const slider of sliders) {
       const share = `${Math.round((100 * given[slider.dataset.shot]) / total)}%`;
-      at(`share-${slider.dataset.shot}`).textContent = share;
+      at(slider.dataset.share).textContent = share;
       slider.setAttribute("aria-valuetext", share);
     }
     for (const button of all("[data-preset]")) {
-      const same = sliders.every((s) => given[s.dataset.shot] > 0 === inPreset(button.dataset.preset, Number(s.dataset.shot)));
+      const same = sliders.every((s) => given[s.dataset.shot] > 0 === inPreset(button.dataset.preset, s.dataset.shot));
       const equal = new Set(Object.values(given).filter(Boolean)).size === 1;
       button.setAttribute("aria-pressed", String(same && equal));
     }
@@ -104,7 +106,7 @@
     await ranking;
   }
   function inPreset(preset, shot) {
-    return {any: true, few: shot <= 4, many: shot >= 8}[preset] ?? shot === Number(preset);
+    return {any: true, few: shot <= 4, many: shot >= 8}[preset] ?? String(shot) === preset;
   }
   function line(cells) {
     const row = document.createElement("tr");
@@ -138,7 +140,7 @@
     const [[, a], [, b]] = two_grids;
     const shots = [...new Set([...Object.keys(a.means), ...Object.keys(b.means)])].sort((x, y) => x - y);
     const row = (name, one, other) => [name, two(one), two(other), one == null || other == null ? "" : signed(other - one)];
-    const rows = [row("sensitivity", a.sensitivity, b.sensitivity), ...shots.map((shot) => row(`mean at ${shot}-shot`, a.means[shot], b.means[shot]))];
+    const rows = [row("sensitivity", a.sensitivity, b.sensitivity), ...shots.map((shot) => row(`mean at ${isNaN(shot) ? shot : `${shot}-shot`}`, a.means[shot], b.means[shot]))];
     const head = line(["points of accuracy", `left: ${a.name}`, `right: ${b.name}`, "right minus left"]);
     at("comparison").tHead.replaceChildren(head);
     at("comparison").tBodies[0].replaceChildren(...rows.map((cells) => line(cells)));
@@ -185,7 +187,7 @@
     if (file) saveText(file, page.files[file]);
     if (picture) savePicture(picture, format);
     if (preset) {
-      for (const slider of sliders) slider.value = inPreset(preset, Number(slider.dataset.shot)) ? 5 : 0;
+      for (const slider of sliders) slider.value = inPreset(preset, slider.dataset.shot) ? 5 : 0;
       answer();
     }
     if (button.id === "ranking-csv") {

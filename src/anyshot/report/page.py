@@ -28,6 +28,7 @@ from anyshot.report.answer import (
     scores,
     why_no_sensitivity,
     widest,
+    words,
 )
 from anyshot.report.charts import ranking
 from anyshot.report.drawn import drawn_figures
@@ -35,7 +36,7 @@ from anyshot.report.explorer import Explorer
 from anyshot.report.methods import CITATION, methods
 from anyshot.report.runs import Findings
 from anyshot.summaries import ENDINGS, Summary, counterpart, gain_summary
-from anyshot.table import Grid
+from anyshot.table import Grid, shot_order
 
 TOP = 12  # choices in the ranking chart; all are in its table
 
@@ -80,7 +81,7 @@ def vega_code() -> str:
 def _context(findings: Findings, audit: bool) -> dict[str, Any]:
     """All that the template shows, and under `data` all that the script needs."""
     found, listed = choices(findings), findings.grids
-    shots = sorted({shot for choice in found for shot in choice.cells})
+    shots = sorted({shot for choice in found for shot in choice.cells}, key=shot_order)
     settings = list(dict.fromkeys(choice.setting for choice in found))
     setting = widest(found)
     settings.sort(key=lambda name: name != EVERYWHERE)  # the widest view first
@@ -121,6 +122,8 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
         "robust": robust,
         "slots": accurate_slots(ranked),
         "shots": shots,
+        "words": words,
+        "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
         "class_intervals": any(cell["ci95_classes"] is not None for c in found for cell in c.cells.values()),
         "notes": _notes(findings, listed, found),
         "options": shown.options,
@@ -170,10 +173,10 @@ def _notes(findings: Findings, listed: Sequence[Grid], found: Sequence[Choice]) 
     cells = [cell for choice in found for cell in choice.cells.values()]
     notes = []
     if any(cell["ci95"] is not None for cell in cells):
-        words = "“± over episodes”: other episodes of the same classes; use it to compare heads on this data."
+        note = "“± over episodes”: other episodes of the same classes; use it to compare heads on this data."
         if any(cell["ci95_classes"] is not None for cell in cells):
-            words += " “± over new classes”: other classes of the same kind; expect it in use."
-        notes.append(words)
+            note += " “± over new classes”: other classes of the same kind; expect it in use."
+        notes.append(note)
     if findings.printed:
         notes.append(
             "The paper prints no interval of a sensitivity score, and one interval a test shot for all models."

@@ -98,9 +98,8 @@ def _table(folder: Path) -> list[Row]:
         missing = [column for column in NEEDED if row.get(column) in (None, "")]
         if missing:
             raise BadInput(f"line {number} of {path} has no {missing[0]}: was the file cut short?")
-        for column in ("test_shot", "accuracy"):
-            if isinstance(row[column], str):
-                raise BadInput(f"line {number} of {path} has {row[column]!r} for {column}: a number belongs there.")
+        if isinstance(row["accuracy"], str):
+            raise BadInput(f"line {number} of {path} has {row['accuracy']!r} for accuracy: a number belongs there.")
         for column, otherwise in OPTIONAL.items():
             if row.get(column) in (None, ""):
                 row[column] = otherwise
@@ -112,8 +111,9 @@ def _table(folder: Path) -> list[Row]:
 
 
 def _read(path: Path) -> list[Row]:
-    rows = read_table(path) if path.exists() else []
-    return [row for row in rows if {"data", "backbone", "head", "readout"} <= row.keys()]
+    """The rows of a table that may be absent and that may name no readout."""
+    rows = [OPTIONAL | row for row in (read_table(path) if path.exists() else [])]
+    return [row for row in rows if {"data", "head"} <= row.keys()]
 
 
 def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:

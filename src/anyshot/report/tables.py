@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from anyshot.paper import printed
-from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity
+from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity, words
 from anyshot.report.runs import AT, Findings
 from anyshot.sensitivity import decompose
-from anyshot.summaries import Summary
-from anyshot.table import Grid, Row, grids
+from anyshot.summaries import Summary, two_decimals
+from anyshot.table import Grid, Row, grids, shot_order
 
 
 def sensitivity_table(findings: Findings) -> Summary:
@@ -58,15 +58,15 @@ def bias_table(found: Sequence[Grid]) -> Summary:
 
 def curve_table(found: Sequence[Choice]) -> Summary:
     """Accuracy by test shot, with its interval over episodes."""
-    shots = sorted({shot for choice in found for shot in choice.cells})
+    shots = sorted({shot for choice in found for shot in choice.cells}, key=shot_order)
     rows = [[choice.setting, choice.label, *(_cell(choice.cells.get(shot)) for shot in shots)] for choice in found]
-    columns = ["setting", "head", *(f"{shot}-shot" for shot in shots)]
+    columns = ["setting", "head", *(words(shot) for shot in shots)]
     return Summary("Accuracy by test shot, ± 95 % interval over episodes", columns, rows, names=2)
 
 
 def frontier_table(found: Sequence[Score]) -> Summary:
     rows = [
-        [score.grid.setting, score.grid.name, f"{score.grid.accuracy.mean():.2f}", f"{score.sensitivity:.2f}"]
+        [score.grid.setting, score.grid.name, f"{score.grid.accuracy.mean():.2f}", two_decimals(score.sensitivity)]
         for score in found
     ]
     columns = ["setting", "head", "mean accuracy", "sensitivity"]
@@ -89,7 +89,7 @@ def history_table(history: Sequence[Row]) -> Summary:
 
 
 def consistency_table(found: Sequence[Row]) -> Summary:
-    names = ("data", "backbone", "head", "readout", "train_shot")
+    names = ("data", "backbone", "head", "score", "train_shot")
     rows = [[*(str(row.get(name, "")) for name in names), f"{float(row['consistency']):.1f}"] for row in found]
     columns = [name.replace("_", " ") for name in names]
     return Summary("Predictions that survive a new support, in percent", [*columns, "consistency"], rows, names=4)
@@ -116,27 +116,27 @@ def paper_grids(found: Sequence[Grid]) -> dict[int, Grid]:
 def beside_paper(found: Sequence[Grid]) -> Summary:
     """Ours and theirs: sensitivity, and mean accuracy by test shot over the train shots both have."""
     rows = []
-    shots = sorted({shot for i in paper_grids(found) for shot in found[i].test_shots})
+    shots = sorted({shot for i in paper_grids(found) for shot in found[i].test_shots}, key=shot_order)
     for i, theirs in paper_grids(found).items():
         ours = found[i]
         both = [s for s in ours.train_shots if s in theirs.train_shots]
         if not both:
             continue
-        score = "" if why_no_sensitivity(ours) else f"{decompose(ours.accuracy).sensitivity:.2f}"
+        score = "" if why_no_sensitivity(ours) else two_decimals(decompose(ours.accuracy).sensitivity)
         for who, grid, own in (
             ("ours", ours, score),
-            ("paper", theirs, f"{decompose(theirs.accuracy).sensitivity:.2f}"),
+            ("paper", theirs, two_decimals(decompose(theirs.accuracy).sensitivity)),
         ):
             columns = [grid.train_shots.index(s) for s in both]
             means = dict(zip(grid.test_shots, grid.accuracy[:, columns].mean(1), strict=True))
             rows.append([ours.setting, ours.name, who, own, *(_number(means.get(shot)) for shot in shots)])
-    header = ["setting", "head", "whose", "sensitivity", *(f"{shot}-shot" for shot in shots)]
+    header = ["setting", "head", "whose", "sensitivity", *(words(shot) for shot in shots)]
     title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
     return Summary(title, header, rows, names=3)
 
 
 def _number(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, int | float) and np.isfinite(value) else ""
+    return two_decimals(float(value)) if isinstance(value, int | float) and np.isfinite(value) else ""
 
 
 def _cell(cell: Mapping[str, Any] | None) -> str:
