@@ -327,3 +327,20 @@ def test_a_report_imports_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", f"import anyshot.report.page\n{code}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_verb_writes_a_page_or_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from anyshot.cli import main
+
+    folder = write_run(tmp_path / "run", rows())
+    monkeypatch.setattr(sys, "argv", ["anyshot", "report", str(folder), "-o", str(tmp_path / "page.html")])
+    main()
+    assert capsys.readouterr().out == f"open {tmp_path / 'page.html'}\n"
+    assert "glyphs" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["anyshot", "report", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "is not a run: it has no table.csv" in capsys.readouterr().err

@@ -10,8 +10,8 @@ from anyshot.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
 from anyshot.report.answer import Choice, Score
 from anyshot.table import Row
 
-COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#B8860B", "#7A5195", "#8C564B", "#5F6B75", "#A6D854"]
-SHOT_COLOURS = ["#56B4E9", BLUE, "#7A5195", ORANGE, "#B8860B", GREEN, PINK, "#8C564B"]
+COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
+SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]
 _TIPS: list[Any] = [
     "choice:N",
     "test shot:O",

@@ -76,7 +76,11 @@ def _intervals(found: Sequence[Choice]) -> str:
             " Intervals over new classes (jackknife over the test classes, corrected for the noise of the episodes) say"
             " where the accuracy would lie on other classes of the same kind; they are what to expect in use."
         )
-    text += " An interval of several cells or seeds is the mean of theirs, the widest it can be." if text else ""
+    if text:
+        text += (
+            " An interval of several cells or seeds is the mean of theirs, the widest it can be; that of a difference"
+            " treats the two as independent, which is wide, since paired episodes share their noise."
+        )
     return text.strip()
 
 

@@ -19,11 +19,14 @@
       const inner = copy.spec.width ?? 200;
       copy.columns = Math.max(1, Math.min(copy.columns, Math.floor(room / (inner + 45))));
     }
-    if (room < (copy.facet ? 700 : 480)) copy.config.legend = {...copy.config.legend, orient: "bottom", columns: room < 480 ? 2 : 3, labelLimit: 300};
+    if (room < (copy.facet ? 700 : 480)) copy.config.legend = {...copy.config.legend, orient: "bottom", columns: room < 480 ? 2 : 4, labelLimit: 300};
     return copy;
   }
+  const views = new Map();
   async function draw(place, spec) {
+    views.get(place)?.finalize();
     const {view} = await vegaEmbed(place, fitted(spec, place.clientWidth), {actions: false, renderer: "svg"});
+    views.set(place, view);
     place.querySelector("svg").setAttribute("aria-hidden", "true"); // the place has a label, and a table behind it
     return view;
   }
@@ -121,7 +124,9 @@
   }
 
   // ---- two grids side by side
+  let asked = 0;
   async function compare() {
+    const mine = ++asked; // a reader may choose faster than figures are drawn: the last choice stands
     const view = chosen("view");
     const two_grids = ["a", "b"].map((side) => [side, page.grids[at(`grid-${side}`).value]]);
     const drawn = [];
@@ -132,6 +137,7 @@
         const spec = fill(page.skeletons[values.skeleton], values, [grid.title, `${view}, ${grid.score}`]);
         drawn.push(spec);
         await draw(at(`chart-${side}`), spec);
+        if (mine !== asked) return;
       } else {
         at(`chart-${side}`).replaceChildren(Object.assign(document.createElement("p"), {textContent: `No ${view} here: ${grid.why}. The accuracies that were measured are under “accuracy”.`}));
       }

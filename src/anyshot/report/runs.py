@@ -80,6 +80,7 @@ def paper_findings() -> Findings:
 
     margins = dict(zip(printed.TEST_SHOTS, map(float, printed.text("confidence interval")), strict=True))
     rows = [OPTIONAL | {"queries": 16, "ci95": margins[row["test_shot"]]} | row for row in printed.rows()]
+    rows.sort(key=lambda row: row["head"] == "frn-old")  # printed in one setting, for comparison: last
     return Findings("The paper's printed grids", rows, consistency=printed.consistency_rows(), printed=True)
 
 
