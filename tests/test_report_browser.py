@@ -21,10 +21,9 @@ BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 playwright = pytest.importorskip("playwright.sync_api", reason="the report's browser tests need playwright")
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="the report's browser tests need chromium (apt-get install chromium)"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="the report's browser tests need chromium (apt-get install chromium)"
+)
 QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 QUIET += " --disable-component-update --disable-sync"
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -167,8 +166,7 @@ def test_downloads_contain_the_right_numbers(visit, report: Path) -> None:
     assert download(page, "#ranking-csv").decode().splitlines()[1].count(",") >= 3
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", WIDE), ("dark", PHONE)], ids=["light", "dark-phone"])
 def test_no_serious_fault_of_access_and_no_sideways_scrolling(visit, report: Path, scheme: str, viewport: dict) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core comes with the dev extra")
     page = visit(report, viewport, scheme)

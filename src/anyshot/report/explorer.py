@@ -49,10 +49,11 @@ class Explorer:
         why = why_no_sensitivity(grid)
         score = self.findings.scores.get(key(grid), {}) if not prefix else {}
         views = {}
+        notes = _cell_notes(grid, cells)
         for view in VIEWS:
-            panels = dict(zip(VIEWS, steps(grid, self.limits.get(view), _cell_notes(grid, cells)), strict=False))
+            panels = dict(zip(VIEWS, steps(grid, self.limits.get(view), notes), strict=False))
             if view in panels and not (why and view != "accuracy"):
-                views[view] = {**_rounded(panels[view]), "skeleton": self._skeleton(panels[view], view)}
+                views[view] = {**_compact(panels[view]), "skeleton": self._skeleton(panels[view], view)}
         parts = None if why else decompose(grid.accuracy)
         means = np.where(np.isnan(grid.accuracy).any(1), np.nan, grid.accuracy.mean(1))
         score_words = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
@@ -71,6 +72,7 @@ class Explorer:
             "sensitivity": parts.sensitivity if parts else None,
             "means": {s: float(m) for s, m in zip(grid.test_shots, means, strict=True) if np.isfinite(m)},
             "views": views,
+            "notes": [notes[t, s] for t in grid.test_shots for s in grid.train_shots if (t, s) in notes],
         }
         self.summaries[id] = grid_summary(grid) if parts else partial_summary(grid)
         self.options.setdefault(place, []).append((id, grid.name))
@@ -92,9 +94,13 @@ class Explorer:
         return {"a": ids[key(left)], "b": ids[key(right)]}
 
 
-def _rounded(panel: Panel) -> dict[str, list[dict[str, Any]]]:
-    """A panel's values, the colours' numbers as exact as an eye needs: the page stays small."""
-    return {name: [cell | {"value": round(cell["value"], 3)} for cell in cells] for name, cells in panel.values.items()}
+def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
+    """A panel's values without what page.js puts back (edges, middles, notes): the page stays small."""
+    kept = ("x", "y", "text", "ink")
+    return {
+        name: [{k: cell[k] for k in kept} | {"value": round(cell["value"], 3)} for cell in cells]
+        for name, cells in panel.values.items()
+    }
 
 
 def partial_summary(grid: Grid) -> Summary:
@@ -113,6 +119,8 @@ def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]
     notes = {}
     for y, test in enumerate(grid.test_shots):
         for x, train in enumerate(grid.train_shots):
+            if np.isnan(grid.accuracy[y, x]):
+                continue
             note = f"{f'{train}-shot model' if train else 'model'} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
             cell = cells.get(train, {}).get(test, {})
             for name, over in (("ci95", "over episodes"), ("ci95_classes", "over new classes")):

@@ -1,6 +1,6 @@
 """A methods paragraph with the exact protocol, ready for a paper, and how to cite it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import anyshot
@@ -35,15 +35,22 @@ def _models(findings: Findings) -> str:
     text = f"Heads: {text}." + (f" Train shots: {_list(shots)}." if shots else "")
     readouts = [readout for readout in _all(row["readout"] for row in rows) if readout != "own"]
     text += f" Readouts besides each head's own: {_list(readouts)}." if readouts else ""
-    if recipes:
-        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in recipes if "way" in r and "train_shot" in r)
-        text += (
-            f" Training by batch folding, without a split of support and queries, on batches of {_list(batch)} images"
-        )
-        fields = ("epochs", "optimiser", "lr", "weight_decay", "schedule", "seed")
-        same = {name: _all(recipe.get(name) for recipe in recipes) for name in fields}
-        text += "; " + ", ".join(f"{name.replace('_', ' ')} {_list(values)}" for name, values in same.items()) + "."
+    folded = sorted((r for r in recipes if not r.get("batch")), key=lambda recipe: recipe.get("train_shot", 0))
+    if folded:
+        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in folded if "way" in r and "train_shot" in r)
+        text += " Training by batch folding, without a split of support and queries"
+        text += f", on batches of {_list(batch)} images" if batch else ""
+        text += f"; {_fields(folded)}."
+    pretrained = [recipe for recipe in recipes if recipe.get("batch")]
+    text += f" Backbones of some models were pretrained: {_fields(pretrained, 'batch')}." if pretrained else ""
     return text
+
+
+def _fields(recipes: Sequence[Mapping[str, Any]], *more: str) -> str:
+    """What the recipes say of training, each value once."""
+    names = (*more, "epochs", "optimiser", "lr", "weight_decay", "schedule", "seed")
+    values = {name: _all(recipe.get(name) for recipe in recipes) for name in names}
+    return ", ".join(f"{name.replace('_', ' ')} {_list(found)}" for name, found in values.items() if found)
 
 
 def _test(findings: Findings) -> str:

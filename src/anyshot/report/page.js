@@ -30,9 +30,10 @@
     place.querySelector("svg").setAttribute("aria-hidden", "true"); // the place has a label, and a table behind it
     return view;
   }
-  function fill(skeleton, values, title) {
+  function fill(skeleton, values, notes, title) {
     const copy = structuredClone(skeleton);
-    for (const layer of copy.layer) layer.data = {values: values[layer.data?.name ?? copy.data.name]};
+    const box = (cell, i) => ({...cell, x2: cell.x + 1, xm: cell.x + 0.5, y2: cell.y + 1, ym: cell.y + 0.5, note: notes[i]});
+    for (const layer of copy.layer) layer.data = {values: values[layer.data?.name ?? copy.data.name].map(box)};
     delete copy.data;
     copy.title = {...copy.title, text: title[0], subtitle: title.slice(1)};
     return copy;
@@ -134,7 +135,7 @@
       at(`about-${side}`).textContent = grid.about;
       const values = grid.views[view];
       if (values) {
-        const spec = fill(page.skeletons[values.skeleton], values, [grid.title, `${view}, ${grid.score}`]);
+        const spec = fill(page.skeletons[values.skeleton], values, grid.notes, [grid.title, `${view}, ${grid.score}`]);
         drawn.push(spec);
         await draw(at(`chart-${side}`), spec);
         if (mine !== asked) return;

@@ -120,6 +120,7 @@ def _read(path: Path) -> list[Row]:
 def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
     path = folder / "history.csv"
     where = {name: recipe.get(name, "") for name in ("data", "backbone", "head", "train_shot", "seed")}
+    where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
     return [where | row for row in (read_table(path) if path.exists() else []) if isinstance(row.get("epoch"), float)]
 
 

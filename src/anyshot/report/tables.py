@@ -98,10 +98,10 @@ def consistency_table(found: Sequence[Row]) -> Summary:
 def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
     """What all models share, once; and what tells them apart, a row a model."""
     fields = list(dict.fromkeys(name for recipe in recipes.values() for name in recipe))
-    seen = {name: {str(recipe.get(name)) for recipe in recipes.values()} for name in fields}
+    seen = {name: {_value(recipe.get(name)) for recipe in recipes.values()} for name in fields}
     shared = [[name, values.pop()] for name, values in seen.items() if len(values) == 1]
     varied = [name for name in fields if name not in dict(shared)]
-    rows = [[model, *(str(recipe.get(name)) for name in varied)] for model, recipe in recipes.items()]
+    rows = [[model, *(_value(recipe.get(name)) for name in varied)] for model, recipe in recipes.items()]
     alike = Summary("What the recipes of all models share", ["field", "value"], shared, names=2)
     return [alike] + ([Summary("What tells the recipes apart", ["model", *varied], rows)] if varied else [])
 
@@ -133,6 +133,13 @@ def beside_paper(found: Sequence[Grid]) -> Summary:
     header = ["setting", "head", "whose", "sensitivity", *(words(shot) for shot in shots)]
     title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
     return Summary(title, header, rows, names=3)
+
+
+def _value(value: Any) -> str:
+    """A field of a recipe; a recipe within it (its pretraining) by what tells it apart."""
+    if isinstance(value, dict):
+        return f"{value.get('head')}, {value.get('epochs')} epochs, batch {value.get('batch')}, lr {value.get('lr')}"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _number(value: Any) -> str:
