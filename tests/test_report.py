@@ -170,11 +170,10 @@ def test_names_stay_names(tmp_path: Path, evil: str) -> None:
     assert evil in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-@given(
-    st.recursive(
-        st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=5
-    )
-)
+NASTY = st.text(alphabet='<>/script!-"\\ \u2028é', max_size=12)
+
+
+@given(st.recursive(NASTY | st.none() | st.integers(), lambda x: st.lists(x) | st.dictionaries(NASTY, x), max_leaves=5))
 def test_data_in_a_script_cannot_end_it(value: object) -> None:
     text = as_script(value)
     assert "<" not in text
