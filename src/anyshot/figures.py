@@ -309,7 +309,7 @@ def _range(names: Sequence[str], colours: Sequence[str] = (BLUE, ORANGE, GREEN, 
 
 
 def inline(values: list[dict[str, Any]]) -> alt.Data:
-    return alt.InlineData(values=values)
+    return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
 
 
 def _some(values: list[Any], otherwise: str) -> None:
@@ -319,10 +319,11 @@ def _some(values: list[Any], otherwise: str) -> None:
 
 def finish(chart: Any) -> Any:
     """The look all figures share."""
-    return (
-        chart.configure_view(stroke=None)
-        .configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", gridColor="#eee")
-        .configure_legend(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
-        .configure_title(fontSize=13, subtitleFontSize=12)
-        .configure_header(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
+    small: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    return chart.configure(
+        view=alt.ViewConfig(stroke=None),
+        axis=alt.AxisConfig(**small, gridColor="#eee"),
+        legend=alt.LegendConfig(**small),
+        title=alt.TitleConfig(fontSize=13, subtitleFontSize=12),
+        header=alt.HeaderConfig(**small),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from anyshot.figures import Panel, finish, steps
-from anyshot.report.answer import Choice, first_pair, why_no_sensitivity, words
+from anyshot.report.answer import INTERVALS, Choice, first_pair, why_no_sensitivity, words
 from anyshot.report.runs import Findings, key
 from anyshot.report.tables import paper_grids
 from anyshot.sensitivity import decompose
@@ -67,7 +67,7 @@ class Explorer:
             "name": grid.name,
             "title": f"{grid.name}, {place}",
             "score": score_words,
-            "about": about + ".",
+            "about": f"{about}.{_known(cells)}",
             "why": why,
             "sensitivity": parts.sensitivity if parts else None,
             "means": {s: float(m) for s, m in zip(grid.test_shots, means, strict=True) if np.isfinite(m)},
@@ -112,6 +112,18 @@ def partial_summary(grid: Grid) -> Summary:
     ]
     title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot (columns)"
     return Summary(title, ["test shot", *shots], rows)
+
+
+def _known(cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> str:
+    """How well the cells of a grid are known, for a reader who sees no single cell's note."""
+    every = [cell for column in cells.values() for cell in column.values()]
+    widest = {name: [cell[name] for cell in every if cell[name] is not None] for name in INTERVALS}
+    parts = [
+        f"± {max(found):.2f} over {over}"
+        for found, over in zip(widest.values(), ("episodes", "new classes"), strict=True)
+        if found
+    ]
+    return f" No cell's interval is wider than {' or '.join(parts)}." if parts else ""
 
 
 def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> dict[tuple[Any, int], str]:
