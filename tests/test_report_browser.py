@@ -118,6 +118,8 @@ def test_the_reader_weighs_shots_and_the_ranking_follows(visit, report: Path, ru
     assert drawn(page) == [row[0] for row in ranking(page)] != [row[0] for row in before]
     page.get_by_role("button", name="few (up to 4)").click()
     law({1: 1.0, 2: 1.0, 4: 1.0})
+    page.get_by_label("weight of 4-shot").press("End")
+    law({1: 5.0, 2: 5.0, 4: 10.0})
 
 
 def test_intervals_are_those_the_reader_asks_for(visit, report: Path) -> None:
