@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anyshot.errors import BadInput
 
-Images = Float[Tensor, "image channel height width"]
+Images = Float[Tensor, "image colour height width"]
 Maps = Float[Tensor, "image position channel"]
 
 

@@ -39,12 +39,12 @@ class Model(nn.Module):
         start = {"scale": torch.tensor(float(recipe.temperature)), **head.parameters(d, recipe)}
         self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
 
-    def forward(self, images: Float[Tensor, "image channel height width"]) -> Maps:
+    def forward(self, images: Float[Tensor, "image colour height width"]) -> Maps:
         return self.backbone(images) * self.recipe.feature_scale
 
     @torch.inference_mode()
     def features(
-        self, images: UInt8[np.ndarray, "image height width channel"], done: Callable[[int], None] = lambda images: None
+        self, images: UInt8[np.ndarray, "image height width colour"], done: Callable[[int], None] = lambda images: None
     ) -> Float[np.ndarray, "image position channel"]:
         """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions."""
         device = next(self.parameters()).device

@@ -125,7 +125,7 @@ class Learner:
             self.network = DistributedDataParallel(self.model, broadcast_buffers=False)
 
     def update(
-        self, images: UInt8[np.ndarray, "image height width channel"], target: Tensor, shot: int, seed: int, pace: float
+        self, images: UInt8[np.ndarray, "image height width colour"], target: Tensor, shot: int, seed: int, pace: float
     ) -> Float[Tensor, " 2"]:
         """One step at `pace` times the learning rate; its loss and the number of right predictions, left on the device.
 
