@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestCentroid
 from anyshot import engine
 from anyshot.engine import Reading, cheaper, each_logits, recalls
 from anyshot.episodes import Plan
-from anyshot.heads import HEADS, Head
+from anyshot.heads import HEADS, Head, gram
 
 CLASSES, IMAGES, POSITIONS, CHANNELS = 6, 14, 4, 5
 
@@ -52,7 +52,7 @@ def fast_logits(one: Reading, vectors: torch.Tensor, plan: Plan, shots) -> torch
 def way_of_computing(request, monkeypatch):
     method = "pairs" if request.param == "pairs" else "sums"
     plain = engine.cheaper
-    monkeypatch.setattr(engine, "cheaper", lambda *a: method if all(r.inner for r in a[4]) else plain(*a))
+    monkeypatch.setattr(engine, "cheaper", lambda *a: method if all(r.inner for r in a[3]) else plain(*a))
     monkeypatch.setattr(engine, "CHUNK_FLOATS", 2_000)  # several chunks
     if request.param == "late centre":
         monkeypatch.setattr(engine, "BANK_BYTES", 0)
@@ -141,6 +141,23 @@ def test_the_cheaper_way_depends_on_the_numbers():
     few = Plan(np.repeat(np.arange(20), 50), episodes=10_000)
     many = Plan(np.repeat(np.arange(20), 600), episodes=100)
     one = [Reading(HEADS["proto"], {})]
-    assert cheaper(1_000, 1600, few, 6, one) == "pairs"
-    assert cheaper(12_000, 1600, many, 6, one) == "sums"
-    assert cheaper(1_000, 1600, few, 6, [Reading(HEADS["frn"], {})]) == "sums"
+    small, large = torch.empty(1_000, 1600), torch.empty(12_000, 1).expand(12_000, 1600)
+    assert cheaper(small, few, 6, one) == "pairs"
+    assert cheaper(large, many, 6, one) == "sums"
+    assert cheaper(small, few, 6, [Reading(HEADS["frn"], {})]) == "sums"
+
+
+@pytest.mark.parametrize("name", ["frn", "frn-old", "cosine-frn"])
+@pytest.mark.parametrize("method", ["sums", "pairs"])
+def test_grams_that_do_not_fit_are_made_when_needed(name, method, monkeypatch):
+    one, _ = reading(name)
+    maps, labels = bank()
+    maps = maps[:, :1]  # one position, five channels: FRN's one shot is refined from its features, its five are not
+    plan = Plan(labels, way=4, shot=5, queries=3, episodes=20)
+    expected = fast_logits(one, gram(maps), plan, (1, 5))
+    monkeypatch.setattr(engine, "BANK_BYTES", 0)
+    monkeypatch.setattr(engine, "BLOCK", 10)
+    monkeypatch.setattr(engine, "cheaper", lambda *a: method if one.inner else "sums")
+    lazy = engine.vectors_of(maps, gram)
+    assert isinstance(lazy, engine.Lazy)
+    torch.testing.assert_close(fast_logits(one, lazy, plan, (1, 5)), expected, rtol=1e-5, atol=1e-6)

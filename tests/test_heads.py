@@ -7,7 +7,19 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
-from anyshot.heads import HEADS, contrastive, cosine, euclidean, fold, gram, hat, pack, unpack
+from anyshot.heads import (
+    HEADS,
+    contrastive,
+    cosine,
+    euclidean,
+    fold,
+    gram,
+    hat,
+    pack,
+    reconstruct,
+    reconstruct_rows,
+    unpack,
+)
 from anyshot.recipe import Recipe
 
 every_head = pytest.mark.parametrize("name", laws.ALL_HEADS)
@@ -89,6 +101,18 @@ def test_every_parameter_gets_a_gradient(name, maps):
 
 
 @every_head
+def test_gradients_are_those_of_finite_differences(name, maps):
+    head, vectors, learned = make(name, maps[:3, :3])
+    names, values = zip(*learned.items(), strict=True)
+
+    def logits(vectors, *values):
+        return fold(head, dict(zip(names, values, strict=True)), vectors, train=False)
+
+    inputs = [value.clone().requires_grad_() for value in (vectors, *values)]
+    assert torch.autograd.gradcheck(logits, inputs, fast_mode=True)
+
+
+@every_head
 def test_blank_features_give_finite_logits_and_gradients(name, maps):
     head, _, learned = make(name, maps)
     blank = torch.zeros_like(maps).requires_grad_()
@@ -132,7 +156,7 @@ def test_heads_equal_what_they_are_named_after(name, maps):
                     torch.testing.assert_close(found[q, c], -error)
                 else:  # |rebuilt - x|^2 = tr Q - 2 <rebuilt, x> + |rebuilt|^2, and the head keeps the middle term
                     torch.testing.assert_close(found[q, c], (rebuilt * x).sum() / POSITIONS)
-                    reconstruct = hat(gram(pool[None]), ridge[None] / len(pool))[0]
+                    reconstruct = unpack(hat(gram(pool), ridge / len(pool)))
                     torch.testing.assert_close(x @ reconstruct, rebuilt)
 
 
@@ -160,6 +184,12 @@ def test_dropout_acts_in_training_only(name, maps):
     torch.testing.assert_close(*quiet, rtol=0, atol=0)
     if head.couples:
         assert not torch.allclose(fold(head, learned, vectors, train=True), fold(head, learned, vectors, train=True))
+
+
+def test_frn_is_the_same_from_features_and_from_their_gram(maps):
+    learned = {"alpha": torch.tensor(-2.0, dtype=torch.float64)}
+    pools = maps[:, :2].flatten(1, 2)
+    torch.testing.assert_close(reconstruct_rows(pools, learned), reconstruct(gram(pools), learned, False))
 
 
 def test_pack_keeps_inner_products_and_is_undone(maps):

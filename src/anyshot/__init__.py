@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BadInput": "errors",
     "decompose": "sensitivity",
+    "evaluate": "evaluation",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -10,6 +10,58 @@ from tyro.extras import SubcommandApp
 from anyshot.errors import BadInput
 
 app = SubcommandApp()
+paper = SubcommandApp()
+app.command(paper, name="paper", help="The paper's printed numbers: audit them, draw them, set them in tables.")
+
+Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
+
+
+@paper.command
+def audit(json: bool = False, markdown: bool = False, all: bool = False) -> None:
+    """Derive the paper's numbers and claims again from its grids, and say which hold.
+
+    Args:
+        json: print all checks as a JSON list of objects.
+        markdown: print the page docs/paper.md.
+        all: show also the table numbers that hold, one line each.
+    """
+    from anyshot.paper import audit
+
+    checks = audit.run()
+    if json:
+        import json as JSON
+
+        print(JSON.dumps(audit.as_objects(checks), indent=2, ensure_ascii=False))
+    elif markdown:
+        print(audit.markdown(checks), end="")
+    else:
+        audit.show(checks, everything=all)
+
+
+@paper.command
+def tables(out: Folder, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
+    """Write the paper's tables, each computed again from its grids: sensitivities, gains, and the grids themselves.
+
+    Args:
+        out: folder to write to.
+        format: how to write them.
+    """
+    from anyshot.paper import publish
+
+    publish.write_tables(out, format)
+
+
+@paper.command
+def figures(out: Folder, format: Literal["svg", "png", "pdf", "json"] = "svg") -> None:
+    """Draw the paper's figures again from its printed numbers, by the code that draws our own studies.
+
+    Args:
+        out: folder to write to.
+        format: kind of file; json is the Vega-Lite specification.
+    """
+    from anyshot.paper import publish
+
+    publish.write_figures(out, format)
 
 
 @app.command
@@ -94,10 +146,65 @@ def evaluate(
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
-    how = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
-    print(
-        run_evaluation(store, model, heads, split, out, plan, save_plan, readouts=readouts, dirichlet=dirichlet, **how)
-    )
+    drawn = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
+    read = {"readouts": readouts, "dirichlet": dirichlet}
+    print(run_evaluation(store, model, heads, split, out, plan, save_plan, **drawn, **read))
+
+
+experiment = SubcommandApp()
+app.command(experiment, name="experiment", help="The paper's side experiments, on trained models.")
+
+
+@experiment.command
+def consistency(
+    store: Annotated[Path, tyro.conf.Positional],
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    split: str = "test",
+    episodes: int = 1000,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
+
+    Args:
+        store: Store of images.
+        models: Folders of trained models (proto, cosine-proto, feat, cosine-feat).
+        split: Classes to test on.
+        episodes: Trials.
+        seed: Seed of the episodes.
+        out: CSV file to keep the table in.
+    """
+    from anyshot.experiments import run_consistency
+    from anyshot.table import show_table
+
+    print(show_table(run_consistency(store, models, split, episodes, seed), out))
+
+
+@experiment.command
+def terms(
+    store: Annotated[Path, tyro.conf.Positional],
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    split: str = "test",
+    episodes: int = 1000,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
+
+    Args:
+        store: Store of images.
+        models: Folders of trained frn models.
+        split: Classes to test on.
+        episodes: Trials.
+        seed: Seed of the episodes.
+        out: CSV file to keep the table in.
+    """
+    from anyshot.experiments import run_term_ratio
+    from anyshot.table import show_table
+
+    print(show_table(run_term_ratio(store, models, split, episodes, seed), out))
 
 
 @app.command

@@ -8,11 +8,13 @@ inner products of prototypes and queries, and `cheaper` chooses between them by 
     pairs   the inner products of all pairs of images are a table made once, and an episode only looks them up: for many
             episodes on few images. What a prototype is to a query is then a mean of table entries.
 
-Heads that refine their prototypes start from the same sums.
+Heads that refine their prototypes start from the same sums. Vectors too many to keep (Grams of a wide network) are made
+from the features of each chunk, or of each block of the table, when they are needed.
 """
 
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,16 +26,50 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.episodes import Draw, Plan
-from anyshot.heads import Head, Inner, Parameters
+from anyshot.heads import Head, Inner, Parameters, flatten, gram
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 Recall = Float[np.ndarray, "head pattern episode way"]
-Vectors = Float[Tensor, "image d"]
 Logits = Float[Tensor, "episode pattern way query"]
 
 CHUNK_FLOATS = 2_000_000  # queries and prototypes of a chunk: what a share of the last-level cache holds
-BANK_BYTES = 1 << 30  # a bank up to this size is centred as a whole; a larger one, perhaps a memory map, chunk by chunk
+BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
 TABLE_BYTES = 1 << 29  # the largest table of pairs
+BLOCK = 128  # images of a block of the table
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """Vectors that are made from features when they are needed, because all of them would not fit."""
+
+    maps: Float[Tensor, "image position channel"]
+    embed: Callable[[Tensor], Tensor]
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        return len(self.maps), self.embed(self.maps[:1]).shape[1]
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds to make one vector: those of a Gram, the only long one."""
+        return self.maps.shape[1] * self.maps.shape[2] ** 2
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        return (self.embed(piece) for piece in self.maps.split(min(size, BLOCK)))
+
+
+Vectors = Float[Tensor, "image d"] | Lazy
+
+
+def vectors_of(maps: Float[Tensor, "image position channel"], embed: Callable[[Tensor], Tensor]) -> Tensor | Lazy:
+    """The vector of every image: a view of the features where it can be, kept where it fits, else made when needed."""
+    if embed is flatten or (maps.shape[1] == 1 and embed is not gram):
+        return maps.flatten(1)
+    lazy = Lazy(maps, embed)
+    if lazy.shape[0] * lazy.shape[1] * 4 > BANK_BYTES:
+        return lazy
+    with torch.inference_mode():
+        return torch.cat(list(lazy.split(BLOCK)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +118,7 @@ def each_logits(
     prediction."""
     patterns = full_patterns(shots, plan)
     bank = _Bank(vectors, readings)
-    method = cheaper(len(vectors), vectors.shape[1], plan, len(patterns), readings)
+    method = cheaper(vectors, plan, len(patterns), readings)
     size = max(1, CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns))))
     size = min(size, 64)
     table = bank.table() if method == "pairs" else None
@@ -108,18 +144,21 @@ def each_logits(
             torch.set_num_threads(threads)
 
 
-def cheaper(images: int, d: int, plan: Plan, patterns: int, readings: Sequence[Reading]) -> str:
-    """'sums' or 'pairs', whichever costs fewer operations in all; a looked-up entry counts as 16 multiply-adds.
+def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Reading]) -> str:
+    """'sums' or 'pairs', whichever costs fewer multiply-adds in all; a looked-up entry counts as 16 of them.
 
     sums:  an episode gathers its support and queries (d each) and multiplies prototypes with queries
     pairs: a table of images^2 products (half, by symmetry), then support x query look-ups an episode
+    Vectors that are not kept are made once an episode, or once a pair of blocks of the table.
     """
+    (images, d), work = vectors.shape, vectors.work if isinstance(vectors, Lazy) else 0
     if any(reading.inner is None for reading in readings) or images * images * 4 > TABLE_BYTES:
         return "sums"
     queries = plan.way * plan.queries
     gathered = plan.way * (plan.shot + plan.queries) * 8  # a number read from far costs as much as 8 multiply-adds
-    sums = plan.episodes * d * (gathered + patterns * plan.way * queries)
-    pairs = images * images * d + plan.episodes * 16 * plan.way * plan.shot * (queries + plan.shot)
+    made = plan.way * (plan.shot + plan.queries) * work
+    sums = plan.episodes * (made + d * (gathered + patterns * plan.way * queries))
+    pairs = images * images * (d + work / BLOCK) / 2 + plan.episodes * 16 * plan.way * plan.shot * (queries + plan.shot)
     return "pairs" if pairs < sums else "sums"
 
 
@@ -146,12 +185,14 @@ class _Bank:
 
     def __init__(self, vectors: Vectors, readings: Sequence[Reading]) -> None:
         self.vectors = vectors
+        self.d = vectors.shape[1]
         self.centre: Tensor | None = None
         self.late: Tensor | None = None  # what chunks still have to subtract
         if any(reading.inner is not None and reading.inner.centred for reading in readings):
-            pieces = (piece.sum(0, dtype=torch.float64) for piece in vectors.split(4096))
-            self.centre = torch.stack(list(pieces)).sum(0).div(len(vectors)).to(vectors)
-            if vectors.nbytes <= BANK_BYTES:
+            total = sum(piece.sum(0, dtype=torch.float64) for piece in vectors.split(4096))
+            assert isinstance(total, Tensor)
+            self.centre = (total / vectors.shape[0]).to(next(iter(vectors.split(1))).dtype)
+            if isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES:
                 self.vectors = vectors - self.centre
             else:
                 self.late = self.centre
@@ -169,13 +210,28 @@ class _Bank:
         return self._each(lambda piece: piece @ centre)
 
     def table(self) -> Float[Tensor, "image image"]:
-        """Inner products of all pairs."""
-        vectors = self.vectors if self.late is None else self.vectors - self.late
-        return vectors @ vectors.mT
+        """Inner products of all pairs; of vectors that are not kept, block by block."""
+        if isinstance(self.vectors, Tensor) and self.late is None:
+            return self.vectors @ self.vectors.mT
+        images = self.vectors.shape[0]
+        table = torch.empty(images, images)
+        for row, left in enumerate(self._pieces(BLOCK)):
+            for column, right in enumerate(itertools.islice(self._pieces(BLOCK), row + 1)):
+                block = left @ right.mT
+                table[row * BLOCK :, column * BLOCK :][: len(left), : len(right)] = block
+                table[column * BLOCK :, row * BLOCK :][: len(right), : len(left)] = block.mT
+        return table
+
+    def local(self, images: Int[Tensor, " image"]) -> Tensor:
+        """The vectors of some images, of vectors that are not kept."""
+        assert isinstance(self.vectors, Lazy)
+        return torch.cat([self.vectors.embed(piece) for piece in self.vectors.maps[images].split(BLOCK)])
+
+    def _pieces(self, size: int) -> Iterator[Tensor]:
+        return (piece if self.late is None else piece - self.late for piece in self.vectors.split(size))
 
     def _each(self, of: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
-        pieces = self.vectors.split(4096)
-        return torch.cat([of(piece if self.late is None else piece - self.late) for piece in pieces])
+        return torch.cat([of(piece) for piece in self._pieces(4096)])
 
 
 Room = dict[str, Tensor]
@@ -193,21 +249,52 @@ class _Chunk:
 
     def __init__(self, bank: _Bank, table: Tensor | None, draw: Draw, patterns: np.ndarray, room: Room) -> None:
         self.bank, self.table, self.room = bank, table, room
-        device = bank.vectors.device
+        device = bank.vectors.maps.device if isinstance(bank.vectors, Lazy) else bank.vectors.device
         self.shots = torch.from_numpy(np.ascontiguousarray(patterns.swapaxes(0, 1))).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
         self.support_images = torch.from_numpy(draw.support).to(device)
         self.query_images = torch.from_numpy(draw.query).flatten(1).to(device)
 
+    @cached_property
+    def _rows(self) -> tuple[Tensor, Int[Tensor, "episode way shot"], Int[Tensor, "episode query"]]:
+        """Vectors, and where those of the support and the queries lie among them."""
+        if isinstance(self.bank.vectors, Tensor):
+            return self.bank.vectors, self.support_images, self.query_images
+        both = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
+        images, place = both.unique(return_inverse=True)
+        support, query = place.split([self.support_images.numel(), self.query_images.numel()])
+        return self.bank.local(images), support.view_as(self.support_images), query.view_as(self.query_images)
+
     def logits(self, reading: Reading) -> Logits:
         if inner := reading.inner:
-            return inner.of(*self._about_zero() if not inner.centred else self._products, self.bank.vectors.shape[1])
+            return inner.of(*self._about_zero() if not inner.centred else self._products, self.bank.d)
         means, query = self._sums / self.shots[..., None], self._query
         if self.bank.centre is not None:
             means, query = means + self.bank.centre, query + self.bank.centre
-        if reading.head.refine is not None:
-            means = reading.head.refine(means, reading.parameters, False)
-        return reading.head.score(query[:, None], means).mT
+        means = self._refined(reading, means)
+        score = reading.head.score
+        if not isinstance(score, Inner):
+            return score(query[:, None], means).mT
+        # All patterns as rows of one product: a product a pattern would read the queries as many times.
+        return score(query, means.flatten(1, 2)).mT.unflatten(1, means.shape[1:3])
+
+    def _refined(self, reading: Reading, means: Tensor) -> Float[Tensor, "episode pattern way d"]:
+        head, vectors = reading.head, self.bank.vectors
+        if head.refine is None:
+            return means
+        if head.refine_rows is None or not isinstance(vectors, Lazy) or not self._one_shot_a_pattern:
+            return head.refine(means, reading.parameters, False)
+        _, positions, channel = vectors.maps.shape
+        refined = []
+        for number, shot in enumerate(self.steps):
+            n = positions * shot
+            # Cholesky, triangular solve and product with n features, or Cholesky and inverse with all channels
+            if n**3 / 3 + n**2 * channel + n * channel**2 < channel**3:
+                rows = vectors.maps[self.support_images[..., :shot]].flatten(2, 3)
+                refined.append(head.refine_rows(rows, reading.parameters))
+            else:
+                refined.append(head.refine(means[:, number], reading.parameters, False))
+        return torch.stack(refined, 1)
 
     @cached_property
     def _products(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,23 +331,23 @@ class _Chunk:
 
     @cached_property
     def _query(self) -> Float[Tensor, "episode query d"]:
-        episodes, queries = self.query_images.shape
-        d = self.bank.vectors.shape[1]
-        query = _space(self.room, "query", self.bank.vectors, episodes * queries, d)
-        torch.index_select(self.bank.vectors, 0, self.query_images.flatten(), out=query)
+        vectors, _, places = self._rows
+        episodes, queries = places.shape
+        query = _space(self.room, "query", vectors, episodes * queries, self.bank.d)
+        torch.index_select(vectors, 0, places.flatten(), out=query)
         if self.bank.late is not None:
             query -= self.bank.late
-        return query.view(episodes, queries, d)
+        return query.view(episodes, queries, self.bank.d)
 
     @cached_property
     def _sums(self) -> Float[Tensor, "episode pattern way d"]:
         """The sum of each class's first vectors, gathered and added without a tensor of the support."""
-        episodes, way, _ = self.support_images.shape
-        vectors = self.bank.vectors
+        vectors, places, _ = self._rows
+        episodes, way, _ = places.shape
         sums = _space(self.room, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
         before = 0
         for number, step in enumerate(self.steps):
-            bag = self.support_images[..., before:step].reshape(episodes * way, -1)
+            bag = places[..., before:step].reshape(episodes * way, -1)
             added = F.embedding_bag(bag, vectors, mode="sum").unflatten(0, (episodes, way))
             if self.bank.late is not None:
                 added -= (step - before) * self.bank.late
@@ -271,12 +358,16 @@ class _Chunk:
             before = step
         return self._at_shots(sums)
 
+    @cached_property
+    def _one_shot_a_pattern(self) -> bool:
+        distinct = self.shots.new_tensor(self.steps)
+        return self.shots.shape[1] == len(distinct) and bool((self.shots == distinct[:, None]).all())
+
     def _at_shots(self, steps: Float[Tensor, "episode step way *more"]) -> Float[Tensor, "episode pattern way *more"]:
         """Values at every distinct shot, laid out by pattern: nothing to do where each pattern is one shot for all."""
-        distinct = self.shots.new_tensor(self.steps)
-        if self.shots.shape[1] == len(distinct) and (self.shots == distinct[:, None]).all():
+        if self._one_shot_a_pattern:
             return steps
-        place = torch.searchsorted(distinct, self.shots)
+        place = torch.searchsorted(self.shots.new_tensor(self.steps), self.shots)
         for _ in steps.shape[3:]:
             place = place[..., None]
         return steps.gather(1, place.expand(*place.shape[:3], *steps.shape[3:]))

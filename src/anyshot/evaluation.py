@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from anyshot.data.store import Part, Store, open_store
-from anyshot.engine import Reading, Shots, full_patterns
+from anyshot.engine import Lazy, Reading, Shots, full_patterns, vectors_of
 from anyshot.episodes import Plan
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
@@ -38,7 +38,6 @@ from anyshot.table import Row, write_table
 SHOTS = (1, 2, 4, 8, 16, 32)
 UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")
 Maps = Float[Tensor, "image position channel"]
-Unequal = Literal["uniform", "step", "long-tailed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,7 @@ class Evaluation:
 
     plan: Plan
     shots: Shots
-    names: Sequence[str]
+    names: Sequence[int | str]
     """What each pattern of shots is called in the rows: the shot, or its kind."""
     recall: Mapping[tuple[str, str], Float[np.ndarray, "pattern episode way"]]
     """By head and readout."""
@@ -139,7 +138,7 @@ def evaluate(
     features: ArrayLike | Tensor,
     labels: ArrayLike,
     heads: Sequence[str] = ("proto", "cosine-proto"),
-    shots: Sequence[int] | Unequal = SHOTS,
+    shots: Sequence[int] | str = SHOTS,
     way: int | Literal["all"] = 5,
     queries: int = 16,
     episodes: int = 10_000,
@@ -163,6 +162,8 @@ def evaluate(
         raise BadInput(f"the Dirichlet concentration must be above 0, not {dirichlet}.")
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
+    if isinstance(shots, str):
+        choose("kind of unequal shots", shots, UNEQUAL)
     if plan is None:
         largest = 32 if isinstance(shots, str) else max(shots, default=1)
         plan = Plan(codes, len(names) if way == "all" else way, largest, queries, episodes, seed, names)
@@ -190,7 +191,7 @@ def _recall_all(
         asked.setdefault(embed or head.embed, []).extend((name, readout) for readout in fitting)
     recall: dict[tuple[str, str], np.ndarray] = {}
     for how, keys in asked.items():
-        vectors = embed_all(maps, choose("embed", how, EMBEDS))
+        vectors = vectors_of(maps, choose("embed", how, EMBEDS))
         learned = {name: parameters.get(name) or _untrained(name, vectors.shape[1]) for name, _ in keys}
         readings = [(Reading(HEADS[name], learned[name]), readout) for name, readout in keys]
 
@@ -232,27 +233,33 @@ def evaluate_store(
     return replace(found, about={**about, **found.about})
 
 
-def shot_patterns(shots: Sequence[int] | Unequal, plan: Plan) -> tuple[Shots, list[Any]]:
-    """Patterns of shots and what rows call them.
+def shot_patterns(shots: Sequence[int] | str, plan: Plan) -> tuple[Shots, list[int | str]]:
+    """Patterns of shots and what rows call them: a list of shots, or a kind of UNEQUAL ones."""
+    if isinstance(shots, str):
+        pattern = choose("kind of unequal shots", shots, UNEQUAL)(plan)
+        return np.broadcast_to(pattern, (1, plan.episodes, plan.way)), [shots]
+    if not shots or min(shots) < 1 or max(shots) > plan.shot:
+        raise BadInput(f"test shots must lie between 1 and {plan.shot}, not {list(shots)}.")
+    distinct = sorted(set(shots))
+    return distinct, list(distinct)
 
-    uniform       each class of each episode has its own shot, drawn evenly from 1 to the largest
-    step          half of the classes (rounded down) have 1 shot, the others the largest
-    long-tailed   shots fall by a constant factor from the largest to 1
-    """
-    if not isinstance(shots, str):
-        if not shots or min(shots) < 1 or max(shots) > plan.shot:
-            raise BadInput(f"test shots must lie between 1 and {plan.shot}, not {list(shots)}.")
-        distinct = sorted(set(shots))
-        return distinct, list(distinct)
-    most, way = plan.shot, plan.way
-    kinds: dict[str, Callable[[], np.ndarray]] = {
-        "uniform": lambda: np.random.default_rng([plan.seed, 7]).integers(1, most + 1, size=(plan.episodes, way)),
-        "step": lambda: np.broadcast_to(np.where(np.arange(way) < way // 2, 1, most), (plan.episodes, way)),
-        "long-tailed": lambda: np.broadcast_to(
-            np.geomspace(most, 1, way).round().astype(np.int64), (plan.episodes, way)
-        ),
-    }
-    return choose("kind of unequal shots", shots, kinds)()[None], [shots]
+
+def _uniform(plan: Plan) -> np.ndarray:
+    """Each class of each episode has its own shot, drawn evenly from 1 to the largest."""
+    return np.random.default_rng([plan.seed, 7]).integers(1, plan.shot + 1, size=(plan.episodes, plan.way))
+
+
+def _step(plan: Plan) -> np.ndarray:
+    """Half of the classes (rounded down) have 1 shot, the others the largest."""
+    return np.where(np.arange(plan.way) < plan.way // 2, 1, plan.shot)
+
+
+def _long_tailed(plan: Plan) -> np.ndarray:
+    """Shots fall by a constant factor from the largest to 1."""
+    return np.geomspace(plan.shot, 1, plan.way).round().astype(np.int64)
+
+
+UNEQUAL: dict[str, Callable[[Plan], np.ndarray]] = {"uniform": _uniform, "step": _step, "long-tailed": _long_tailed}
 
 
 def check_features(features: ArrayLike | Tensor) -> Maps:
@@ -310,19 +317,7 @@ def _base_vectors(base: tuple[ArrayLike | Tensor, ArrayLike] | None, how: str) -
     if base is None:
         raise BadInput("a projection is fitted on the training classes: give their features and labels as the base.")
     maps = check_features(base[0])
-    return embed_all(maps, EMBEDS[how]), torch.from_numpy(check_labels(base[1], len(maps))[1])
-
-
-def embed_all(maps: Maps, embed: Callable[[Tensor], Tensor]) -> Float[Tensor, "image d"]:
-    """The vector of every image; a view of the maps where it can be one."""
-    if embed is EMBEDS["flatten"] or (maps.shape[1] == 1 and embed is not EMBEDS["gram"]):
-        return maps.flatten(1)
-    with torch.inference_mode():
-        first = embed(maps[:1])
-        out = torch.empty(len(maps), first.shape[1])
-        for start in range(0, len(maps), 256):
-            out[start : start + 256] = embed(maps[start : start + 256])
-    return out
+    return torch.cat(list(Lazy(maps, EMBEDS[how]).split(256))), torch.from_numpy(check_labels(base[1], len(maps))[1])
 
 
 def run_evaluation(

@@ -14,9 +14,9 @@ from anyshot.errors import BadInput
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write a file or folder to; on success it is renamed, on failure removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield aside
         os.replace(aside, path)
     except OSError as error:
@@ -24,8 +24,8 @@ def whole(path: Path) -> Iterator[Path]:
     finally:
         if aside.is_dir():
             shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.unlink(missing_ok=True)
+        elif aside.exists():
+            aside.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

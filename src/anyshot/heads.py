@@ -56,6 +56,7 @@ def pack(matrix: Float[Tensor, "*batch channel channel"]) -> Vectors:
 
 
 def unpack(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
+    """The matrix of a packed one."""
     return _Unpack.apply(vectors)
 
 
@@ -65,7 +66,7 @@ class _Pack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> Tensor:
         triangle = _triangle(matrix.shape[-1], matrix.device)
-        return matrix.flatten(-2).index_select(-1, triangle.take).mul_(triangle.weight.to(matrix.dtype))
+        return _gather(matrix.flatten(-2), triangle.take).mul_(triangle.weight.to(matrix.dtype))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -75,14 +76,24 @@ class _Pack(torch.autograd.Function):
 class _Unpack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
-        channel = (isqrt(8 * vectors.shape[-1] + 1) - 1) // 2
+        channel = _channel(vectors.shape[-1])
         triangle = _triangle(channel, vectors.device)
         scaled = vectors / triangle.weight.to(vectors.dtype)
-        return scaled.index_select(-1, triangle.put).unflatten(-1, (channel, channel))
+        return _gather(scaled, triangle.put).unflatten(-1, (channel, channel))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return pack((gradient + gradient.mT) / 2)
+
+
+def _gather(x: Float[Tensor, "*batch d"], places: Tensor) -> Float[Tensor, "*batch taken"]:
+    """x[..., places], by the one form of it that is fast on a CPU."""
+    return x.reshape(-1, x.shape[-1]).index_select(1, places).view(*x.shape[:-1], len(places))
+
+
+def _channel(d: int) -> int:
+    """The side of a matrix with d entries in its triangle."""
+    return (isqrt(8 * d + 1) - 1) // 2
 
 
 class _Triangle(NamedTuple):
@@ -173,32 +184,48 @@ def attention_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
     return start
 
 
-def hat(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch channel channel"]:
-    """(S + r I)^-1 S = I - r (S + r I)^-1, by Cholesky: what reconstructs a query from the support's features."""
-    support = unpack(grams)
-    eye = torch.eye(support.shape[-1], dtype=support.dtype, device=support.device)
-    r = ridge[..., None, None]
-    return eye - r * _Inverse.apply(support + r * eye)
+def hat(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Vectors:
+    """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed."""
+    inverse = _RidgeInverse.apply(grams, ridge)
+    return _eye_like(inverse) - ridge[..., None] * inverse
 
 
-class _Inverse(torch.autograd.Function):
-    """The inverse of a symmetric positive matrix; its gradient is two products, not a way back through Cholesky."""
+class _RidgeInverse(torch.autograd.Function):
+    """(S + r I)^-1 by Cholesky, from and to packed matrices; the gradient is two products, not a way back through it."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+    def forward(ctx: Any, grams: Tensor, ridge: Tensor) -> Tensor:
+        matrix = unpack(grams)
+        matrix.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
         ctx.save_for_backward(inverse)
-        return inverse
+        return pack(inverse)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         (inverse,) = ctx.saved_tensors
-        return -inverse @ gradient @ inverse
+        change = -inverse @ unpack(gradient) @ inverse
+        return pack(change), change.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def _eye_like(packed: Vectors) -> Float[Tensor, " d"]:
+    return pack(torch.eye(_channel(packed.shape[-1]), dtype=packed.dtype, device=packed.device))
 
 
 def reconstruct(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
     """FRN (Eq. 5): ridge = lambda |S|_F, so the reconstruction ignores shot, scale and width."""
-    return pack(hat(prototypes, parameters["alpha"].exp() * _norm(prototypes)))
+    return hat(prototypes, parameters["alpha"].exp() * _norm(prototypes))
+
+
+def reconstruct_rows(rows: Float[Tensor, "*batch row channel"], parameters: Parameters) -> Vectors:
+    """`reconstruct` from the features of the support instead of their mean Gram: S^T (S S^T + r I)^-1 S. Its systems
+    are as large as there are features, so it is cheaper where these are few and channels many."""
+    s = rows / sqrt(rows.shape[-2])
+    small = s @ s.mT
+    ridge = parameters["alpha"].exp() * small.flatten(-2).norm(dim=-1).clamp_min(1e-12)
+    small.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
+    half = torch.linalg.solve_triangular(torch.linalg.cholesky(small), s, upper=False)
+    return pack(half.mT @ half)
 
 
 def reconstruct_old(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
@@ -206,11 +233,10 @@ def reconstruct_old(prototypes: Prototypes, parameters: Parameters, train: bool)
 
     Its ridge is lambda n / d for n support features; for a mean of Grams per feature n cancels and lambda / d remains.
     (The original adds 1e-6 once a pool, we once a feature: the law then holds to the last digit.)"""
-    channel = unpack(prototypes).shape[-1]
+    eye = _eye_like(prototypes)
+    channel = _channel(len(eye))
     ridge = (parameters["alpha"].exp() / channel + 1e-6).expand(prototypes.shape[:-1])
-    error = torch.eye(channel, dtype=prototypes.dtype, device=prototypes.device) - (
-        parameters["beta"].exp() * hat(prototypes, ridge)
-    )
+    error = unpack(eye - parameters["beta"].exp() * hat(prototypes, ridge))
     return pack(-error @ error)
 
 
@@ -268,7 +294,8 @@ def _no_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
 class Head:
     """Three slots. `embed` is the default of a recipe's own field. `couples`: refining one prototype looks at the other
     classes of the episode; such a head may say with `refine_folds(prototypes, prototypes without the query, ...)` how
-    to do it for all folds at once. `parameters(d, recipe)` gives the starting values of what `refine` learns; every
+    to do it for all folds at once. `refine_rows` refines from the features of the support where that is cheaper than
+    from their mean Gram. `parameters(d, recipe)` gives the starting values of what `refine` learns; every
     head also learns a temperature, `scale`."""
 
     embed: str
@@ -277,6 +304,7 @@ class Head:
     parameters: Callable[[int, Recipe], dict[str, Tensor]] = _no_parameters
     couples: bool = False
     refine_folds: Callable[[Tensor, Tensor, Parameters, bool], Tensor] | None = None
+    refine_rows: Callable[[Tensor, Parameters], Tensor] | None = None
 
 
 def _ridge_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
@@ -292,7 +320,7 @@ HEADS: dict[str, Head] = {
     "cosine-proto": Head("flatten", cosine),
     "feat": Head("max", euclidean, attention, attention_parameters, True, attention_folds),
     "cosine-feat": Head("max", cosine, attention, attention_parameters, True, attention_folds),
-    "frn": Head("gram", dot, reconstruct, _ridge_parameters),
+    "frn": Head("gram", dot, reconstruct, _ridge_parameters, refine_rows=reconstruct_rows),
     "frn-old": Head("gram", dot, reconstruct_old, _old_ridge_parameters),
     "cosine-frn": Head("gram", cosine),
 }

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.engine import Reading, Shots, recalls
+from anyshot.engine import Reading, Shots, Vectors, recalls
 from anyshot.episodes import Plan
 from anyshot.errors import BadInput, unknown
 from anyshot.heads import Head, cosine, euclidean
@@ -40,7 +41,7 @@ def check_readout(name: str, head_name: str, head: Head) -> None:
 
 def read_out(
     asked: Sequence[tuple[Reading, str]],
-    vectors: Float[Tensor, "image d"],
+    vectors: Vectors,
     base: Base,
     plan: Plan,
     shots: Shots,
@@ -66,13 +67,14 @@ def scaled(progress: Callable[[float], None], by: float) -> Callable[[float], No
     return lambda amount: progress(amount * by)
 
 
-def _projected(vectors: Float[Tensor, "image d"], name: str, base: Base) -> Float[Tensor, "image kept"]:
+def _projected(vectors: Vectors, name: str, base: Base) -> Float[Tensor, "image kept"]:
     match = _projection(name)
     assert match is not None
     fit, kept = PROJECTIONS[match[1]], int(match[2])
     if kept >= vectors.shape[1]:
         raise BadInput(f"{name} keeps {kept} dimensions, and the vectors have only {vectors.shape[1]}: keep fewer.")
-    return vectors @ fit(*base(), kept)
+    basis = fit(*base(), kept)
+    return torch.cat([piece @ basis for piece in vectors.split(4096)])
 
 
 def _projection(name: str) -> re.Match[str] | None:

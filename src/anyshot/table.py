@@ -30,6 +30,15 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def show_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) -> str:
+    """Rows in columns for a terminal, kept as CSV too where a path is given."""
+    if path is not None:
+        write_table(path, rows)
+    cells = [list(rows[0]), *([f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
 def read_table(path: Path) -> list[Row]:
     """Read rows back with their types: shots and counts are int, words str, everything else float where it is one."""
     try:

@@ -11,7 +11,7 @@ distribution that torchvision documents for its namesake, drawn per image from t
 What differs from torchvision on PIL images is that nothing is rounded to whole grey levels on the way.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import permutations
 from typing import NamedTuple
@@ -69,19 +69,16 @@ def augment(images: Images, names: Collection[str], generator: torch.Generator, 
     flips = _draw_flips(len(images), "flip" in names, generator).to(images.device)
     factors, orders = (draw.to(images.device) for draw in _draw_jitter(len(images), generator))
     out = torch.empty(len(images), images.shape[3], size, size, device=images.device)
-    # Images that share an order of the jitter go together, a cacheful at a time: no step is approximated.
-    for number, order in enumerate(permutations((_brightness, _contrast, _saturation))):
-        for group in (orders == number).nonzero().squeeze(1).split(max(1, CACHE // (4 * images.shape[3] * size**2))):
-            flipped = flips[group].nonzero().squeeze(1)
-            if "resized-crop" in names:
-                pixels = _resize(images.index_select(0, group), rows.of(group), columns.of(group)).mul_(1 / 255)
-            else:
-                pixels = _to_pixels(_cut(images, group, boxes[group], size))
-            pixels.index_copy_(0, flipped, pixels.index_select(0, flipped).flip(3))
-            if "jitter" in names:
-                for adjust, factor in zip(order, factors[group].unbind(1), strict=True):
-                    adjust(pixels, factor.view(-1, 1, 1, 1))
-            out.index_copy_(0, group, _normalise(pixels))
+    for order, group, upright in _groups(orders, flips, max(1, CACHE // (4 * images.shape[3] * size**2))):
+        if "resized-crop" in names:
+            pixels = _resize(images.index_select(0, group), rows.of(group), columns.of(group)).mul_(1 / 255)
+        else:
+            pixels = _to_pixels(_cut(images, group, boxes[group], size))
+        pixels[upright:] = pixels[upright:].flip(3)
+        if "jitter" in names:
+            for adjust, factor in zip(ORDERS[order], factors[group].unbind(1), strict=True):
+                adjust(pixels, factor.view(-1, 1, 1, 1))
+        out.index_copy_(0, group, _normalise(pixels))
     return out
 
 
@@ -91,6 +88,22 @@ def prepare(images: Images, size: int) -> Pixels:
     images = _evaluation_resize(images, size)
     top, left = (round((side - size) / 2) for side in images.shape[1:3])
     return _normalise(_to_pixels(images[:, top : top + size, left : left + size]))
+
+
+def _groups(
+    orders: Int[Tensor, " image"], flips: Bool[Tensor, " image"], most: int
+) -> Iterator[tuple[int, Int[Tensor, " group"], int]]:
+    """An order of the jitter, images that share it (so many at most, the flipped ones last), how many are not flipped.
+
+    Images that share an order go through it together: no step is approximated, and what is at work fits a cache.
+    """
+    keys = 2 * orders + flips
+    images = keys.argsort()
+    ends = [0, *torch.bincount(keys, minlength=2 * len(ORDERS)).cumsum(0).tolist()]
+    for order in range(len(ORDERS)):
+        begin, flipped, end = ends[2 * order : 2 * order + 3]
+        for start in range(begin, end, most):
+            yield order, images[start : min(start + most, end)], max(flipped - start, 0)
 
 
 def _check_channels(images: Images) -> None:
@@ -221,7 +234,7 @@ def _draw_flips(many: int, wanted: bool, generator: torch.Generator) -> Bool[Ten
 def _draw_jitter(many: int, generator: torch.Generator) -> tuple[Float[Tensor, "image 3"], Int[Tensor, " image"]]:
     """The three factors of each image in the order they are applied, and the number of that order."""
     uniform = torch.rand(many, 3, generator=generator, device=generator.device)
-    orders = torch.randint(6, (many,), generator=generator, device=generator.device)
+    orders = torch.randint(len(ORDERS), (many,), generator=generator, device=generator.device)
     return 1 + JITTER * (2 * uniform - 1), orders
 
 
@@ -242,3 +255,6 @@ def _saturation(pixels: Pixels, factor: Tensor) -> None:
         red, green, blue = pixels.unbind(1)
         grey = (red * GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
         pixels.lerp_(grey[:, None], 1 - factor).clamp_(0, 1)
+
+
+ORDERS = tuple(permutations((_brightness, _contrast, _saturation)))

@@ -1,5 +1,6 @@
 """Contact sheets: a look at what a split holds, a row a class."""
 
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,16 @@ def draw_sheet(part: Part, title: str, path: Path) -> None:
     """Classes and images at even steps through the split, at most ROWS by COLUMNS."""
     font = ImageFont.load_default(11)
     classes = _steps(len(part.class_names), ROWS)
-    starts = np.concatenate([[0], np.cumsum(part.counts)])
+    counts = part.counts.tolist()
+    starts = [0, *accumulate(counts)]
     sheet = Image.new("RGB", (NAMES + COLUMNS * (TILE + GAP), 24 + len(classes) * (TILE + GAP)), "white")
     draw = ImageDraw.Draw(sheet)
     draw.text((6, 5), f"{title}: {len(part.class_names)} classes, {len(part.items)} images", "black", font)
     for row, class_ in enumerate(classes):
         top = 24 + row * (TILE + GAP)
-        name = f"{_fitting(part.class_names[class_], font, draw)}\n{part.counts[class_]} images"
+        name = f"{_fitting(part.class_names[class_], font, draw)}\n{counts[class_]} images"
         draw.multiline_text((6, top + 20), name, "black", font)
-        for column, index in enumerate(_steps(part.counts[class_], COLUMNS)):
+        for column, index in enumerate(_steps(counts[class_], COLUMNS)):
             tile = _tile(np.asarray(part.items[starts[class_] + index]))
             sheet.paste(tile, (NAMES + column * (TILE + GAP), top))
     with whole(path) as aside:

@@ -1,0 +1,195 @@
+"""The evaluation engine beside easyfsl and plain per-episode loops: same features, same machine, same run.
+
+    pip install --no-deps easyfsl tqdm
+    python benchmarks/evaluation.py            about 6 minutes on two cores; --quick for one
+    python benchmarks/evaluation.py --resnet   ResNet-12 features too
+
+Conv-4 features of 20 classes x 600 images, 5-way, 16 queries, test shots 1..32. Contenders take turns and the median of
+the repeats counts; every figure is milliseconds of wall time a six-shot trial unless it says otherwise.
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from anyshot.launch import keep_memory
+from peers import easyfsl_row, loop_row
+
+from anyshot.backbones import Conv4
+from anyshot.engine import Reading, recalls
+from anyshot.episodes import Plan
+from anyshot.heads import EMBEDS, HEADS
+from anyshot.model import Model
+from anyshot.recipe import Recipe
+
+SHOTS = (1, 2, 4, 8, 16, 32)
+LABELS = np.repeat(np.arange(20), 600)
+RECIPE = Recipe(data="benchmark", head="frn", train_shot=4, way=5)
+
+
+def maps(positions: int, channels: int) -> torch.Tensor:
+    """Non-negative features with a class in them, as a ReLU network's."""
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.rand(20, positions, channels, generator=generator).repeat_interleave(600, 0)
+    noise = torch.randn(len(LABELS), positions, channels, generator=generator)
+    return (kinds + 1.5 * noise).relu_()
+
+
+def ours(features: torch.Tensor, names: list[str], episodes: int, shots: tuple[int, ...] = SHOTS) -> np.ndarray:
+    """From cached features to recalls: embedding into vectors, drawing episodes, everything."""
+    vectors = EMBEDS[HEADS[names[0]].embed](features)
+    readings = [Reading(HEADS[name], HEADS[name].parameters(vectors.shape[1], RECIPE)) for name in names]
+    return recalls(vectors, readings, Plan(LABELS, shot=max(shots), episodes=episodes), shots)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def versus(name: str, peer: Callable[[], object], trials: int, us: Callable[[], object], episodes: int, repeats: int):
+    """Take turns; print the medians and their ratio."""
+    times = [(seconds(peer) / trials, seconds(us) / episodes) for _ in range(repeats)]
+    theirs, mine = (1000 * statistics.median(column) for column in zip(*times, strict=True))
+    print(f"{name:52} {theirs:9.2f} {mine:9.3f} {theirs / mine:8.0f}x", flush=True)
+
+
+def cached(scale: int, repeats: int) -> None:
+    features = maps(25, 64)
+    print(f"{'on cached features, ms a six-shot trial':52} {'peer':>9} {'anyshot':>9} {'ratio':>9}")
+    methods = ["PrototypicalNetworks", "SimpleShot"]
+    plan = Plan(LABELS, episodes=8 * scale)
+    draw = plan.draw(0, 4 * scale)
+    easyfsl_row(features.flatten(1), LABELS, methods, (1,), 1)  # its imports
+    versus(
+        "proto and cosine-proto, 1600-d, against easyfsl",
+        lambda: easyfsl_row(features.flatten(1), LABELS, methods, SHOTS, 4 * scale),
+        4 * scale,
+        lambda: ours(features, ["proto", "cosine-proto"], 2000 * scale),
+        2000 * scale,
+        repeats,
+    )
+    for name, cosine, episodes in (("cosine-frn", True, 2000 * scale), ("frn", False, 500 * scale)):
+        versus(
+            f"{name}, 25 x 64, against a loop over episodes",
+            lambda cosine=cosine: loop_row(features, draw, SHOTS, cosine),
+            4 * scale,
+            lambda name=name, episodes=episodes: ours(features, [name], episodes),
+            episodes,
+            repeats,
+        )
+
+
+def everything() -> None:
+    features = maps(25, 64)
+    banks = (["proto", "cosine-proto"], ["feat", "cosine-feat"], ["frn", "cosine-frn"])
+    spent = seconds(lambda: [ours(features, names, 10_000) for names in banks])
+    print(f"all six heads x six shots x 10,000 episodes: {spent:.1f} s")
+
+
+def nesting(scale: int, repeats: int) -> None:
+    features = maps(25, 64)
+    pair = ["proto", "cosine-proto"]
+    times = [
+        (
+            seconds(lambda: ours(features, pair, 2000 * scale)),
+            seconds(lambda: ours(features, pair, 2000 * scale, (32,))),
+        )
+        for _ in range(repeats)
+    ]
+    six, one = (statistics.median(column) for column in zip(*times, strict=True))
+    print(f"six test shots cost {six / one:.2f} times the 32-shot row alone")
+
+
+def growth(scale: int) -> None:
+    features = maps(25, 64)
+    ours(features, ["proto", "cosine-proto"], 1000)
+    for episodes in (1000, 10_000, 100_000 if scale > 1 else 30_000):
+        spent = seconds(lambda episodes=episodes: ours(features, ["proto", "cosine-proto"], episodes))
+        print(f"{episodes:7} episodes of proto and cosine-proto: {spent:6.2f} s, {1e6 * spent / episodes:.0f} us each")
+
+
+def memory() -> None:
+    """Peak memory above the features, in a process of its own."""
+    code = "import evaluation as e; e.keep_memory(); f = e.maps(25, 64); a = e.peak()\n"
+    code += "for n in (['proto', 'cosine-proto'], ['frn'], ['cosine-frn']): e.ours(f, n, 500)\n"
+    code += "print(f'peak memory above the features: {e.peak() - a:.2f} GB')"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=os.path.dirname(os.path.abspath(__file__)))
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def from_images() -> None:
+    """The full row of 10,000 episodes with the embedding; easyfsl's evaluate() embeds anew in every trial."""
+    images = torch.randn(1200, 3, 84, 84, generator=torch.Generator().manual_seed(0))
+    labels = np.repeat(np.arange(20), 60)
+    backbone = Conv4().eval()
+    model = Model(Recipe(data="benchmark", head="proto", train_shot=4, way=5), 3, HEADS["proto"]).eval()
+    pixels = torch.randint(0, 256, (1200, 84, 84, 3), dtype=torch.uint8).numpy()
+    easyfsl_row(images, labels, ["PrototypicalNetworks"], (1,), 1, _Flat(backbone))
+    theirs = seconds(lambda: easyfsl_row(images, labels, ["PrototypicalNetworks"], SHOTS, 1, _Flat(backbone)))
+    embedding = 10 * seconds(lambda: model.features(pixels))
+    features = maps(25, 64)
+    row = seconds(lambda: ours(features, ["proto"], 10_000))
+    print(
+        f"from 84x84 images, proto, six shots x 10,000 episodes: {embedding + row:.0f} s ({embedding:.0f} s of it to "
+        f"embed 12,000 images, extrapolated from 1,200) against {10_000 * theirs:.0f} s for easyfsl (extrapolated from "
+        f"one trial a shot): {10_000 * theirs / (embedding + row):.0f}x"
+    )
+
+
+class _Flat(torch.nn.Module):
+    def __init__(self, backbone: torch.nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.backbone(images).flatten(1)
+
+
+def resnet() -> None:
+    features = maps(25, 640)[:: 600 // 50].contiguous()
+    labels = LABELS[:: 600 // 50]
+    for names, how, episodes in (
+        (["proto", "cosine-proto"], "mean", 5000),
+        (["cosine-frn"], "gram", 500),
+        (["frn"], "gram", 8),
+    ):
+        plan = Plan(labels, shot=32, episodes=episodes)
+
+        def run(names=names, how=how, plan=plan) -> None:
+            vectors = EMBEDS[how](features)
+            readings = [Reading(HEADS[name], HEADS[name].parameters(vectors.shape[1], RECIPE)) for name in names]
+            recalls(vectors, readings, plan, SHOTS)
+
+        spent = seconds(run)
+        what = " and ".join(names)
+        print(f"ResNet-12 features, 20 x 50 images, {what}: {1000 * spent / episodes:.2f} ms a six-shot trial")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--resnet", action="store_true")
+    options = parser.parse_args()
+    keep_memory()
+    size, turns = (1, 3) if options.quick else (4, 5)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    cached(size, turns)
+    nesting(size, turns)
+    everything()
+    growth(size)
+    memory()
+    from_images()
+    if options.resnet:
+        resnet()

@@ -1,0 +1,95 @@
+"""What the engine is compared with: easyfsl, and plain loops as papers' code has them, one episode at a time.
+
+easyfsl comes by `pip install --no-deps easyfsl tqdm` (with its dependencies it would bring a torchvision that does not
+load beside a CPU build of torch). What it imports but evaluation does not use is given a stand-in, and its sampler's
+base class is allowed the argument that current torch has dropped.
+"""
+
+import importlib
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+STAND_INS = ("torchvision", "torchvision.models", "torchvision.models.resnet", "torchvision.datasets",
+             "torchvision.transforms", "torchvision.utils", "pandas", "matplotlib", "matplotlib.pyplot")  # fmt: skip
+
+
+class _StandIn(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def easyfsl(part: str = "methods") -> Any:
+    """A module of easyfsl; ImportError where it is not installed."""
+    for name in STAND_INS:
+        if name not in sys.modules:
+            try:
+                importlib.import_module(name)
+            except Exception:
+                sys.modules[name] = _StandIn(name)
+    if getattr(Sampler.__init__, "__name__", "") != "_takes_data_source":
+
+        def _takes_data_source(self: Sampler, data_source: Any = None) -> None: ...
+
+        Sampler.__init__ = _takes_data_source  # type: ignore[method-assign]
+    return importlib.import_module(f"easyfsl.{part}")
+
+
+class Labelled(torch.utils.data.Dataset):
+    """Items and labels as easyfsl's sampler and loader want them."""
+
+    def __init__(self, items: Tensor, labels: np.ndarray) -> None:
+        self.items, self.labels = items, labels.tolist()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.items[index], self.labels[index]
+
+    def get_labels(self) -> list[int]:
+        return self.labels
+
+
+def easyfsl_row(
+    items: Tensor, labels: np.ndarray, methods: list[str], shots: tuple[int, ...], trials: int, backbone: Any = None
+) -> None:
+    """easyfsl's own evaluate(): each method at each shot, `trials` tasks of 5 ways and 16 queries each."""
+    samplers, kinds, utils = easyfsl("samplers"), easyfsl("methods"), easyfsl("utils")
+    data = Labelled(items, labels)
+    for method in methods:
+        for shot in shots:
+            sampler = samplers.TaskSampler(data, n_way=5, n_shot=shot, n_query=16, n_tasks=trials)
+            loader = DataLoader(data, batch_sampler=sampler, collate_fn=sampler.episodic_collate_fn)
+            utils.evaluate(getattr(kinds, method)(backbone), loader, device="cpu", use_tqdm=False)
+
+
+@torch.no_grad()
+def loop_row(maps: Tensor, draw: Any, shots: tuple[int, ...], cosine: bool, ridge: float = 1e-3) -> list[float]:
+    """FRN, or cosine FRN, as a plain loop over episodes, shots and classes on cached features; accuracies by shot."""
+    right = np.zeros(len(shots))
+    for support, query in zip(draw.support, draw.query, strict=True):
+        q = maps[query.ravel()]
+        true = np.arange(len(query)).repeat(query.shape[1])
+        for number, shot in enumerate(shots):
+            logits = []
+            for images in support:
+                pool = maps[images[:shot]].flatten(0, 1)
+                gram = pool.mT @ pool
+                if cosine:
+                    grams = q.mT @ q
+                    norms = grams.flatten(1).norm(dim=1) * gram.norm()
+                    logits.append((grams * gram).sum((1, 2)) / norms)
+                else:
+                    eye = torch.eye(gram.shape[0])
+                    hat = torch.linalg.inv(gram + ridge * gram.norm() * eye) @ gram
+                    logits.append(((q @ hat) * q).sum((1, 2)))
+            right[number] += (torch.stack(logits, 1).argmax(1).numpy() == true).mean()
+    return list(right / len(draw.support))

@@ -1,0 +1,294 @@
+"""Every figure of the project: a function takes grids or table rows, ours or the paper's, and returns an Altair chart.
+
+The residual is drawn in blue and orange, centred at zero, with the test bias to the right and the model bias above, as
+in the paper's heatmaps. Colours are told apart by colour-blind readers (Okabe and Ito). Nothing here imports torch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+from jaxtyping import Float
+
+from anyshot.errors import BadInput, choose
+from anyshot.files import whole
+from anyshot.sensitivity import decompose
+from anyshot.summaries import counterpart, two_decimals
+from anyshot.table import Grid
+
+Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
+FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw
+BLUE, ORANGE, GREEN, PINK, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
+DIVERGING = ["#0b5394", "#6fa8dc", "#f7f7f7", "#f0a35e", "#b45309"]
+SEQUENTIAL = ["#f7fbff", "#9ecae1", "#3182bd"]
+SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
+_DASH = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#555")
+CELL = 46  # pixels
+
+
+def save(chart: Chart, path: Path) -> None:
+    """Write a chart as its file's ending says: .svg, .png, .pdf, or .json for the Vega-Lite specification."""
+    format = path.suffix.removeprefix(".")
+    scale = choose("figure format", format, FORMATS)
+    with whole(path) as aside:
+        chart.save(str(aside), format=format, scale_factor=scale)  # type: ignore[arg-type]  # one of FORMATS
+
+
+def heatmap(grid: Grid) -> alt.LayerChart:
+    """The residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
+    return finish(_heatmap(grid, _limit([grid])))
+
+
+def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
+    parts = decompose(grid.accuracy)
+    title = [f"{grid.name}, {grid.setting}", f"sensitivity {two_decimals(parts.sensitivity)}"]
+    return _panel(grid, parts.residual, title, limit, right=parts.test_bias, above=parts.model_bias)
+
+
+def side_by_side(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
+    """Heatmaps on one colour scale, so that they compare."""
+    limit = _limit(grids)
+    return finish(alt.concat(*(_heatmap(grid, limit) for grid in grids), columns=columns, spacing=30))
+
+
+def calculation(grid: Grid) -> alt.HConcatChart:
+    """How the residual comes about: raw accuracies, offsets to the group, offsets without the model bias."""
+    parts = decompose(grid.accuracy)
+    offsets = grid.accuracy - parts.test_bias[:, None]
+    limit = float(np.abs(offsets).max())
+    raw = _panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, room_above=True)
+    middle = _panel(
+        grid, offsets, ["minus test bias", "offsets to the group"], limit, right=parts.test_bias, room_above=True
+    )
+    sensitivity = f"residual, sensitivity {two_decimals(parts.sensitivity)}"
+    last = _panel(
+        grid, parts.residual, ["minus model bias", sensitivity], limit, right=parts.test_bias, above=parts.model_bias
+    )
+    return finish(alt.hconcat(raw, middle, last, spacing=30))
+
+
+def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
+    """Mean accuracy of each cosine group above its Euclidean counterpart, by test shot, and the mean of all."""
+    values = []
+    for grid in grids:
+        other = counterpart(grid, grids)
+        if grid.readout == "own" and other is not None:
+            gains = decompose(grid.accuracy).test_bias - decompose(other.accuracy).test_bias
+            values += _line(grid, "test shot", grid.test_shots, "gain", gains)
+    _some(values, "no cosine head has its Euclidean counterpart among these grids")
+    thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head", [BLUE, ORANGE, GREEN])
+    title = alt.TitleParams("thin: a group, thick: mean of all", anchor="start", fontWeight="normal")
+    return finish((_zero() + thin + _trend(values, "test shot", "gain")).properties(title=title))
+
+
+def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
+    """Model bias of each group by train shot, with the mean trend of Euclidean and of cosine heads."""
+    values = []
+    for grid in grids:
+        if grid.readout == "own":
+            line = _line(grid, "train shot", grid.train_shots, "offset", decompose(grid.accuracy).model_bias)
+            score = "cosine" if grid.head.startswith("cosine-") else "Euclidean"
+            values += [point | {"score": score} for point in line]
+    _some(values, "these grids hold no head read as trained")
+    thin = _lines(values, "train shot", "offset", "model bias (points)", "score", [BLUE, ORANGE], "Euclidean", "cosine")
+    title = alt.TitleParams("thin: a group, thick: mean of its kind", anchor="start", fontWeight="normal")
+    return finish((_zero() + thin + _trend(values, "train shot", "offset", "score")).properties(title=title))
+
+
+def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
+    """Mean gain over test shots against sensitivity, a point a group; down and right is better."""
+    values: list[dict[str, Any]] = []
+    for grid in grids:
+        other = counterpart(grid, grids)
+        if other is not None:
+            parts, base = decompose(grid.accuracy), decompose(other.accuracy)
+            gain = float((parts.test_bias - base.test_bias).mean())
+            point = {"method": grid.name, "setting": grid.setting}
+            values.append(point | {"gain": gain, "sensitivity": parts.sensitivity})
+    _some(values, "no grid has a Euclidean counterpart to gain on")
+    x = alt.X("gain:Q", title="mean gain over the Euclidean head (points)", scale=alt.Scale(nice=True, padding=20))
+    y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
+    names = list(dict.fromkeys(value["method"] for value in values))
+    colour = alt.Color("method:N", sort=names, scale=alt.Scale(domain=names, range=_range(names)))
+    settings = list(dict.fromkeys(value["setting"] for value in values))
+    shapes = [SHAPES[i % len(SHAPES)] for i in range(len(settings))]
+    shape = alt.Shape("setting:N", scale=alt.Scale(domain=settings, range=shapes))
+    tooltip = ["method:N", "setting:N", "gain:Q", "sensitivity:Q"]
+    points = alt.Chart(inline(values)).mark_point(size=90, strokeWidth=2).encode(x, y, colour, shape, tooltip=tooltip)
+    line = alt.Chart(inline([{"x": 0}])).mark_rule(color="#999").encode(x="x:Q")
+    return finish((line + points).properties(width=360, height=300))
+
+
+def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
+    """Accuracy by test shot and readout, a panel a train shot: does a model follow its training or its readout?"""
+    values = [
+        {"head": row["head"], "readout": row["readout"], "train shot": row["train_shot"], "test shot": row["test_shot"]}
+        | {"accuracy": float(row["accuracy"])}
+        for row in rows
+    ]
+    _some(values, "there are no rows to draw")
+    heads = list(dict.fromkeys(value["head"] for value in values))
+    readouts = sorted({value["readout"] for value in values}, key=lambda readout: (readout != "own", readout))
+    base = alt.Chart().encode(
+        alt.X("test shot:O", axis=alt.Axis(labelAngle=0)),
+        alt.Y("mean(accuracy):Q", title="accuracy (%)", scale=alt.Scale(zero=False)),
+        alt.Color("head:N", title="trained head", scale=alt.Scale(domain=heads, range=_range(heads))),
+    )
+    dash = alt.StrokeDash("readout:N", title="read with", sort=readouts, legend=_DASH)
+    dots = base.mark_point(filled=True, size=25).encode(alt.Detail("readout:N"))
+    panel = (base.mark_line(strokeWidth=2).encode(dash) + dots).properties(width=170, height=200)
+    return finish(panel.facet(alt.Facet("train shot:O", title="train shot"), data=inline(values), columns=4))
+
+
+def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
+    """Share of predictions that survive a new support, by trained model and by the score that predicts."""
+    values = [
+        {"head": row["head"], "score": row["score"], "train shot": row["train_shot"]}
+        | {"consistency": float(row["consistency"])}
+        for row in rows
+    ]
+    _some(values, "there are no rows to draw")
+    heads, scores = (list(dict.fromkeys(value[field] for value in values)) for field in ("head", "score"))
+    x = alt.X("train shot:O", axis=alt.Axis(labelAngle=0))
+    chart = alt.Chart().encode(x, alt.XOffset("score:N", sort=scores))
+    y = alt.Y("mean(consistency):Q", title="unchanged predictions (%)", scale=alt.Scale(domain=[0, 100]))
+    colour = alt.Color("score:N", title="predicted with", scale=alt.Scale(domain=scores, range=_range(scores)))
+    bars = chart.mark_bar().encode(y, colour)
+    labels = chart.mark_text(dy=-7).encode(y, alt.Text("mean(consistency):Q", format=".0f"))
+    panel = (bars + labels).properties(width=150, height=200)
+    return finish(panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline(values)))
+
+
+def _panel(
+    grid: Grid,
+    inside: Float[np.ndarray, "test_shot train_shot"],
+    title: list[str],
+    limit: float | None,
+    right: Float[np.ndarray, " test_shot"] | None = None,
+    above: Float[np.ndarray, " train_shot"] | None = None,
+    room_above: bool = False,
+) -> alt.LayerChart:
+    """Cells with their numbers; a margin to the right and one above, set off by a gap. No limit: a sequential scale."""
+    rows, columns = inside.shape
+    gap = 0.2
+    cells = [_cell(float(x), float(y), inside[y, x], limit) for y in range(rows) for x in range(columns)]
+    margin = [_cell(columns + gap, float(y), mean, None) for y, mean in enumerate([] if right is None else right)]
+    cells += [_cell(float(x), -1 - gap, bias, limit) for x, bias in enumerate([] if above is None else above)]
+    x_names: dict[float, str] = {float(x): str(shot) for x, shot in enumerate(grid.train_shots)}
+    y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(grid.test_shots)}
+    x_names |= {} if right is None else {columns + gap: "mean"}
+    y_names |= {} if above is None else {-1 - gap: "model bias"}
+    x = alt.X("x:Q", title="train shot", axis=_axis(x_names), scale=_scale(0.0, max(x_names) + 1))
+    top = -1 - gap if room_above else min(y_names)
+    y = alt.Y("y:Q", title="test shot", axis=_axis(y_names), scale=_scale(top, float(rows), reverse=True))
+    domain = {"domainMin": -limit, "domainMax": limit, "domainMid": 0} if limit else {"zero": False}
+    scale = alt.Scale(range=DIVERGING if limit else SEQUENTIAL, interpolate="rgb", **domain)
+    layers = []
+    for values, fill in ((cells, alt.Color("value:Q", scale=scale, legend=None)), (margin, alt.value("#eeeeee"))):
+        if values:
+            box = alt.Chart(inline(values)).mark_rect(stroke="white", strokeWidth=1)
+            layers.append(box.encode(x, y, alt.X2("x2"), alt.Y2("y2"), color=fill))
+            number = alt.Chart(inline(values)).mark_text(fontSize=12)
+            ink = alt.Color("ink:N", scale=None, legend=None)
+            layers.append(number.encode(alt.X("xm:Q"), alt.Y("ym:Q"), alt.Text("text:N"), ink))
+    size = {"width": CELL * (max(x_names) + 1), "height": CELL * 0.7 * (rows - top)}
+    heading = alt.TitleParams(title[0], subtitle=title[1:], anchor="start", fontSize=13)
+    return alt.layer(*layers, title=heading, **size).resolve_scale(color="independent")
+
+
+def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, Any]:
+    """One box and its number; the ink is white where the box is dark."""
+    text = two_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
+    ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
+    return {
+        "x": x,
+        "x2": x + 1,
+        "xm": x + 0.5,
+        "y": y,
+        "y2": y + 1,
+        "ym": y + 0.5,
+        "value": value,
+        "text": text,
+        "ink": ink,
+    }
+
+
+def _axis(names: Mapping[float, str]) -> alt.Axis:
+    """An axis that names the middle of each cell."""
+    places = [at + 0.5 for at in names]
+    label = f"{list(names.values())}[indexof({places}, datum.value)]"
+    return alt.Axis(
+        values=places, labelExpr=label, grid=False, ticks=False, domain=False, labelPadding=6, tickCount=len(places)
+    )
+
+
+def _scale(low: float, high: float, reverse: bool = False) -> alt.Scale:
+    return alt.Scale(domain=[low, high], nice=False, zero=False, reverse=reverse)
+
+
+def _limit(grids: Sequence[Grid]) -> float:
+    """The largest residual or model bias: one symmetric scale for all."""
+    parts = [decompose(grid.accuracy) for grid in grids]
+    return max(float(np.abs(values).max()) for p in parts for values in (p.residual, p.model_bias)) or 1.0
+
+
+def _line(grid: Grid, x: str, shots: Sequence[int], y: str, values: np.ndarray) -> list[dict[str, Any]]:
+    where = {"group": f"{grid.name} {grid.setting}", "head": grid.head, "backbone": grid.backbone, "data": grid.data}
+    return [where | {x: shot, y: float(value)} for shot, value in zip(shots, values, strict=True)]
+
+
+def _lines(
+    values: list[dict[str, Any]], x: str, y: str, title: str, by: str, colours: list[str], *order: str
+) -> alt.Chart:
+    """A thin line a group, coloured by one field, dashed by backbone."""
+    names = list(order or dict.fromkeys(value[by] for value in values))
+    return (
+        alt.Chart(inline(values))
+        .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.2, opacity=0.65)
+        .encode(
+            alt.X(f"{x}:O", axis=alt.Axis(labelAngle=0)),
+            alt.Y(f"{y}:Q", title=title),
+            alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=_range(names, colours))),
+            alt.StrokeDash("backbone:N", legend=_DASH),
+            alt.Detail("group:N"),
+            tooltip=["group:N", f"{x}:O", f"{y}:Q"],
+        )
+        .properties(width=340, height=280)
+    )
+
+
+def _trend(values: list[dict[str, Any]], x: str, y: str, by: str | None = None) -> alt.Chart:
+    """The mean line, thick; one a value of `by`, in its colour, or one in black."""
+    line = alt.Chart(inline(values)).mark_line(strokeWidth=4.5)
+    colour = alt.Color(f"{by}:N", title="score") if by else alt.value(BLACK)
+    return line.encode(alt.X(f"{x}:O"), alt.Y(f"mean({y}):Q"), color=colour)
+
+
+def _zero() -> alt.Chart:
+    return alt.Chart(inline([{"zero": 0}])).mark_rule(color="#999").encode(alt.Y("zero:Q"))
+
+
+def _range(names: Sequence[str], colours: Sequence[str] = (BLUE, ORANGE, GREEN, PINK, BLACK)) -> list[str]:
+    return [colours[i % len(colours)] for i in range(len(names))]
+
+
+def inline(values: list[dict[str, Any]]) -> alt.Data:
+    return alt.InlineData(values=values)
+
+
+def _some(values: list[Any], otherwise: str) -> None:
+    if not values:
+        raise BadInput(f"nothing to draw: {otherwise}.")
+
+
+def finish(chart: Any) -> Any:
+    """The look all figures share."""
+    return (
+        chart.configure_view(stroke=None)
+        .configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", gridColor="#eee")
+        .configure_legend(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
+        .configure_title(fontSize=13, subtitleFontSize=12)
+        .configure_header(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
+    )

@@ -1,0 +1,83 @@
+"""How a sentence of the paper becomes code: one small function a claim, beside its id, its place and our words for it.
+
+A claim may be read in several ways. Each reading is computed from the grids and judged; the claim takes the best
+verdict among them, so that none is called contradicted while a reading its words allow stands. Where the words are
+qualified ("generally", "on average"), what lies outside them is a remark and weighs nothing. Claims live by topic in
+`robustness`, `accuracy` and `protocol`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+
+from anyshot.paper.printed import Group, study
+from anyshot.paper.rounding import Known, Verdict, judge
+from anyshot.paper.tables import Check, Reading
+
+TOPICS = ("robustness", "accuracy", "protocol")
+SETTINGS = [(data, "conv4") for data in ("cub", "mini", "meta-inat")]
+SETTINGS += [(data, "resnet12") for data in ("cub", "mini", "tiered")]
+EUCLIDEAN = [Group(*setting, head) for head in ("proto", "feat", "frn") for setting in SETTINGS]
+COSINE = [Group(*setting, f"cosine-{head}") for head in ("proto", "feat", "frn") for setting in SETTINGS]
+PAIRS = list(zip(EUCLIDEAN, COSINE, strict=True))
+ORDER: tuple[Verdict, ...] = ("holds", "rounding", "contradicted")
+
+Found = tuple[str, Sequence[Reading | str]]
+_CLAIMS: list[Callable[[], Check]] = []
+
+
+def claim(where: str, words: str) -> Callable[[Callable[[], Found]], Callable[[], Check]]:
+    """Register a function that finds the printed value and the readings of a claim; its name is the claim's id."""
+
+    def register(find: Callable[[], Found]) -> Callable[[], Check]:
+        def check() -> Check:
+            printed, found = find()
+            readings = tuple(reading for reading in found if isinstance(reading, Reading))
+            verdicts = [reading.verdict for reading in readings]
+            verdict: Verdict = min(verdicts, key=ORDER.index) if verdicts else "underivable"
+            recomputed = "; ".join(map(str, found))
+            return Check(find.__name__.replace("_", "-"), where, words, printed, recomputed, verdict, readings)
+
+        _CLAIMS.append(check)
+        return check
+
+    return register
+
+
+def checks() -> Iterator[Check]:
+    """All claims, in the order of the topics."""
+    for topic in TOPICS:
+        import_module(f"anyshot.paper.{topic}")
+    return (check() for check in _CLAIMS)
+
+
+def number(printed: str, derived: Known, reading: str = "") -> Reading:
+    """A reading that gives a number to set beside the printed one."""
+    return Reading(reading, f"{float(derived.value):.3f}", judge(printed, derived))
+
+
+def fact(stands: bool, recomputed: str, reading: str = "") -> Reading:
+    """A reading that is true or false of the printed cells."""
+    return Reading(reading, recomputed, "holds" if stands else "contradicted")
+
+
+def both(*parts: Reading) -> Reading:
+    """One reading of several parts, all of which must stand."""
+    return Reading("", "; ".join(map(str, parts)), max((part.verdict for part in parts), key=ORDER.index))
+
+
+def count(cases: Iterable[tuple[object, bool]]) -> tuple[bool, str]:
+    """Whether all cases stand, and a sentence that names those that do not."""
+    listed = list(cases)
+    failing = [str(name) for name, stands in listed if not stands]
+    but = f", not {', '.join(failing)}" if failing else ""
+    return not failing, f"{len(listed) - len(failing)} of {len(listed)}{but}"
+
+
+def score(group: Group) -> Known:
+    """The sensitivity of a group from its grid."""
+    return study()[group].sensitivity
+
+
+def average(values: Iterable[Known]) -> float:
+    listed = [float(known.value) for known in values]
+    return sum(listed) / len(listed)

@@ -1,0 +1,107 @@
+"""The printed numbers: as transcribed, as an ordinary table, as exact grids."""
+
+import csv
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import numpy as np
+
+from anyshot.paper.rounding import Exact, parse
+from anyshot.table import Row
+
+TRAIN_SHOTS = (4, 8, 16, 32)
+TEST_SHOTS = (1, 2, 4, 8, 16, 32)
+FIRST_GRID = 9  # Tables 9 to 32 hold the 48 grids of the study; Table 4 prints two more for the old and new FRN
+
+
+class Group(NamedTuple):
+    """The four models (one a train shot) behind a grid."""
+
+    data: str
+    backbone: str
+    head: str
+    readout: str = "own"
+
+    def __str__(self) -> str:
+        head = self.head if self.readout == "own" else f"{self.head} ({self.readout})"
+        return f"{head} on {self.data}/{self.backbone}"
+
+    @property
+    def setting(self) -> tuple[str, str]:
+        return self.data, self.backbone
+
+    @property
+    def euclidean(self) -> "Group":
+        """What the paper measures gains against: the Euclidean head, read as trained."""
+        return Group(self.data, self.backbone, self.head.removeprefix("cosine-"))
+
+
+@cache
+def numbers() -> tuple[Row, ...]:
+    """Every printed number with its place; `printed` is text, shots are whole numbers or empty."""
+    with files("anyshot.paper").joinpath("numbers.csv").open(encoding="utf-8") as file:
+        rows: list[Row] = list(csv.DictReader(file))
+    for row in rows:
+        for shot in ("train_shot", "test_shot"):
+            row[shot] = int(row[shot]) if row[shot] else ""
+    return tuple(rows)
+
+
+def rows() -> list[Row]:
+    """The paper's accuracies as rows of an ordinary table: 48 grids, and the old FRN (its twin is printed twice)."""
+    kept = []
+    for row in numbers():
+        if row["quantity"] == "accuracy" and (in_study(row["table"]) or row["head"] == "frn-old"):
+            where = {column: row[column] for column in (*Group._fields, "train_shot", "test_shot")}
+            kept.append({**where, "way": 5, "episodes": 10_000, "accuracy": float(row["printed"])})
+    return kept
+
+
+def consistency_rows() -> list[Row]:
+    """Table 1 as rows of `anyshot experiment consistency`: percent of predictions that survive a new support."""
+    return [
+        {column: row[column] for column in ("data", "backbone", "head", "train_shot")}
+        | {"score": row["readout"], "consistency": float(row["printed"])}
+        for row in find("consistency")
+    ]
+
+
+def in_study(table: str) -> bool:
+    """Whether a table is one of those that print the study's grids."""
+    return table.startswith("Table") and int(table.split()[1]) >= FIRST_GRID
+
+
+def group(row: Row) -> Group:
+    return Group(*(row[field] for field in Group._fields))
+
+
+def find(quantity: str = "", table: str = "") -> Iterator[Row]:
+    """The printed numbers of one quantity or of all, of one place or of all."""
+    return (row for row in numbers() if quantity in ("", row["quantity"]) and table in ("", row["table"]))
+
+
+def text(quantity: str) -> list[str]:
+    """A number (or several) printed in the text, as printed."""
+    return [row["printed"] for row in find(quantity) if not row["data"]]
+
+
+@cache
+def exact_grids() -> dict[tuple[str, Group], Exact]:
+    """All 50 printed grids by table and group, their cells in hundredths."""
+    found: dict[tuple[str, Group], dict[tuple[int, int], int]] = {}
+    for row in find("accuracy"):
+        cells = found.setdefault((row["table"], group(row)), {})
+        cells[row["test_shot"], row["train_shot"]] = int(parse(row["printed"]) * 100)
+    shape = [(test, train) for test in TEST_SHOTS for train in TRAIN_SHOTS]
+    return {
+        key: Exact(np.array([cells[cell] for cell in shape], dtype=np.int64).reshape(len(TEST_SHOTS), -1))
+        for key, cells in found.items()
+    }
+
+
+@cache
+def study() -> dict[Group, Exact]:
+    """The 48 grids the paper's study rests on."""
+    return {group: grid for (table, group), grid in exact_grids().items() if in_study(table)}

@@ -1,0 +1,169 @@
+"""Claims about the set-up: datasets, shots and batches, backbones, and what the paper prints but nothing can derive."""
+
+from anyshot.paper.claims import Found, claim, count, fact
+from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, exact_grids, find, study, text
+from anyshot.paper.rounding import parse
+
+PARAMETERS = {"conv4": 113_088, "resnet12": 12_424_320}  # counted on the two architectures; the paper prints neither
+
+
+@claim("Sec. 4.3", "resnet12 has more than this many times the parameters of conv4")
+def parameter_factor() -> Found:
+    (printed,) = text("parameter factor")
+    factor = PARAMETERS["resnet12"] / PARAMETERS["conv4"]
+    listed = f"{PARAMETERS['resnet12']:,} / {PARAMETERS['conv4']:,} = {factor:.1f}"
+    return f"over {printed}", [fact(factor > parse(printed), listed)]
+
+
+@claim("Sec. 4.2", "the train and test shots of the text are those of every grid")
+def shots() -> Found:
+    train, test = ([int(number) for number in text(f"{which} shots")] for which in ("train", "test"))
+    low, high = (int(number) for number in text("test shot range"))
+    stands = train == list(TRAIN_SHOTS) and test == list(TEST_SHOTS) and (low, high) == (test[0], test[-1])
+    listed = f"{len(exact_grids())} grids of {len(test)} x {len(train)} cells"
+    return f"{len(train)} train shots, {len(test)} test shots", [fact(stands, listed)]
+
+
+@claim("Sec. 4.1", "the study covers two backbones and four datasets")
+def settings() -> Found:
+    data, backbones = ({group[i] for group in study()} for i in (0, 1))
+    pairs = {group.setting for group in study()}
+    listed = "meta-inat on conv4 alone, tiered on resnet12 alone"
+    return "2 backbones, 4 datasets", [
+        fact(
+            (len(backbones), len(data)) == (2, 4),
+            f"{len(backbones)} and {len(data)}, {len(study())} grids",
+            "each appears",
+        ),
+        f"{len(pairs)} of the {len(data) * len(backbones)} combinations: {listed}",
+    ]
+
+
+@claim("Sec. 4.2, Sec. A.2", "every training batch has the same size")
+def batch_size() -> Found:
+    (size,), (cut,) = text("batch size"), text("way cut, percent")
+    ways = [int(size) / shot for shot in TRAIN_SHOTS]
+    fewer = [way * (1 - int(cut) / 100) for way in ways]
+    whole = all(way == int(way) for way in ways + fewer)
+    reduced = int(int(size) * (1 - int(cut) / 100))
+    listed = f"ways {'/'.join(f'{w:g}' for w in ways)}, or {'/'.join(f'{w:g}' for w in fewer)} where cut by {cut} %"
+    return size, [
+        fact(whole, listed, "within a group, over its train shots"),
+        fact(
+            reduced == int(size),
+            f"{reduced} for feat on resnet12 and the proto family on cub/resnet12",
+            "for all models of the study",
+        ),
+    ]
+
+
+@claim("Table 3, Sec. A.1", "train, validation and test classes add up to the classes of each dataset")
+def splits_add_up() -> Found:
+    table = {(row["data"], row["quantity"]): int(parse(row["printed"])) for row in find(table="Table 3")}
+    datasets = dict.fromkeys(data for data, _ in table)
+    sums = ((d, sum(table[d, part] for part in ("train", "val", "test")) == table[d, "classes"]) for d in datasets)
+    return "4 datasets", [fact(*count(sums))]
+
+
+@claim("Sec. A.1, Table 3", "class and image counts of the text are those of the table")
+def text_matches_table() -> Found:
+    table = {(row["data"], row["quantity"]): parse(row["printed"]) for row in find(table="Table 3")}
+    quoted = {("cub", "images"): "cub images", ("cub", "classes"): "cub classes", ("mini", "classes"): "mini classes"}
+    quoted |= {("meta-inat", "classes"): "meta-inat classes", ("meta-inat", "test"): "meta-inat test classes"}
+    cases = [(words, parse(text(words)[0]) == table[where]) for where, words in quoted.items()]
+    for data in ("cub", "mini", "tiered"):
+        parts = [table[data, part] for part in ("train", "val", "test")]
+        cases.append((f"{data} split", [parse(number) for number in text(f"{data} split")] == parts))
+    return f"{len(cases)} statements", [fact(*count(cases))]
+
+
+@claim("Sec. A.1", "test classes of meta-inat are one fifth of all")
+def meta_inat_fifth() -> Found:
+    (classes,), (test,) = text("meta-inat classes"), text("meta-inat test classes")
+    return test, [fact(int(test) * 5 == int(classes), f"{classes} / 5 = {int(classes) / 5:g}")]
+
+
+@claim("Sec. A.1, Table 3", "images of mini are its classes times the images of a class")
+def mini_images() -> Found:
+    (classes,), (each,) = text("mini classes"), text("mini images a class")
+    printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "mini")
+    return printed, [
+        fact(parse(printed) == int(classes) * int(each), f"{classes} x {each} = {int(classes) * int(each):,}")
+    ]
+
+
+@claim("Sec. A.1, Table 3", "images of meta-inat fit its bounds on the images of a class")
+def meta_inat_images() -> Found:
+    (classes,), (low, high) = text("meta-inat classes"), text("meta-inat images a class")
+    printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "meta-inat")
+    bounds = int(classes) * int(low), int(classes) * int(high)
+    return printed, [fact(bounds[0] <= parse(printed) <= bounds[1], f"between {bounds[0]:,} and {bounds[1]:,}")]
+
+
+@claim("Sec. A.4", "PCA, EST and cosine-proto are these rows of the gain tables")
+def comparison_rows() -> Found:
+    first, last, third, fourth = (int(number) for number in text("rows of the comparison"))
+    cases = []
+    for table in ("Table 5", "Table 6", "Table 7"):
+        rows = [(row["head"], row["readout"]) for row in find("sensitivity", table)]
+        wanted = [("proto", "pca60"), ("proto", "est60"), ("cosine-proto", "own")]
+        cases.append((table, rows[first - 1 : last] == wanted == rows[third - 1 : fourth]))
+    return f"{first}-{last} and {third}-{fourth}", [fact(*count(cases))]
+
+
+@claim("Table 1, Sec. 3.1", "cosine prediction is more consistent than Euclidean prediction for all four models")
+def consistent_prediction() -> Found:
+    share = _consistency()
+    cases = ((f"{h} {s}-shot", share[h, "cosine", s] > share[h, "euclidean", s]) for h, r, s in share if r == "cosine")
+    return "all models", [fact(*count(cases))]
+
+
+@claim("Table 1, Sec. 3.1", "4- and 32-shot consistency lie much closer after cosine training")
+def consistent_training() -> Found:
+    share = _consistency()
+    gaps = {
+        h: [abs(share[h, r, 4] - share[h, r, 32]) for r in ("euclidean", "cosine")] for h in ("proto", "cosine-proto")
+    }
+    listed = ", ".join(f"{head} {gap[0]} and {gap[1]} points" for head, gap in gaps.items())
+    return "much closer", [fact(max(gaps["cosine-proto"]) < min(gaps["proto"]), listed)]
+
+
+@claim("Table 1", "shares of predictions that survive a new support")
+def consistency_shares() -> Found:
+    shares = _consistency().values()
+    return f"{min(shares)} to {max(shares)} %", ["needs the models; eight shares, no cells behind them"]
+
+
+@claim("Sec. 3.3", "ratio of the FRN terms and its standard deviations")
+def frn_terms() -> Found:
+    (ratio,), (deviation,) = text("frn ratio"), text("frn ratio deviation")
+    (within,) = text("frn ratio deviation within a query")
+    why = "needs the model; the text speaks of the first and third term, but gives the ratio of the first and second"
+    return f"{ratio}, {deviation}, {within}", [why]
+
+
+@claim("Sec. 4.2", "95 % intervals by test shot, the same for all models")
+def confidence_intervals() -> Found:
+    return ", ".join(text("confidence interval")), ["needs the accuracies of single episodes"]
+
+
+@claim("Sec. 3.2", "feat with LayerNorm lies between Euclidean and cosine feat")
+def layer_norm_between() -> Found:
+    return "generally", ["prints no scores with LayerNorm"]
+
+
+@claim("Sec. 4.3, Sec. 5", "how small advances on these benchmarks are, and which test shots other work uses")
+def prior_work() -> Found:
+    (advance,), (largest,) = text("small advance"), text("usual largest test shot")
+    return f"{advance} points; {largest}; {'/'.join(text('test shots of est'))}", ["facts of other papers"]
+
+
+@claim("Table 3", "images of tiered")
+def tiered_images() -> Found:
+    printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "tiered")
+    return printed, ["the images of a class are not printed"]
+
+
+def _consistency() -> dict[tuple[str, str, int], int]:
+    """Percent of unchanged predictions by trained head, predictor and train shot."""
+    return {(row["head"], row["readout"], row["train_shot"]): int(row["printed"]) for row in find("consistency")}

@@ -1,0 +1,75 @@
+"""The paper's tables and figures again, from its printed grids, by the functions that serve our own studies."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from anyshot import figures
+from anyshot.files import write_text
+from anyshot.paper import printed
+from anyshot.paper.illustration import illustrate
+from anyshot.progress import progress
+from anyshot.summaries import ENDINGS, Summary, gain_summary, grid_summary, sensitivity_summary
+from anyshot.table import Grid, grids
+
+Chart = figures.Chart
+COLUMNS = {"table-5": ("cub",), "table-6": ("mini",), "table-7": ("meta-inat", "tiered")}
+
+
+def write_tables(folder: Path, format: str) -> None:
+    """Table 2, the gain tables 5 to 7, the old and the new FRN of Table 4, and the 48 grids."""
+    study = _study()
+    summaries: dict[str, Summary] = {"table-2-sensitivity": sensitivity_summary(study)}
+    for name, datasets in COLUMNS.items():
+        summaries[f"{name}-gains"] = gain_summary([grid for grid in study if grid.data in datasets])
+    for grid in (*study, _frn_old()):
+        summaries[f"grid-{_slug(grid)}"] = grid_summary(grid)
+    for name, summary in summaries.items():
+        write_text(folder / f"{name}.{ENDINGS[format]}", summary.text(format))
+    print(f"{len(summaries)} tables in {folder}")
+
+
+def write_figures(folder: Path, format: str) -> None:
+    """Figures 1 to 4 and 6, the consistency of Table 1, and the heatmaps of all 48 grids, paired as in the paper."""
+    charts = _charts()
+    with progress("figures", len(charts)) as advance:
+        for name, draw in charts.items():
+            figures.save(draw(), folder / f"{name}.{format}")
+            advance(1, name)
+    print(f"{len(charts)} figures in {folder}")
+
+
+def _charts() -> dict[str, Callable[[], Chart]]:
+    study = _study()
+    proto = [grid for grid in study if grid.head in ("proto", "cosine-proto")]
+    example = [grid for grid in proto if grid.setting == "meta-inat/conv4" and grid.readout == "own"]
+    charts: dict[str, Callable[[], Chart]] = {
+        "figure-1-illustration": illustrate,
+        "figure-2-calculation": lambda: figures.calculation(example[0]),
+        "figure-3-example": lambda: figures.side_by_side(example),
+        "figure-4-gains": lambda: figures.gains_by_test_shot(study),
+        "figure-4-offsets": lambda: figures.offsets_by_train_shot(study),
+        "figure-6-tradeoff": lambda: figures.scatter(proto),
+        "table-1-consistency": lambda: figures.consistency(printed.consistency_rows()),
+        "table-4-frn": lambda: figures.side_by_side([_frn_old(), _find(study, "meta-inat", "conv4", "frn")]),
+    }
+    for pair in zip(study[::2], study[1::2], strict=True):  # Euclidean and cosine, PCA and EST
+        charts["heatmaps-" + _slug(pair[0]).replace("-pca60", "-pca60-est60")] = partial(figures.side_by_side, pair)
+    return charts
+
+
+def _study() -> list[Grid]:
+    """The 48 grids in the paper's order."""
+    return [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]
+
+
+def _frn_old() -> Grid:
+    return _find(grids(printed.rows()), "meta-inat", "conv4", "frn-old")
+
+
+def _find(among: Iterable[Grid], *where: str) -> Grid:
+    return next(grid for grid in among if (grid.data, grid.backbone, grid.head) == where)
+
+
+def _slug(grid: Grid) -> str:
+    return "-".join([grid.data, grid.backbone, grid.head] + ([grid.readout] if grid.readout != "own" else []))

@@ -1,0 +1,188 @@
+"""Claims about shot sensitivity: abstract, Sections 1, 4 and 5, Figure 3, Table 2."""
+
+from fractions import Fraction
+from statistics import fmean, geometric_mean
+
+import numpy as np
+
+from anyshot.paper.claims import (
+    COSINE,
+    EUCLIDEAN,
+    PAIRS,
+    SETTINGS,
+    Found,
+    average,
+    both,
+    claim,
+    count,
+    fact,
+    number,
+    score,
+)
+from anyshot.paper.printed import Group, find, group, study, text
+from anyshot.paper.rounding import Known, judge, mean, parse, ratio, total
+from anyshot.sensitivity import decompose
+
+
+@claim("Sec. 1, Sec. 4.3", "overfitting to the train shot is a consistent problem of the Euclidean heads")
+def overfitting_everywhere() -> Found:
+    """Whether the residual's corners where the shots match lie above those where they differ."""
+    contrast = fmean(_matched(g) for g in EUCLIDEAN)
+    return "consistent", [
+        fact(contrast > 0, f"{contrast:.2f} points", "matched minus mismatched corners, mean of 18 groups"),
+        fact(*count((g, _matched(g) > 0) for g in EUCLIDEAN), "in every group"),
+    ]
+
+
+@claim("Fig. 3", "proto and cosine-proto on meta-inat/conv4 both show the XOR pattern")
+def figure_3_pattern() -> Found:
+    groups = [Group("meta-inat", "conv4", head) for head in ("proto", "cosine-proto")]
+    return "both", [fact(*count((g, _xor(g)) for g in groups), "signs of the four corners")]
+
+
+@claim("Fig. 3", "sensitivity of proto and of cosine-proto on meta-inat/conv4")
+def figure_3_scores() -> Found:
+    first, second = text("example sensitivity")
+    heads = zip((first, second), ("proto", "cosine-proto"), strict=True)
+    parts = (number(printed, score(Group("meta-inat", "conv4", head)), head) for printed, head in heads)
+    return f"{first} vs {second}", [both(*parts)]
+
+
+@claim("Abstract, Sec. 4, Sec. 6, Table 2", "cosine matches or reduces sensitivity in every setting")
+def cosine_never_worse() -> Found:
+    return "all settings", [fact(*count((cos, score(cos).value <= score(euc).high) for euc, cos in PAIRS))]
+
+
+@claim("Sec. 4.3", "cosine reduces sensitivity but for one pair, where it is unchanged")
+def single_exception() -> Found:
+    same = [f"{cos} ({score(euc)} to {score(cos)})" for euc, cos in PAIRS if score(cos).high >= score(euc).low]
+    return "1 exception, unchanged", [fact(len(same) == 1, f"{len(same)} exception, {', '.join(same)}")]
+
+
+@claim("Sec. 4.3", "cosine divides sensitivity by this factor on average")
+def sensitivity_factor() -> Found:
+    (printed,) = text("sensitivity factor")
+    table = {group(row): parse(row["printed"]) for row in find("sensitivity", "Table 2")}
+    as_printed = fmean(float(table[euc] / table[cos]) for euc, cos in PAIRS)
+    ratios = [ratio(score(euc), score(cos)) for euc, cos in PAIRS]
+    before, after = (total([score(pair[i]) for pair in PAIRS]) for i in (0, 1))
+    geometric = Known(Fraction(geometric_mean(float(r.value) for r in ratios)))
+    return printed, [
+        number(printed, mean(ratios), "mean of the 18 ratios"),
+        number(printed, ratio(before, after), "ratio of the means"),
+        number(printed, geometric, "geometric mean of the ratios"),
+        f"Table 2 as printed has a mean ratio of {as_printed:.3f}, by its score for frn on cub/resnet12",
+    ]
+
+
+@claim("Sec. 4.3", "on conv4 the most sensitive cosine group is below the least sensitive Euclidean")
+def worst_cosine_best_euclidean() -> Found:
+    worst, best = text("worst cosine, best euclidean")
+    cosine = max((score(g) for g in COSINE if g.backbone == "conv4"), key=lambda known: known.value)
+    heads = [g for g in EUCLIDEAN if g.backbone == "conv4"]
+    projected = [Group(*s, "proto", readout) for s in SETTINGS[:3] for readout in ("pca60", "est60")]
+    among = {"Euclidean heads read as trained": heads, "PCA and EST counted as Euclidean": heads + projected}
+    readings = []
+    for reading, groups in among.items():
+        euclidean = min((score(g) for g in groups), key=lambda known: known.value)
+        as_printed = "contradicted" not in (judge(worst, cosine), judge(best, euclidean))
+        readings.append(fact(cosine.value < euclidean.value and as_printed, f"{cosine} vs {euclidean}", reading))
+    return f"{worst} vs {best}", readings
+
+
+@claim("Sec. 4.3", "sensitivities of proto on conv4 lie between these points")
+def proto_range() -> Found:
+    low, high = text("conv4 proto sensitivity")
+    scores = sorted(score(Group(*setting, "proto")).value for setting in SETTINGS[:3])
+    stands = parse(low) <= scores[0] and scores[-1] <= parse(high)
+    return f"{low} to {high}", [fact(stands, f"{float(scores[0]):.2f} to {float(scores[-1]):.2f}")]
+
+
+@claim("Sec. 4.3", "proto is the most sensitive head on conv4")
+def proto_worst_offender() -> Found:
+    cases = (
+        ("/".join(s), all(score(Group(*s, "proto")).value > score(Group(*s, h)).value for h in ("feat", "frn")))
+        for s in SETTINGS[:3]
+    )
+    return "worst", [fact(*count(cases))]
+
+
+@claim("Sec. 4.3", "feat and frn are about as sensitive as proto, on the same backbone")
+def heads_alike() -> Found:
+    alike = {(g.backbone, g.head): [score(e) for e in EUCLIDEAN if e[1:] == g[1:]] for g in EUCLIDEAN}
+    listed = ", ".join(f"{head} {backbone} {average(scores):.2f}" for (backbone, head), scores in alike.items())
+    return "similar", [f"no bound is given; mean scores: {listed}"]
+
+
+@claim("Abstract, Sec. 1, Sec. 4.3", "sensitivity is generally lower on resnet12 than on conv4")
+def larger_backbone() -> Found:
+    groups = [g for g in study() if g.data in ("cub", "mini") and g.backbone == "conv4"]
+    _, listed = count((g, score(g._replace(backbone="resnet12")).value < score(g).value) for g in groups)
+    conv4, resnet12 = (average(score(g) for g in study() if g.backbone == b) for b in ("conv4", "resnet12"))
+    return "generally", [
+        fact(resnet12 < conv4, f"{conv4:.2f} to {resnet12:.2f}", "mean score of all 24 groups"),
+        f"group by group on cub and mini: {listed}",
+    ]
+
+
+@claim("Sec. 6", "cosine reduces sensitivity even on resnet12")
+def robust_resnet12_too() -> Found:
+    pairs = [(euc, cos) for euc, cos in PAIRS if euc.backbone == "resnet12"]
+    before, after = (average(score(pair[i]) for pair in pairs) for i in (0, 1))
+    return "even on resnet12", [fact(after < before, f"{before:.2f} to {after:.2f}", "mean of nine pairs")]
+
+
+@claim("Sec. 4.4", "EST is not always less sensitive than PCA")
+def est_not_always_better() -> Found:
+    all_, listed = count(
+        ("/".join(s), score(Group(*s, "proto", "est60")).value < score(Group(*s, "proto", "pca60")).value)
+        for s in SETTINGS
+    )
+    return "not always", [fact(not all_, f"less sensitive in {listed}")]
+
+
+@claim("Sec. 4.4", "PCA and EST both reduce the sensitivity of proto")
+def projections_reduce() -> Found:
+    own = average(score(Group(*s, "proto")) for s in SETTINGS)
+    means = {r: average(score(Group(*s, "proto", r)) for s in SETTINGS) for r in ("pca60", "est60")}
+    groups = [Group(*s, "proto", readout) for readout in means for s in SETTINGS]
+    listed = ", ".join(f"{readout} {value:.2f}" for readout, value in means.items())
+    return "both reduce", [
+        fact(all(m < own for m in means.values()), f"{own:.2f} to {listed}", "mean of the six settings"),
+        fact(*count((g, score(g).value < score(g.euclidean).value) for g in groups), "in every setting"),
+    ]
+
+
+@claim("Abstract, Sec. 4.4, Sec. A.4", "cosine-proto is less sensitive than both PCA and EST")
+def cosine_beats_projections() -> Found:
+    cosine = {s: score(Group(*s, "cosine-proto")).high for s in SETTINGS}
+    cases = (
+        ("/".join(s), all(cosine[s] < score(Group(*s, "proto", r)).low for r in ("pca60", "est60"))) for s in SETTINGS
+    )
+    return "superior", [fact(*count(cases))]
+
+
+@claim("Table 2, Table 5, Table 6, Table 7", "bold marks the one lowest sensitivity of a setting and family of heads")
+def bold_is_best() -> Found:
+    cases = []
+    for table in ("Table 2", "Table 5", "Table 6", "Table 7"):
+        rows = list(find("sensitivity", table))
+        for row in rows:
+            family = [r for r in rows if group(r).euclidean == group(row).euclidean and r is not row]
+            lowest = all(parse(row["printed"]) < parse(r["printed"]) for r in family)
+            cases.append((f"{group(row)} in {table}", lowest == (row["mark"] == "bold")))
+    return "bold", [fact(*count(cases))]
+
+
+def _corners(group: Group) -> np.ndarray:
+    """The residual at the lowest and highest shots, positive where overfitting makes it so."""
+    return decompose(study()[group].cells / 100).residual[np.ix_([0, -1], [0, -1])] * [[1, -1], [-1, 1]]
+
+
+def _matched(group: Group) -> float:
+    """The corners where shots match minus those where they differ."""
+    return float(_corners(group).sum())
+
+
+def _xor(group: Group) -> bool:
+    return bool((_corners(group) > 0).all())

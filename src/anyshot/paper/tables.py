@@ -1,0 +1,120 @@
+"""Every derived number of the paper's tables, recomputed from the printed cells it was derived from."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from anyshot.paper import printed
+from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS
+from anyshot.paper.rounding import Known, Verdict, judge, judge_twice, parse
+from anyshot.table import Row
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a claim, what it comes to, and whether the claim then stands."""
+
+    reading: str
+    recomputed: str
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        return f"{self.reading}: {self.recomputed}" if self.reading else self.recomputed
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim of the paper, in our words, beside what its own numbers say."""
+
+    id: str
+    where: str
+    claim: str
+    printed: str
+    recomputed: str
+    verdict: Verdict
+    readings: tuple[Reading, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def disputed(self) -> bool:
+        """Whether the verdict depends on how the claim is read."""
+        return {"holds", "contradicted"} <= {reading.verdict for reading in self.readings}
+
+
+RULES = {
+    "mean": "mean of its four cells",
+    "offset": "mean distance of the model to its group",
+    "sensitivity": "range of the residual of its grid",
+    "gain": "group mean minus that of its Euclidean counterpart",
+}
+SUMMARIES = ("Table 2", "Table 5", "Table 6", "Table 7")
+
+
+def checks() -> Iterator[Check]:
+    """Every derived number of a table against the cells, and every number that is printed twice against its twin."""
+    for row in printed.numbers():
+        if row["quantity"] in RULES:
+            yield _check(row)
+    study = {_key(row): row for row in printed.numbers() if printed.in_study(row["table"])}
+    for row in printed.numbers():
+        if (row["table"] in SUMMARIES or row["table"] == "Table 4") and _key(row) in study:
+            yield _printed_twice(row, study[_key(row)])
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return *printed.group(row), row["quantity"], row["test_shot"], row["train_shot"]
+
+
+def _derived(row: Row) -> Known:
+    """What the cells say a printed number is: those of its own table where it holds the grid, else the study's."""
+    group = printed.group(row)
+    grid = printed.exact_grids().get((row["table"], group)) or printed.study()[group]
+    match row["quantity"]:
+        case "offset":
+            return grid.offsets[TRAIN_SHOTS.index(row["train_shot"])]
+        case "sensitivity":
+            return grid.sensitivity
+        case "accuracy":
+            return Known(parse(row["printed"]))
+    mean = grid.means[TEST_SHOTS.index(row["test_shot"])]
+    if row["quantity"] == "mean":
+        return mean
+    return mean - printed.study()[group.euclidean].means[TEST_SHOTS.index(row["test_shot"])]
+
+
+def _printed_twice(row: Row, twin: Row) -> Check:
+    """The same quantity, beside its grid and in another table, is the same number."""
+    return Check(
+        f"{_id(row)}/twice",
+        f"{row['table']}, {twin['table']}",
+        f"{_what(row)} of {printed.group(row)} is printed alike in both places",
+        row["printed"],
+        twin["printed"],
+        judge_twice(row["printed"], twin["printed"], _derived(row)),
+    )
+
+
+def _check(row: Row) -> Check:
+    derived = _derived(row)
+    return Check(
+        _id(row),
+        row["table"],
+        f"{_what(row)} of {printed.group(row)}: {RULES[row['quantity']]}",
+        row["printed"],
+        str(derived),
+        judge(row["printed"], derived),
+    )
+
+
+def _what(row: Row) -> str:
+    shot = [f"at {row['test_shot']}-shot test"] if row["test_shot"] else []
+    shot += [f"of the {row['train_shot']}-shot model"] if row["train_shot"] else []
+    return " ".join([row["quantity"], *shot])
+
+
+def _id(row: Row) -> str:
+    parts = [row["table"].lower().replace(" ", "-"), *printed.group(row), row["quantity"]]
+    parts += [f"{row[shot]}" for shot in ("test_shot", "train_shot") if row[shot]]
+    return "/".join(parts)

@@ -1,0 +1,158 @@
+"""Tables for people: sensitivities by setting, gains by test shot, a grid with its biases; as Markdown, LaTeX or CSV.
+
+Every function takes grids, from our own studies or from the paper, and gives a `Summary`: a title, columns and cells of
+text, where **two stars** mean bold. (Tables for programs, one row a cell, are in `table`.)
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from anyshot.errors import choose
+from anyshot.sensitivity import decompose
+from anyshot.table import Grid
+
+LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table as it is read: the first columns name a row, the others hold its values."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: int = 1
+
+    def markdown(self) -> str:
+        """A Markdown table, its values aligned to the right."""
+        rule = ["---"] * self.names + ["---:"] * (len(self.columns) - self.names)
+        lines = [self.columns, rule, *self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines) + "\n"
+
+    def latex(self) -> str:
+        """A `table` with booktabs rules."""
+        head, *body = (" & ".join(_latex(cell) for cell in line) + r" \\" for line in (self.columns, *self.rows))
+        layout = "l" * self.names + "r" * (len(self.columns) - self.names)
+        begin = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(self.title)}}}",
+            rf"\begin{{tabular}}{{{layout}}}",
+        ]
+        lines = [*begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows(
+            [self.columns, *([_plain(c) for c in row] for row in self.rows)]
+        )
+        return file.getvalue()
+
+    def text(self, format: str) -> str:
+        """This table in one of the FORMATS."""
+        return {"markdown": self.markdown, "latex": self.latex, "csv": self.csv}[
+            choose("table format", format, FORMATS)
+        ]()
+
+
+FORMATS = {"markdown": "markdown", "latex": "latex", "csv": "csv"}
+ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
+
+
+def counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
+    """The grid that gains are measured against: the same setting's Euclidean head, read as trained."""
+    head = grid.head.removeprefix("cosine-")
+    if (grid.head, grid.readout) == (head, "own"):
+        return None
+    wanted = (grid.data, grid.backbone, head, "own")
+    return next((g for g in among if (g.data, g.backbone, g.head, g.readout) == wanted), None)
+
+
+def in_order(grids: Iterable[Grid]) -> list[Grid]:
+    """Setting by setting and family by family: the Euclidean head, its other readouts, its cosine alternative."""
+    listed = list(grids)
+    settings = list(dict.fromkeys(grid.setting for grid in listed))
+    families = list(dict.fromkeys(grid.head.removeprefix("cosine-") for grid in listed))
+
+    def place(grid: Grid) -> tuple[int, int, bool, bool]:
+        family = families.index(grid.head.removeprefix("cosine-"))
+        return settings.index(grid.setting), family, grid.head.startswith("cosine-"), grid.readout != "own"
+
+    return sorted(listed, key=place)
+
+
+def grid_summary(grid: Grid) -> Summary:
+    """A grid: accuracies, the test bias to the right, the model bias below, the sensitivity in the corner."""
+    parts = decompose(grid.accuracy)
+    rows = [
+        [str(shot), *map(two_decimals, cells), two_decimals(mean)]
+        for shot, cells, mean in zip(grid.test_shots, grid.accuracy, parts.test_bias, strict=True)
+    ]
+    rows.append(
+        [
+            "model bias",
+            *(two_decimals(bias, "+") for bias in parts.model_bias),
+            f"**{two_decimals(parts.sensitivity)}**",
+        ]
+    )
+    title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot; sensitivity in the corner"
+    return Summary(title, ["test shot", *(str(shot) for shot in grid.train_shots), "mean"], rows)
+
+
+def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
+    """Sensitivity by head (rows) and setting (columns); the lowest of a family in a setting is bold."""
+    backbones = list(dict.fromkeys(grid.backbone for grid in grids))
+    settings = list(dict.fromkeys(g.setting for g in sorted(grids, key=lambda grid: backbones.index(grid.backbone))))
+    scores = {(grid.name, grid.setting): decompose(grid.accuracy).sensitivity for grid in grids}
+    family = {grid.name: grid.head.removeprefix("cosine-") for grid in in_order(grids)}
+    rows = []
+    for name in family:
+        rivals = [other for other in family if family[other] == family[name] and other != name]
+        others = {s: [scores[rival, s] for rival in rivals if (rival, s) in scores] for s in settings}
+        rows.append([name, *(_best(scores.get((name, s)), others[s]) for s in settings)])
+    return Summary("Shot sensitivity by head and setting; lower is better", ["head", *settings], rows)
+
+
+def gain_summary(grids: Sequence[Grid]) -> Summary:
+    """Sensitivity and mean accuracy by test shot, each with its gain over the Euclidean counterpart."""
+    shots = sorted({shot for grid in grids for shot in grid.test_shots})
+    rows = []
+    for grid in in_order(grids):
+        parts, other = decompose(grid.accuracy), counterpart(grid, grids)
+        means = dict(zip(grid.test_shots, parts.test_bias, strict=True))
+        base = dict(zip(other.test_shots, decompose(other.accuracy).test_bias, strict=True)) if other else {}
+        cells = [_with_gain(means.get(shot), base.get(shot)) for shot in shots]
+        rows.append([grid.setting, grid.name, two_decimals(parts.sensitivity), *cells])
+    title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
+    return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
+
+
+def _best(score: float | None, others: list[float]) -> str:
+    if score is None:
+        return ""
+    best = bool(others) and all(float(two_decimals(score)) < float(two_decimals(other)) for other in others)
+    return f"**{two_decimals(score)}**" if best else two_decimals(score)
+
+
+def _with_gain(mean: float | None, base: float | None) -> str:
+    if mean is None:
+        return ""
+    return two_decimals(mean) if base is None else f"{two_decimals(mean)} ({two_decimals(mean - base, '+')})"
+
+
+def two_decimals(value: float, sign: str = "") -> str:
+    """Two decimals; ties go away from zero, however the value is held in binary."""
+    return f"{round(value + math.copysign(1e-9, value), 2) + 0.0:{sign}.2f}"  # + 0.0: no minus before a zero
+
+
+def _plain(cell: str) -> str:
+    return cell.replace("**", "")
+
+
+def _latex(cell: str) -> str:
+    return re.sub(r"\*\*(.*?)\*\*", r"\\textbf{\1}", cell.translate(LATEX_SIGNS))

@@ -1,0 +1,71 @@
+"""The command line: quick to answer, one sentence for bad input, nothing half-written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anyshot.cli import main
+from anyshot.data.store import write_store
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def birds(tmp_path) -> Path:
+    features = RNG.normal(size=(6, 1, 1, 5)).repeat(30, 1).reshape(180, 1, 5) + RNG.normal(size=(180, 1, 5))
+    labels = np.repeat(np.arange(6), 30)
+    write_store(tmp_path / "birds", [features.astype(np.float32)], labels, list("abcdef"), ["test"] * 6)
+    return tmp_path / "birds"
+
+
+def run(monkeypatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["anyshot", *map(str, words)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_help_and_everything_from_the_table_on_import_no_torch():
+    code = "import sys, anyshot, anyshot.cli, anyshot.table, anyshot.sensitivity, anyshot.report, anyshot.intervals\n"
+    code += "assert 'torch' not in sys.modules, 'torch'\nassert 'altair' not in sys.modules, 'altair'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_evaluate_prints_a_table_and_keeps_it(birds, tmp_path, monkeypatch, capsys):
+    words = ["evaluate", birds, "--shots", 1, 4, "--episodes", 50, "--queries", 5]
+    assert run(monkeypatch, *words, "--out", tmp_path / "out", "--save-plan", tmp_path / "plan.json") == 0
+    printed = capsys.readouterr().out
+    assert "cosine-proto" in printed
+    assert "new classes" in printed
+    assert (tmp_path / "out" / "table.csv").read_text().count("\n") == 5
+    assert run(monkeypatch, "evaluate", birds, "--shots", 1, 4, "--plan", tmp_path / "plan.json") == 0
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["evaluate", "nowhere"], "is not a store"),
+        (["evaluate", "BIRDS", "--split", "tset"], "did you mean 'test'"),
+        (["evaluate", "BIRDS", "--way", "7"], "7 ways does not fit 6 classes"),
+        (["evaluate", "BIRDS", "--way", "some"], "number of classes or 'all'"),
+        (["evaluate", "BIRDS", "--shots", "40"], "largest feasible shot is 14"),
+        (["evaluate", "BIRDS", "--model", "nowhere", "--shots", "1"], "there is no file"),
+        (["study", "quik"], "did you mean 'quick'"),
+        (["study", "nowhere.py"], "no study file"),
+        (["study", "quick", "--heads", "cosine-prot"], "did you mean 'cosine-proto'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(birds, tmp_path, monkeypatch, capsys, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert run(monkeypatch, *[birds if word == "BIRDS" else word for word in words]) == 2
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert printed.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,175 @@
+"""The public evaluation: rows, intervals, paired differences, unequal shots, and a sentence for every bad input."""
+
+import numpy as np
+import pytest
+import torch
+
+import anyshot
+from anyshot import BadInput, evaluate
+from anyshot.data.store import write_store
+from anyshot.engine import Reading, recalls
+from anyshot.episodes import Plan
+from anyshot.evaluation import evaluate_store
+from anyshot.heads import HEADS
+
+RNG = np.random.default_rng(0)
+LABELS = np.repeat([f"bird {i}" for i in range(8)], 30)
+FEATURES = (RNG.normal(size=(8, 1, 12)).repeat(30, 1).reshape(240, 12) + RNG.normal(size=(240, 12))).astype(np.float32)
+SMALL = {"shots": (1, 2, 4), "queries": 5, "episodes": 60}
+
+
+def assert_same(one, other):
+    assert list(one.recall) == list(other.recall)
+    for key in one.recall:
+        np.testing.assert_array_equal(one.recall[key], other.recall[key])
+
+
+def test_rows_have_what_a_table_needs():
+    found = evaluate(FEATURES, LABELS, heads=["proto", "cosine-proto", "frn"], **SMALL)
+    rows = list(found)
+    assert len(rows) == len(found) == 9
+    for row in rows:
+        assert {"head", "readout", "test_shot", "way", "episodes", "accuracy", "ci95", "ci95_classes"} <= set(row)
+        assert 20 < row["accuracy"] <= 100
+    assert [row["test_shot"] for row in rows[:3]] == [1, 2, 4]
+
+
+def test_rows_equal_the_engine():
+    found = evaluate(FEATURES, LABELS, heads=["cosine-proto"], **SMALL)
+    plan = Plan(np.repeat(np.arange(8), 30), 5, 4, 5, 60)
+    direct = recalls(torch.from_numpy(FEATURES), [Reading(HEADS["cosine-proto"], {})], plan, (1, 2, 4))[0]
+    np.testing.assert_array_equal(found.recall["cosine-proto", "own"], direct)
+
+
+def test_arrays_of_any_kind_give_the_same():
+    half = FEATURES.astype(np.float16)
+    for same in (half.tolist(), torch.from_numpy(half)):
+        assert_same(evaluate(same, list(LABELS), **SMALL), evaluate(half, LABELS, **SMALL))
+    whole = (10 * FEATURES).round()
+    assert_same(evaluate(whole.astype(np.int64), LABELS, **SMALL), evaluate(whole, LABELS, **SMALL))
+
+
+def test_a_memory_map_is_read_where_it_lies(tmp_path, monkeypatch):
+    from anyshot import engine
+
+    np.save(tmp_path / "features.npy", FEATURES)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    expected = evaluate(FEATURES, LABELS, **SMALL)
+    monkeypatch.setattr(engine, "BANK_BYTES", 0)  # as if it did not fit into memory
+    monkeypatch.setattr(engine, "TABLE_BYTES", 0)
+    assert_same(evaluate(mapped, LABELS, **SMALL), expected)
+
+
+def test_all_ways_at_once_and_one_episode():
+    row = next(iter(evaluate(FEATURES, LABELS, shots=[3], way="all", queries=4, episodes=1)))
+    assert row["way"] == 8
+    assert np.isnan(row["ci95"])
+
+
+def test_differences_are_paired():
+    found = evaluate(FEATURES, LABELS, heads=["proto", "cosine-proto"], readouts=["own", "swapped"], **SMALL)
+    for row in found.difference(("proto", "swapped"), "cosine-proto"):
+        assert row["gain"] == 0
+        assert row["ci95"] == 0
+    gain = found.difference("cosine-proto", "proto")[0]
+    rows = list(found)
+    alone = next(r for r in rows if (r["head"], r["readout"]) == ("proto", "own"))["ci95"]
+    assert gain["ci95"] < alone, "the same episodes: what they share drops out"
+
+
+def test_projections_are_fitted_on_the_base_and_swapped_equals_the_other_head():
+    base = (FEATURES[:120], LABELS[:120])
+    test = FEATURES[120:], LABELS[120:]
+    found = evaluate(*test, heads=["proto"], readouts=["pca6", "est6"], base=base, way=3, **SMALL)
+    assert [key[1] for key in found.recall] == ["pca6", "est6"]
+    from anyshot.projections import pca
+
+    basis = pca(torch.from_numpy(base[0]), torch.from_numpy(np.repeat(np.arange(4), 30)), 6)
+    direct = evaluate(torch.from_numpy(test[0]) @ basis, test[1], heads=["proto"], way=3, **SMALL)
+    np.testing.assert_array_equal(found.recall["proto", "pca6"], direct.recall["proto", "own"])
+
+
+@pytest.mark.parametrize("kind", ["uniform", "step", "long-tailed"])
+def test_unequal_shots(kind):
+    found = evaluate(
+        FEATURES,
+        LABELS,
+        shots=kind,
+        queries=5,
+        episodes=200,
+        plan=Plan(np.unique(LABELS, return_inverse=True)[1], 5, 16, 5, 200),
+    )
+    rows = found.by_own_shot("cosine-proto")
+    shots = [row["own_shot"] for row in rows]
+    assert min(shots) == 1
+    assert max(shots) == 16
+    assert rows[0]["recall"] < rows[-1]["recall"], "a class with more shots is found more often"
+
+
+def test_dirichlet_queries_move_the_mean_little_and_the_spread_much():
+    even = next(iter(evaluate(FEATURES, LABELS, shots=[4], queries=10, episodes=2000)))
+    skewed = next(iter(evaluate(FEATURES, LABELS, shots=[4], queries=10, episodes=2000, dirichlet=0.3)))
+    assert abs(even["accuracy"] - skewed["accuracy"]) < 1.5
+    assert skewed["ci95"] > even["ci95"]
+
+
+def test_plans_are_shared_by_file(tmp_path):
+    codes = np.unique(LABELS, return_inverse=True)[1]
+    plan = Plan(codes, 4, 8, 6, 50, seed=9)
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json", codes)
+    assert again.id == plan.id
+    with pytest.raises(BadInput, match="other images"):
+        Plan.load(tmp_path / "plan.json", np.roll(codes, 7))
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(BadInput, match="not a saved plan"):
+        Plan.load(tmp_path / "other.json", codes)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "more", "sentence"),
+    [
+        (np.where(np.arange(240)[:, None] == 17, np.nan, FEATURES), LABELS, {}, "row 17"),
+        (np.where(np.arange(240)[:, None] == 200, np.inf, FEATURES), LABELS, {}, "row 200"),
+        (FEATURES, LABELS[:-1], {}, "240 images"),
+        (FEATURES[:0], LABELS[:0], {}, "empty"),
+        (FEATURES[:, 0], LABELS, {}, "image d"),
+        (FEATURES.astype(str), LABELS, {}, "must be numbers"),
+        (FEATURES, np.full(240, "one"), {}, "at least 2 classes"),
+        (FEATURES, LABELS, {"way": 9}, "9 ways does not fit 8 classes"),
+        (FEATURES, LABELS, {"shots": [1, 26]}, "largest feasible shot is 25"),
+        (FEATURES, LABELS, {"shots": [0]}, "at least 1 of shot"),
+        (FEATURES, LABELS, {"shots": []}, "between 1 and"),
+        (FEATURES, LABELS, {"heads": ["cosine-prot"]}, "did you mean 'cosine-proto'"),
+        (FEATURES, LABELS, {"heads": ["feat"]}, "has to be trained"),
+        (FEATURES, LABELS, {"readouts": ["swaped"]}, "did you mean 'swapped'"),
+        (FEATURES, LABELS, {"heads": ["frn"], "readouts": ["pca4"]}, "frn refines"),
+        (FEATURES, LABELS, {"readouts": ["pca4"]}, "as the base"),
+        (FEATURES, LABELS, {"readouts": ["pca40"], "base": (FEATURES, LABELS)}, "only 12"),
+        (FEATURES, LABELS, {"shots": "steep"}, "did you mean 'step'"),
+        (FEATURES, LABELS, {"dirichlet": 0.0}, "above 0"),
+    ],
+)
+def test_bad_input_gets_a_sentence(features, labels, more, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        evaluate(features, labels, **({"queries": 5, "episodes": 20, "shots": (1, 2)} | more))
+
+
+def test_a_store_of_features(tmp_path):
+    store = write_store(
+        tmp_path / "birds",
+        [FEATURES[:, None]],
+        np.repeat(np.arange(8), 30),
+        [f"b{i}" for i in range(8)],
+        ["train"] * 3 + ["test"] * 5,
+    )
+    found = evaluate_store(store, readouts=["own", "pca4"], **SMALL)
+    assert {row["data"] for row in found} == {"birds"}
+    assert ("proto", "pca4") in found.recall
+    with pytest.raises(BadInput, match="no val classes"):
+        evaluate_store(store, split="val")
+
+
+def test_public_names():
+    for name in anyshot.__all__:
+        assert getattr(anyshot, name) is not None

@@ -1,0 +1,213 @@
+"""Figures show the numbers they are given, ours or the paper's, and every kind of file can be written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.svm import SVC
+
+from anyshot import BadInput, decompose, figures
+from anyshot.paper import illustration, printed
+from anyshot.table import Grid, Row, grids
+
+SHOTS = (1, 3, 5)
+
+
+def own_rows() -> list[Row]:
+    """A small study of our own: other data, other shots, two seeds, three readouts."""
+    random = np.random.default_rng(0)
+    return [
+        {
+            "data": "glyphs",
+            "backbone": "conv4",
+            "head": head,
+            "readout": readout,
+            "train_shot": train,
+            "test_shot": test,
+        }
+        | {"seed": seed, "accuracy": 60 + 5 * np.log2(test) + random.normal()}
+        for head, readout in (
+            ("proto", "own"),
+            ("proto", "pca60"),
+            ("cosine-proto", "own"),
+            ("cosine-proto", "swapped"),
+        )
+        for train in (2, 5)
+        for test in SHOTS
+        for seed in (0, 1)
+    ]
+
+
+SOURCES = {"paper": printed.rows(), "own": own_rows()}
+BY_GRIDS = (figures.gains_by_test_shot, figures.offsets_by_train_shot, figures.scatter, figures.side_by_side)
+BY_GRID = (figures.heatmap, figures.calculation)
+
+
+def data(chart: Any) -> list[dict[str, Any]]:
+    """All values in a chart, wherever they are nested."""
+    found: list[dict[str, Any]] = []
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                found.extend(value) if key == "values" and value and isinstance(value[0], dict) else walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(specification(chart))
+    return found
+
+
+def specification(chart: Any) -> dict[str, Any]:
+    """A chart as Vega-Lite, each part with its own data; the schema is checked in a test of its own."""
+    with alt.data_transformers.enable(consolidate_datasets=False):
+        return json.loads(chart.to_json(validate=False))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("draw", [*BY_GRIDS, *BY_GRID], ids=lambda draw: draw.__name__)
+def test_one_code_draws_both_sources(draw: Any, source: str) -> None:
+    found = grids(SOURCES[source])[:8]
+    chart = draw(found if draw in BY_GRIDS else found[0])
+    assert chart.to_dict()["$schema"]  # to_dict checks the specification against Vega-Lite's schema
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_heatmap_shows_residual_and_both_biases(source: str) -> None:
+    grid = grids(SOURCES[source])[0]
+    parts = decompose(grid.accuracy)
+    cells = {(cell["x"], cell["y"]): cell["value"] for cell in data(figures.heatmap(grid))}
+    rows, columns = grid.accuracy.shape
+    inside = [[cells[x, y] for x in range(columns)] for y in range(rows)]
+    np.testing.assert_allclose(inside, parts.residual)
+    right = [value for (x, y), value in sorted(cells.items(), key=lambda item: item[0][1]) if x > columns]
+    above = [value for (x, y), value in sorted(cells.items()) if y < 0]
+    np.testing.assert_allclose(right, parts.test_bias)
+    np.testing.assert_allclose(above, parts.model_bias)
+    assert len(cells) == rows * columns + rows + columns
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_size=2, max_size=4))
+def test_colours_are_centred_at_zero_and_shared(values: list[list[float]]) -> None:
+    first = Grid("glyphs", "conv4", "proto", "own", tuple(range(1, len(values) + 1)), (1, 2, 4), np.array(values))
+    second = Grid("glyphs", "conv4", "cosine-proto", "own", first.test_shots, first.train_shots, first.accuracy / 2)
+    scales = [s for s in _scales(specification(figures.side_by_side([first, second]))) if "domainMid" in s]
+    assert scales
+    assert all(scale["domainMid"] == 0 and scale["domainMin"] == -scale["domainMax"] for scale in scales)
+    assert len({scale["domainMax"] for scale in scales}) == 1
+    parts = [decompose(grid.accuracy) for grid in (first, second)]
+    assert scales[0]["domainMax"] >= max(np.abs(p.residual).max() for p in parts)
+
+
+def _scales(node: Any) -> list[dict[str, Any]]:
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    own = [node["scale"]] if isinstance(node, dict) and isinstance(node.get("scale"), dict) else []
+    return own + [scale for child in children for scale in _scales(child)]
+
+
+def test_calculation_goes_from_accuracy_to_residual() -> None:
+    grid = grids(SOURCES["paper"])[0]
+    parts = decompose(grid.accuracy)
+    spec = specification(figures.calculation(grid))
+    shown = []
+    for panel in spec["hconcat"]:
+        cells = {(c["x"], c["y"]): c["value"] for c in panel["layer"][0]["data"]["values"]}
+        shown.append([[cells[x, y] for x in range(4)] for y in range(6)])
+    np.testing.assert_allclose(shown[0], grid.accuracy)
+    np.testing.assert_allclose(shown[1], grid.accuracy - parts.test_bias[:, None])
+    np.testing.assert_allclose(shown[2], parts.residual)
+
+
+def test_gains_are_those_of_the_gain_tables() -> None:
+    found = grids(SOURCES["paper"])
+    drawn = [p for p in data(figures.gains_by_test_shot(found)) if p.get("group") == "cosine-proto meta-inat/conv4"]
+    assert {(p["test shot"], round(p["gain"], 1)) for p in drawn} >= {(1, 13.3), (2, 6.6)}
+    heads = {p["head"] for p in data(figures.gains_by_test_shot(found)) if "head" in p}
+    assert heads == {"cosine-proto", "cosine-feat", "cosine-frn"}
+
+
+def test_rows_make_swapped_and_consistency_figures() -> None:
+    chart = figures.swapped_predictors(own_rows())
+    assert {(v["head"], v["readout"]) for v in data(chart)} >= {("cosine-proto", "swapped"), ("proto", "own")}
+    shares = {
+        (v["head"], v["score"], v["train shot"]): v["consistency"]
+        for v in data(figures.consistency(printed.consistency_rows()))
+    }
+    assert shares["proto", "euclidean", 4] == 48
+    assert shares["cosine-proto", "cosine", 32] == 51
+
+
+@pytest.mark.parametrize(("ending", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("json", b"{")])
+def test_every_kind_of_file_is_written_whole(ending: str, start: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / f"figure.{ending}"
+    figures.save(figures.heatmap(grids(own_rows())[0]), path)
+    assert path.read_bytes().startswith(start)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_svg_names_every_shot(tmp_path: Path) -> None:
+    """Vega drops labels it finds too many; ours must all be there."""
+    path = tmp_path / "figure.svg"
+    figures.save(figures.heatmap(next(g for g in grids(SOURCES["paper"]) if g.head == "proto")), path)
+    text = path.read_text(encoding="utf-8")
+    for label in ("1", "2", "4", "8", "16", "32", "mean", "model bias", "train shot", "test shot"):
+        assert f">{label}</text>" in text
+
+
+def test_bad_wishes_get_a_sentence(tmp_path: Path) -> None:
+    chart = figures.heatmap(grids(own_rows())[0])
+    with pytest.raises(BadInput, match="figure format named 'jpg'"):
+        figures.save(chart, tmp_path / "figure.jpg")
+    alone = [grid for grid in grids(own_rows()) if grid.head == "proto" and grid.readout == "own"]
+    for draw in (figures.gains_by_test_shot, figures.scatter):
+        with pytest.raises(BadInput, match="nothing to draw"):
+            draw(alone)
+    with pytest.raises(BadInput, match="nothing to draw"):
+        figures.swapped_predictors([])
+
+
+# Figure 1
+
+
+@given(st.integers(0, 10_000))
+def test_boundaries_are_those_of_a_hard_margin_machine(seed: int) -> None:
+    """A linear SVM with a hard margin, on the stars as they are and at length one, finds the same line."""
+    stars = np.random.default_rng(seed).uniform(1, 5, (2, 2))
+    if np.linalg.norm(stars[0] - stars[1]) < 0.5:
+        return
+    for score in ("Euclidean", "cosine"):
+        points = stars / np.linalg.norm(stars, axis=1, keepdims=True) if score == "cosine" else stars
+        machine = SVC(kernel="linear", C=1e9).fit(points, [1, 0])
+        normal, boundary = machine.coef_[0], illustration.max_margin(stars, score)
+        scale = np.linalg.norm(boundary.normal) / np.linalg.norm(normal)
+        np.testing.assert_allclose(normal * scale, boundary.normal, atol=1e-3 * np.linalg.norm(boundary.normal))
+        np.testing.assert_allclose(-machine.intercept_[0] * scale, boundary.threshold, atol=1e-2)
+
+
+def test_cosine_boundary_passes_through_the_origin_and_ignores_length() -> None:
+    stars = illustration.scenarios()["A"]
+    boundary = illustration.max_margin(stars, "cosine")
+    assert boundary.threshold == pytest.approx(0)
+    longer = illustration.max_margin(stars * [[3.0], [0.2]], "cosine")
+    np.testing.assert_allclose(longer.normal, boundary.normal)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cosine_is_stable_where_euclidean_is_not(seed: int) -> None:
+    cloud, labels = illustration.points(seed)
+    right, angles = {}, {}
+    for score in ("Euclidean", "cosine"):
+        found = [illustration.max_margin(stars, score) for stars in illustration.scenarios(seed).values()]
+        right[score] = min((boundary.classify(cloud) == labels).mean() for boundary in found)
+        angle = [np.degrees(np.arctan2(*boundary.normal)) for boundary in found]
+        angles[score] = abs(angle[0] - angle[1])
+    assert right["cosine"] > 0.9 > right["Euclidean"]
+    assert angles["cosine"] < 20 < angles["Euclidean"]
+    assert illustration.illustrate(seed).to_dict()

@@ -1,0 +1,89 @@
+"""Intervals cover what they claim to cover, as often as they claim; checked by simulation."""
+
+import numpy as np
+import pytest
+
+from anyshot.intervals import class_interval, episode_interval
+from anyshot.sensitivity import certainty
+
+TRIALS = 400
+
+
+def draw_classes(rng: np.random.Generator, classes: int, episodes: int, way: int = 5) -> np.ndarray:
+    return rng.random((episodes, classes)).argsort(1)[:, :way]
+
+
+def test_episode_interval_covers_the_mean_over_all_episodes_of_the_same_data():
+    rng = np.random.default_rng(0)
+    ease = rng.normal(70, 8, size=20)
+    covered = 0
+    for _ in range(TRIALS):
+        accuracy = ease[draw_classes(rng, 20, 300)].mean(1) + rng.normal(0, 5, size=300)
+        covered += abs(accuracy.mean() - ease.mean()) <= episode_interval(accuracy)
+    assert 0.92 <= covered / TRIALS <= 0.98
+
+
+@pytest.mark.parametrize(("classes", "spread"), [(20, 8.0), (50, 8.0), (20, 0.0), (10, 15.0)])
+def test_class_interval_covers_the_mean_over_all_classes_there_might_be(classes, spread):
+    """Classes drawn from a population of mean 70: the interval must reach it, the episode interval need not."""
+    rng = np.random.default_rng(1)
+    covered = wide = 0
+    for _ in range(TRIALS):
+        ease = rng.normal(70, spread, size=classes)
+        drawn = draw_classes(rng, classes, 500)
+        accuracy = ease[drawn].mean(1) + rng.normal(0, 5, size=500)
+        error = abs(accuracy.mean() - 70)
+        covered += error <= class_interval(accuracy, drawn)
+        wide += error <= episode_interval(accuracy)
+    assert covered / TRIALS >= 0.93
+    if spread:
+        assert wide / TRIALS < 0.7, "an interval over episodes says nothing of new classes"
+    else:
+        assert covered / TRIALS <= 0.995, "with nothing to generalise over it should not be far too wide"
+
+
+def test_class_interval_says_when_it_cannot_know():
+    rng = np.random.default_rng(2)
+    assert np.isnan(class_interval(rng.normal(size=50), draw_classes(rng, 5, 50)))
+
+
+def simulate(rng: np.random.Generator, truth: np.ndarray, episodes: int) -> np.ndarray:
+    """Paired cells: an episode's difficulty is shared by all of them, as it is on the same images."""
+    hard = rng.normal(0, 10, size=episodes)
+    return (truth[..., None] + hard + rng.normal(0, 4, size=(*truth.shape, episodes)))[None]
+
+
+@pytest.mark.parametrize("score", [0.0, 0.3, 4.0])
+def test_sensitivity_interval_covers_the_score_and_the_noise_floor_is_what_chance_shows(score):
+    rng = np.random.default_rng(3)
+    truth = 70 + np.zeros((6, 4))
+    truth[0, 0] += score  # a corner: the residual's range is then exactly the score times 15/24 + 1/24 ...
+    from anyshot.sensitivity import decompose
+
+    true_score = decompose(truth).sensitivity
+    covered, scores, floors = 0, [], []
+    for _ in range(150):
+        found = certainty(simulate(rng, truth, 400), draws=200)
+        covered += found.low <= true_score <= found.high
+        scores.append(found.sensitivity)
+        floors.append(found.noise_floor)
+    assert covered / 150 >= 0.95
+    if score == 0:
+        np.testing.assert_allclose(np.mean(floors), np.mean(scores), rtol=0.05)
+
+
+def test_pairing_removes_what_all_cells_share():
+    rng = np.random.default_rng(4)
+    truth = 70 + np.zeros((6, 4))
+    paired = simulate(rng, truth, 1000)
+    apart = np.stack([rng.permutation(row) for row in paired.reshape(24, -1)]).reshape(paired.shape)
+    assert certainty(paired).noise_floor < 0.5 * certainty(apart).noise_floor
+
+
+def test_seeds_are_told_apart_and_averaged():
+    rng = np.random.default_rng(5)
+    grids = 70 + rng.normal(0, 2, size=(3, 6, 4))
+    cells = np.concatenate([simulate(rng, grid, 2000) for grid in grids])
+    found = certainty(cells)
+    assert len(found.over_seeds) == 3
+    assert found.sensitivity < max(found.over_seeds)
