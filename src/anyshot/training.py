@@ -48,18 +48,19 @@ def train(
     heads = {**heads, **PRETRAINING}
     head = choose("head", recipe.head, heads)
     _claim(folder, recipe)
-    if not (folder / "model.safetensors").exists():
-        start = None
-        if recipe.start is not None:
-            start = train(recipe.start, store, folder.parent / recipe.start.name, heads, device)
-        before = torch.get_num_threads()
-        with torch.random.fork_rng():
-            torch.set_num_threads(_record(folder, device := device or best_device()))
+    with torch.random.fork_rng():
+        if not (folder / "model.safetensors").exists():
+            start = None
+            if recipe.start is not None:
+                start = train(recipe.start, store, folder.parent / recipe.start.name, heads, device)
+            device = device or best_device()
+            before = torch.get_num_threads()
+            torch.set_num_threads(_record(folder, device))
             try:
                 _Run(recipe, store, folder, head, device, start).to_the_end()
             finally:
                 torch.set_num_threads(before)
-    return load_model(folder, heads)
+        return load_model(folder, heads)
 
 
 def best_device() -> str:
