@@ -1,5 +1,7 @@
-"""Shapes in the type hints are checked while the tests run, and only then. One thread a process: tests run side by side,
-and threads that wait for each other on busy cores take many times as long as one."""
+"""Shapes in the type hints are checked while the tests run, and only then.
+
+One thread a process: tests run side by side, and threads that wait for each other on busy cores take far longer.
+"""
 
 import os
 

@@ -35,7 +35,7 @@ def command(out, *more, python=(sys.executable,)):
 
 
 def finish(process):
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors.decode()
     return out.decode()
 
@@ -169,7 +169,7 @@ def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed,
     assert accuracy.endswith(" %")
 
 
-# ------------------------------------------------------------------------------------------------------- order and choice
+# ----------------------------------------------------------------------------------------------------- order and choice
 
 
 def test_pretraining_comes_first_and_failures_stop_only_what_needs_them():

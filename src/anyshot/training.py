@@ -123,7 +123,7 @@ class Learner:
         self.network: torch.nn.Module = self.model
         if processes() > 1:
             share_norms(self.model)
-            self.network = DistributedDataParallel(self.model, broadcast_buffers=False)
+            self.network = DistributedDataParallel(self.model)
 
     def update(
         self, images: UInt8[np.ndarray, "image height width colour"], target: Tensor, shot: int, seed: int, pace: float
