@@ -1,5 +1,6 @@
 """The command line: one function a verb, each importing what it needs when it runs, so that --help answers at once."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -351,6 +352,7 @@ def doctor(
 
 def main() -> None:
     """Run a verb; bad input is one sentence and exit code 2, never a traceback."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait choke a busy machine
     try:
         app.cli(prog="anyshot", description="Few-shot image classification that holds at any shot.")
     except BadInput as error:

@@ -31,6 +31,8 @@ def side_by_side(recipes: Sequence[Recipe], heads: Mapping[str, Head], workers: 
     wait for each other, and its weights do not depend on the number of cores. Fewer where memory does not hold them
     or there are fewer models than cores; the cores are then shared out. It is decided by the whole list of recipes,
     never by what of it is already done. With GPUs: one model each."""
+    if (together := int(os.environ.get("LOCAL_WORLD_SIZE", "0"))) > 0:  # under torchrun: all processes on each model
+        return 1, max(1, cores() // together)
     if torch.cuda.is_available():
         workers = workers or min(len(recipes), torch.cuda.device_count())
         return workers, max(1, cores() // workers)
@@ -89,7 +91,7 @@ def estimate(recipes: Sequence[Recipe], heads: Mapping[str, Head], train_images:
     kinds = {(*_setting(recipe)[:3], recipe.head): recipe for recipe in recipes}
     measured: dict[tuple, float] = {}
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(), progress("measuring", len(kinds)) as advance:
+    with torch.random.fork_rng(), progress("measuring", float(len(kinds))) as advance:
         torch.set_num_threads(1)
         for key, recipe in kinds.items():
             measured[key] = seconds_an_image(recipe, choose("head", recipe.head, heads))

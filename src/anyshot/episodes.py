@@ -43,7 +43,7 @@ def training_batches(
 
 def pretraining_batches(
     labels: Int[np.ndarray, " image"], images: int, seed: int, epoch: int
-) -> list[Int[np.ndarray, " image"]]:
+) -> list[Int[np.ndarray, " drawn"]]:
     """One epoch of batches of `images` images of any classes, each image once; what does not fill a batch is left."""
     if len(labels) < images:
         raise BadInput(f"a batch takes {images} images, and there are only {len(labels)}.")

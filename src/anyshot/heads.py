@@ -191,7 +191,7 @@ def hat(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Vectors:
 
 
 class _RidgeInverse(torch.autograd.Function):
-    """(S + r I)^-1 by Cholesky, from and to packed matrices; its gradient is two products, no way back through it."""
+    """(S + r I)^-1 by Cholesky, from and to packed matrices; its gradient is two products, not a way back."""
 
     @staticmethod
     def forward(ctx: Any, grams: Tensor, ridge: Tensor) -> Tensor:

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from anyshot.errors import BadInput
 
 Work = Callable[[Any], str]
 
 
+@runtime_checkable
 class Pending(Protocol):
     """A job under way."""
 

@@ -65,20 +65,25 @@ class SharedBatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        count = _Sum.apply(x.new_full((), x.numel() / x.shape[1]))
-        mean = _Sum.apply(x.sum((0, 2, 3))) / count
-        centred = x - mean.view(-1, 1, 1)
-        variance = _Sum.apply(centred.square().sum((0, 2, 3))) / count
+        assert self.running_mean is not None
+        shifted = x - self.running_mean.view(-1, 1, 1)  # near zero on average, so that squares lose no digits
+        sums = torch.stack(
+            [shifted.sum((0, 2, 3)), shifted.square().sum((0, 2, 3)), torch.ones_like(self.running_mean)]
+        )
+        sums[2] *= x.numel() / x.shape[1]
+        first, second, counts = _Sum.apply(sums)
+        count = counts[0].detach()
+        offset = first / count
+        variance = second / count - offset.square()
         with torch.no_grad():
-            assert self.running_mean is not None
             assert self.running_var is not None
             assert self.momentum is not None
-            self.running_mean.lerp_(mean, self.momentum)
+            self.running_mean.add_(offset, alpha=self.momentum)
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked.add_(1)
         factor = self.weight * (variance + self.eps).rsqrt()
-        return centred * factor.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
+        return (shifted - offset.view(-1, 1, 1)) * factor.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
 
 
 def share_norms(module: nn.Module) -> None:

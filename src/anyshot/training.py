@@ -48,18 +48,19 @@ def train(
     heads = {**heads, **PRETRAINING}
     head = choose("head", recipe.head, heads)
     _claim(folder, recipe)
-    if not (folder / "model.safetensors").exists():
-        start = None
-        if recipe.start is not None:
-            start = train(recipe.start, store, folder.parent / recipe.start.name, heads, device)
-        before = torch.get_num_threads()
-        with torch.random.fork_rng():
-            torch.set_num_threads(_record(folder, device := device or best_device()))
+    with torch.random.fork_rng():
+        if not (folder / "model.safetensors").exists():
+            start = None
+            if recipe.start is not None:
+                start = train(recipe.start, store, folder.parent / recipe.start.name, heads, device)
+            device = device or best_device()
+            before = torch.get_num_threads()
+            torch.set_num_threads(_record(folder, device))
             try:
                 _Run(recipe, store, folder, head, device, start).to_the_end()
             finally:
                 torch.set_num_threads(before)
-    return load_model(folder, heads)
+        return load_model(folder, heads)
 
 
 def best_device() -> str:
@@ -122,10 +123,10 @@ class Learner:
         self.network: torch.nn.Module = self.model
         if processes() > 1:
             share_norms(self.model)
-            self.network = DistributedDataParallel(self.model, broadcast_buffers=False)
+            self.network = DistributedDataParallel(self.model)
 
     def update(
-        self, images: UInt8[np.ndarray, "image height width channel"], target: Tensor, shot: int, seed: int, pace: float
+        self, images: UInt8[np.ndarray, "image height width colour"], target: Tensor, shot: int, seed: int, pace: float
     ) -> Float[Tensor, " 2"]:
         """One step at `pace` times the learning rate; its loss and the number of right predictions, left on the device.
 

@@ -4,6 +4,7 @@ In a terminal a table (models done, running, time left, last validation accuracy
 TensorBoard the same histories are mirrored into event files, and only then is torch imported here.
 """
 
+import os
 import sys
 import threading
 import time
@@ -93,7 +94,10 @@ class Watch:
 
 @contextmanager
 def watching(models: Sequence[Watched], tensorboard: Path | None = None) -> Iterator[None]:
-    """Show a study while it runs."""
+    """Show a study while it runs; of several processes that run it together, the first does."""
+    if int(os.environ.get("RANK", "0")) > 0:
+        yield
+        return
     watch = Watch(models, tensorboard)
     stop = threading.Event()
     show = _live if sys.stderr.isatty() else _plain

@@ -1,0 +1,261 @@
+"""A study ends with the same table however it was run, interrupted or launched."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from own_study import ALL_HEADS, recipe
+
+from anyshot import cost, study
+from anyshot.cli import main
+from anyshot.errors import BadInput
+from anyshot.model import read_tensors
+from anyshot.study import Source, find_study, plan_study, run_study, select, starts
+from anyshot.watch import Watch, Watched
+
+OWN = Path(__file__).with_name("own_study.py")
+SOURCE = Path(study.__file__).parents[1]
+
+
+def command(out, *more, python=(sys.executable,)):
+    """The command of a user's own study, as a process."""
+    where = {"PYTHONPATH": f"{SOURCE}{os.pathsep}{Path(__file__).parent}"}
+    words = [*python, "-m", "anyshot", "study", str(OWN), "--out", str(out), "--data", str(out.parent / "data"), *more]
+    return subprocess.Popen(
+        words, env={**os.environ, **where}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+
+
+def finish(process):
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors.decode()
+    return out.decode()
+
+
+@contextmanager
+def in_this_process(*args):
+    """A launcher without processes."""
+
+    def submit(work, job):
+        future = Future()
+        future.set_result(work(job))
+        return future
+
+    yield submit
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The folder of a whole study with every head, run in this process."""
+    out = tmp_path_factory.mktemp("study") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "launcher", in_this_process)
+        run_study(Source(OWN, tuple(ALL_HEADS)), out, out.parent / "data")
+    return out
+
+
+def table(out):
+    return (out / "table.csv").read_text(), (out / "sensitivity.csv").read_text()
+
+
+def table_of(undisturbed, heads):
+    """The part of the whole study's tables that belongs to some heads."""
+    return tuple(
+        "".join(line for line in text.splitlines(True) if line.split(",")[2] in {"head", *heads})
+        for text in table(undisturbed)
+    )
+
+
+def test_killed_three_times_the_table_is_the_same(undisturbed, tmp_path):
+    chance = random.Random(0)
+    for _ in range(3):
+        process = command(tmp_path / "out")
+        time.sleep(chance.uniform(2.5, 6.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    said = finish(command(tmp_path / "out"))
+    assert table(tmp_path / "out") == table_of(undisturbed, ("proto", "tanimoto"))
+    assert "tanimoto" in said  # a head of the user's own file, trained, tested and reported
+    assert not list((tmp_path / "out").rglob("*.part"))
+
+
+def test_two_processes_train_what_one_does(undisturbed, tmp_path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+    finish(command(tmp_path / "out", "--heads", *ALL_HEADS, "--only", "4-shot", python=torchrun))
+    models = sorted((tmp_path / "out").glob("*/model.safetensors"))
+    assert len(models) == len(ALL_HEADS)
+    for path in models:
+        ours = read_tensors(path)[0]
+        alone = read_tensors(undisturbed / path.parent.name / path.name)[0]
+        for name, value in alone.items():  # about 60 updates
+            torch.testing.assert_close(ours[name], value, rtol=2e-3, atol=2e-4, msg=f"{path.parent.name} {name}")
+
+
+def test_ray_finishes_when_a_node_is_killed(undisturbed, tmp_path):
+    ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    utils = pytest.importorskip("ray.cluster_utils")
+    cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    doomed = cluster.add_node(num_cpus=1)
+    ray.init(cluster.address, log_to_driver=False)
+    finished: dict[str, float] = {}
+    try:
+        import threading
+
+        over = threading.Event()
+
+        def kill_and_watch():
+            killed = False
+            while not over.wait(0.05):
+                for path in (tmp_path / "out").glob("*/model.safetensors"):
+                    finished.setdefault(path.parent.name, path.stat().st_mtime)
+                if finished and not killed:
+                    cluster.remove_node(doomed, allow_graceful=False)
+                    killed = True
+
+        watcher = threading.Thread(target=kill_and_watch)
+        watcher.start()
+        run_study(Source(OWN), tmp_path / "out", tmp_path / "data", on="ray")
+    finally:
+        over.set()
+        watcher.join()
+        ray.shutdown()
+        cluster.shutdown()
+    assert table(tmp_path / "out") == table_of(undisturbed, ("proto", "tanimoto"))
+    for name, when in finished.items():  # no model was trained to the end twice
+        assert (tmp_path / "out" / name / "model.safetensors").stat().st_mtime == when
+
+
+def test_submitit_gives_the_same_table(undisturbed, tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
+    from anyshot.launch import _slurm
+
+    monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{Path(__file__).parent}")
+    monkeypatch.setattr(study, "launcher", lambda on, workers, threads, logs: _slurm(logs, threads, cluster="local"))
+    run_study(Source(OWN), tmp_path / "out", tmp_path / "data", only="proto")
+    assert table(tmp_path / "out") == table_of(undisturbed, ("proto",))
+
+
+def test_tensorboard_mirrors_the_histories(undisturbed, tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = next(undisturbed.glob("tiny-conv4-proto-4shot-*"))
+    watch = Watch([Watched(recipe("proto"), folder, folder / "model.safetensors")], tmp_path)
+    for board in watch.boards.values():
+        board.close()
+    events = EventAccumulator(str(next(tmp_path.iterdir())))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
+    assert [event.step for event in events.Scalars("val_accuracy")] == [2, 4]
+
+
+def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed, tmp_path):
+    folders = sorted(undisturbed.glob("tiny-conv4-proto-*"))
+    models = [Watched(recipe("proto"), folder, folder / "model.safetensors") for folder in folders]
+    models.append(Watched(recipe("proto"), folders[0], tmp_path / "never"))
+    models.append(Watched(recipe("proto"), tmp_path / "never", tmp_path / "never"))
+    watch = Watch(models)
+    assert watch.sentence.startswith("2 of 4 models done, 1 begun, 75% of all epochs")
+    ((name, epochs, _, accuracy),) = watch.running
+    assert (name, epochs) == ("tiny/conv4/proto/4-shot/seed-0", "4/4")
+    assert accuracy.endswith(" %")
+
+
+# ----------------------------------------------------------------------------------------------------- order and choice
+
+
+def test_pretraining_comes_first_and_failures_stop_only_what_needs_them():
+    def job(recipe):
+        return study.Job(Source(OWN), recipe, Path(), Path(), 1)
+
+    good, bad = (recipe("linear", train_shot=1, way=16, batch=32, seed=seed) for seed in (0, 1))
+    after_good, after_bad, free = recipe("feat", start=good), recipe("feat", start=bad), recipe("proto")
+    order = []
+
+    def submit(work, job):
+        order.append(job.recipe)
+        future = Future()
+        future.set_result("it broke." if job.recipe == bad else "")
+        return future
+
+    with pytest.raises(BadInput, match=r"^it broke\.$"):
+        study._run([job(each) for each in (after_good, after_bad, free, good, bad)], submit)
+    assert order.index(good) < order.index(after_good)
+    assert set(order) == {good, bad, after_good, free}
+
+
+@pytest.mark.parametrize(
+    ("only", "heads"),
+    [
+        ("", {"proto", "cosine-proto"}),
+        ("proto", {"proto"}),
+        ("cosine-proto,proto", {"proto", "cosine-proto"}),
+        ("tiny/conv4/cosine-proto", {"cosine-proto"}),
+        ("proto/4-shot", {"proto"}),
+    ],
+)
+def test_words_select_models_whole(only, heads):
+    recipes = [recipe(head, shot) for head in ("proto", "cosine-proto") for shot in (2, 4)]
+    chosen = select(recipes, only)
+    assert {each.head for each in chosen} == heads
+    assert len(chosen) == len(heads) * (1 if "4-shot" in only else 2)
+
+
+def test_an_unknown_word_is_named_with_the_nearest():
+    with pytest.raises(BadInput, match=r"'prot'.*proto"):
+        select([recipe("proto")], "prot")
+    with pytest.raises(BadInput, match="no model"):
+        select([recipe("proto"), recipe("frn", 2)], "frn/4-shot")
+
+
+def test_the_papers_study_has_its_144_models_and_their_exceptions():
+    recipes = Source(find_study("paper")).load().recipes
+    assert len({each.id for each in recipes}) == 144
+    assert {(each.head, each.data) for each in starts(recipes)} == {
+        *(("linear", data) for data in ("cub", "mini", "tiered")),
+        *(("class-matrix", data) for data in ("mini", "tiered")),
+    }
+    fewer = [each for each in recipes if each.images == 192]
+    assert all(each.images in (192, 256) and each.backbone == "resnet12" for each in fewer)
+    assert len(fewer) == 4 * (2 + 3 * 2)  # ProtoNets on CUB, FEATs on three data sets
+    assert {each.data for each in recipes if each.optimiser == "adam"} == {"meta-inat"}
+    slow = {(each.data, each.head) for each in recipes if each.lr == 0.01}
+    assert slow == {(data, head) for data in ("cub", "mini") for head in ("feat", "cosine-feat")}
+
+
+def test_a_dry_run_counts_without_stores(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "seconds_an_image", lambda recipe, head: 3600 / 38400)
+    text = plan_study(Source(find_study("paper")), tmp_path, "mini/conv4")
+    assert "in all" in text
+    assert text.count("mini       conv4") == 6
+    # 4 models x 350 epochs x 150 updates of 256 images; an hour an epoch
+    assert f"{4:6} {4 * 350 * 150:12,} {4 * 350 * 38400:16,} {4 * 350:10,.1f}" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["quik"], "'quik'"),
+        ([str(OWN), "--heads", "prote"], "did you mean 'proto'"),
+        ([str(OWN), "--only", "tannimoto"], "did you mean 'tanimoto'"),
+        (["cub32", "--data", "nowhere"], "anyshot pack npz SOURCE -o"),
+        ([str(OWN), "--on", "moon"], "not on 'moon'"),
+        (["nowhere.py"], "nowhere.py"),
+    ],
+)
+def test_bad_words_are_one_sentence_and_code_2(words, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["anyshot", "study", *words])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert sentence.lower() in line.lower()

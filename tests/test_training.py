@@ -1,0 +1,190 @@
+"""Training: the same weights whatever happens on the way, and one clear sentence where it cannot go on."""
+
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from own_study import recipe, store
+
+from anyshot import training
+from anyshot.episodes import training_batches
+from anyshot.errors import BadInput
+from anyshot.heads import HEADS
+from anyshot.model import read_tensors
+from anyshot.pretraining import PRETRAINING
+from anyshot.table import read_table
+from anyshot.training import Learner, train
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return store(tmp_path_factory.mktemp("data"))
+
+
+def weights(folder):
+    return read_tensors(folder / "model.safetensors")[0]
+
+
+def assert_same(first, second):
+    """Two run folders hold the same model, bit by bit, and the same history."""
+    ours, theirs = weights(first), weights(second)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+    assert (first / "history.csv").read_text() == (second / "history.csv").read_text()
+
+
+class Killed(Exception):
+    pass
+
+
+def train_until(update, monkeypatch, *args):
+    """A run that dies as it begins its update of this number, having saved its state after each."""
+    honest, count = Learner.update, 0
+
+    def dying(self, *args, **kwargs):
+        nonlocal count
+        count += 1
+        if count > update:
+            raise Killed
+        return honest(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "SAVE_EVERY", 0.0)
+        patch.setattr(Learner, "update", dying)
+        with pytest.raises(Killed):
+            train(*args)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"head": "feat"}, {"optimiser": "adam", "lr": 1e-3}, {"mixed": (2, 4, 8)}], ids=str
+)
+def test_a_run_killed_again_and_again_ends_like_an_undisturbed_one(tiny, tmp_path, monkeypatch, how):
+    model = recipe(**{"head": "cosine-proto"} | how)
+    train(model, tiny, tmp_path / "undisturbed")
+    for updates in (1, 14, 1, 20):  # an epoch has 15 or so
+        train_until(updates, monkeypatch, model, tiny, tmp_path / "killed")
+    train(model, tiny, tmp_path / "killed")
+    assert_same(tmp_path / "undisturbed", tmp_path / "killed")
+    assert not (tmp_path / "killed" / "state.safetensors").exists()
+
+
+@pytest.mark.parametrize("head", [*HEADS, *PRETRAINING])
+def test_every_head_and_pretraining_learns(tiny, tmp_path, head):
+    changes = {"batch": 32, "way": 16, "train_shot": 1} if head in PRETRAINING else {}
+    train(recipe(head, **{"epochs": 6} | changes), tiny, tmp_path)
+    losses = [row["loss"] for row in read_table(tmp_path / "history.csv")]
+    assert losses[-1] < losses[0]
+
+
+def test_seeds_differ_and_threads_are_recorded(tiny, tmp_path):
+    for seed in (0, 1):
+        train(recipe("proto", epochs=1, seed=seed), tiny, tmp_path / str(seed))
+    assert not torch.equal(*(weights(tmp_path / seed)["backbone.convs.0.weight"] for seed in "01"))
+    assert '"threads"' in (tmp_path / "0" / "run.json").read_text()
+
+
+def test_training_leaves_the_callers_random_numbers_alone(tiny, tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    train(recipe("feat", epochs=1), tiny, tmp_path)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_run_begins_with_the_pretrained_backbone(tiny, tmp_path):
+    start = recipe("linear", train_shot=1, way=16, batch=32)
+    still = recipe("feat", start=start, lr=0.0, epochs=1)
+    train(still, tiny, tmp_path / still.name)
+    ours, theirs = weights(tmp_path / still.name), weights(tmp_path / start.name)
+    scratch = Learner(replace(still, start=None), HEADS["feat"], 1, "cpu").model.state_dict()
+    for name in (name for name in ours if name.endswith("weight") and name.startswith("backbone.convs")):
+        assert torch.equal(ours[name], theirs[name])
+        assert not torch.equal(ours[name], scratch[name])
+
+
+def test_the_model_kept_is_the_best_on_validation_classes(tiny, tmp_path, monkeypatch):
+    accuracies = iter([30.0, 50.0, 40.0, 50.0])
+    monkeypatch.setattr(training, "recalls", lambda *args: np.array([next(accuracies) / 100]))
+    best = train(recipe("proto", validate_every=1), tiny, tmp_path / "best")
+    accuracies = iter([30.0, 50.0, 60.0, 50.0])
+    later = train(recipe("proto", validate_every=1), tiny, tmp_path / "later")
+    assert [row["val_accuracy"] for row in read_table(tmp_path / "best" / "history.csv")] == [30, 50, 40, 50]
+    assert not torch.equal(best.backbone.convs[0].weight, later.backbone.convs[0].weight)
+
+
+def test_mixed_shots_fill_batches_of_one_size_with_every_shot(tiny):
+    batches = training_batches(tiny.part("train").labels, 8, 4, seed=0, epoch=0, mixed=(2, 4, 8))
+    assert {batch.shape for batch in batches} == {(16, 2), (8, 4), (4, 8)}
+    drawn = np.concatenate([batch.ravel() for batch in batches])
+    assert len(np.unique(drawn)) == len(drawn)
+
+
+def test_bfloat16_trains_nearly_the_same(tiny, tmp_path):
+    for amp in (False, True):
+        train(recipe("proto", amp=amp, epochs=2), tiny, tmp_path / str(amp))
+    losses = [read_table(tmp_path / str(amp) / "history.csv")[-1]["loss"] for amp in (False, True)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert losses[0] != losses[1]
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_a_loss_that_is_no_number_stops_at_its_step_and_keeps_the_last_good_state(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
+    honest, count = training.fold, 0
+
+    def broken(*args):
+        nonlocal count
+        count += 1
+        return honest(*args) * (float("nan") if count > 21 else 1)
+
+    monkeypatch.setattr(training, "fold", broken)
+    with pytest.raises(BadInput, match=r"became nan at step 7 of epoch 2.*last good state"):
+        train(recipe("proto"), tiny, tmp_path)
+    tensors, words = read_tensors(tmp_path / "state.safetensors")
+    assert '"epoch": 1, "step": 6' in words["run"]
+    assert all(value.isfinite().all() for value in tensors.values())
+
+
+def test_a_folder_of_another_recipe_is_left_alone(tiny, tmp_path):
+    train(recipe("proto", epochs=1), tiny, tmp_path)
+    with pytest.raises(BadInput, match=r"another recipe \(it differs in epochs, lr\)"):
+        train(recipe("proto", epochs=2, lr=0.5), tiny, tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 200])
+def test_a_truncated_checkpoint_is_told(tiny, tmp_path, kept):
+    train(recipe("proto", epochs=1), tiny, tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(BadInput, match=r"model\.safetensors is damaged or cut short"):
+        train(recipe("proto", epochs=1), tiny, tmp_path)
+
+
+def test_a_truncated_state_is_told(tiny, tmp_path, monkeypatch):
+    train_until(3, monkeypatch, recipe("proto"), tiny, tmp_path)
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(BadInput, match=r"state\.safetensors is damaged or cut short"):
+        train(recipe("proto"), tiny, tmp_path)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_written(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))  # no file may grow beyond: as if the disk were full
+    try:
+        with pytest.raises(BadInput, match=r"could not write .*state\.safetensors"):
+            train(recipe("proto"), tiny, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.json", "run.json"]
+
+
+def test_pretraining_wants_all_classes(tiny, tmp_path):
+    with pytest.raises(BadInput, match="all 16 training classes"):
+        train(recipe("linear", train_shot=1, way=15, batch=32), tiny, tmp_path)
