@@ -1,4 +1,6 @@
-"""The laws of FewShotClassifier: it is the evaluation engine's prediction, and adding, merging and removing are exact."""
+"""The laws of FewShotClassifier: it predicts what the engine does; adding, merging and removing are exact."""
+
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -13,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.episodes import Plan
 from anyshot.engine import Reading, recalls
+from anyshot.episodes import Plan
 from anyshot.heads import EMBEDS, HEADS
 from anyshot.projections import PROJECTIONS
 from anyshot.recipe import Recipe
@@ -99,13 +101,17 @@ def test_merge_equals_joint_fit(data, head):
 def test_removed_classes_leave_no_trace(gone, head):
     X, y = examples(50, 5)
     stay = ~np.isin(y, list(gone))
-    assert_same(FewShotClassifier(head).fit(X, y).remove(sorted(gone)), FewShotClassifier(head).fit(X[stay], y[stay]), X)
+    assert_same(
+        FewShotClassifier(head).fit(X, y).remove(sorted(gone)), FewShotClassifier(head).fit(X[stay], y[stay]), X
+    )
 
 
 def test_labels_may_be_anything_and_counts_may_differ():
     X, y = examples(40, 4)
     names = np.array(["z", "a", "long name", "m"])
-    place = np.r_[np.flatnonzero(y == 0)[:1], np.flatnonzero(y == 1)[:7], np.flatnonzero(y == 2)[:2], np.flatnonzero(y == 3)]
+    place = np.r_[
+        np.flatnonzero(y == 0)[:1], np.flatnonzero(y == 1)[:7], np.flatnonzero(y == 2)[:2], np.flatnonzero(y == 3)
+    ]
     fitted = FewShotClassifier().fit(X[place], names[y[place]])
     assert fitted.classes_.tolist() == ["a", "long name", "m", "z"]
     assert fitted.support_.counts.tolist() == [7, 2, 10, 1]
@@ -163,7 +169,7 @@ def test_fewer_shots_are_nested_and_end_at_all():
     fitted = FewShotClassifier().fit(X, y)
     np.testing.assert_allclose(fitted.predict_proba(X, shot=12), fitted.predict_proba(X), rtol=1e-9)
     firsts = [set(fitted.support_.first(shot).keys.tolist()) for shot in range(1, 13)]
-    assert all(less < more for less, more in zip(firsts, firsts[1:], strict=False))
+    assert all(less < more for less, more in pairwise(firsts))
     np.testing.assert_allclose(fitted.support_.first(12).sums, fitted.support_.sums)
 
 

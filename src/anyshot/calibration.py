@@ -26,9 +26,7 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way d
     return means if reading.head.refine is None else reading.head.refine(means, reading.parameters, False)
 
 
-def leave_one_out(
-    reading: Reading, support: Support, most: int = 2048
-) -> tuple[Scores, Int[np.ndarray, " image"]]:
+def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple[Scores, Int[np.ndarray, " image"]]:
     """Scores (without the temperature) of kept examples as new images against all classes, and their own classes.
 
     Each example is left out of its own class, and every other class leaves one of its own out too (in turn), so that
@@ -89,7 +87,7 @@ def next_shot(counts: Int[np.ndarray, " image"]) -> float:
     """What the factor gains when classes of these counts take back the example they had left out.
 
     A query lies about a mean of n examples with a variance of 1 + 1/n times the class's own, and logits are divided
-    by that variance: the step from n - 1 to n examples is known in advance. (It is 4/3 for two, and nothing for many.)"""
+    by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many."""
     return float(((1 + 1 / (counts - 1)) / (1 + 1 / counts)).mean())
 
 

@@ -8,9 +8,8 @@ the classes have (`anyshot.calibration`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,14 +19,26 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from anyshot.calibration import Coverage, calibration_error, fit_scale, gap_scale, leave_one_out, next_shot, prototypes, rejection
-from anyshot.errors import BadInput, choose
+from anyshot.calibration import (
+    Coverage,
+    calibration_error,
+    fit_scale,
+    gap_scale,
+    leave_one_out,
+    next_shot,
+    prototypes,
+    rejection,
+)
 from anyshot.engine import Reading
+from anyshot.errors import BadInput, choose
 from anyshot.evaluation import untrained
 from anyshot.heads import EMBEDS, HEADS
 from anyshot.projections import PROJECTIONS
 from anyshot.readouts import check_readout, projection, swapped
 from anyshot.support import Support, keys_of, support_of
+
+if TYPE_CHECKING:
+    from anyshot.model import Model
 
 CHUNK_FLOATS = 20_000_000
 
@@ -81,16 +92,42 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.reject = reject
         self.keep = keep
 
-    @classmethod
-    def from_run(cls, path: str | Path, **arguments: Any) -> "FewShotClassifier":
-        """The head of a trained model, to be fitted on features of that model."""
-        from anyshot.model import load_model
+    @staticmethod
+    def from_run(run: "str | Path | Model", head: str | None = None, **arguments: Any) -> "FewShotClassifier":
+        """A classifier of a trained model's features, with what its head has learned (of no use to another head)."""
+        from anyshot.model import Model, load_model
 
-        model = load_model(Path(path))
-        blank = np.zeros((1, model.recipe.size, model.recipe.size, model.channels), np.uint8)
-        learned = {name: value.detach().double().numpy() for name, value in model.learned.items()}
-        found = {"positions": model.features(blank).shape[1], "embed": model.recipe.embed, "parameters": learned}
-        return cls(model.recipe.head, **{**found, **arguments})
+        model = run if isinstance(run, Model) else load_model(Path(run))
+        recipe = model.recipe
+        blank = np.zeros((1, recipe.size, recipe.size, model.channels), np.uint8)
+        found: dict[str, Any] = {"positions": model.features(blank).shape[1]}
+        if head in (None, recipe.head):
+            learned = {name: value.detach().double().numpy() for name, value in model.learned.items()}
+            found |= {"embed": recipe.embed, "parameters": learned}
+        return FewShotClassifier(head or recipe.head, **{**found, **arguments})
+
+    def save(self, path: str | Path) -> None:
+        """Write the classifier as a folder that anyone can load (see `anyshot.sharing`)."""
+        from anyshot.sharing import saved, write_card, write_classifier
+
+        check_is_fitted(self, "support_")
+        with saved(Path(path)) as aside:
+            write_classifier(self, aside)
+            write_card(self, aside, {})
+
+    @staticmethod
+    def load(path: str | Path) -> "FewShotClassifier":
+        """A classifier from its folder; nothing in it can run."""
+        from anyshot.sharing import read_classifier
+
+        return read_classifier(Path(path))
+
+    def restore(self, support: Support, features: int) -> "FewShotClassifier":
+        """The state that was saved, instead of a fit."""
+        self.positions_, self.n_features_in_ = self.positions or 1, features
+        self._prepare(features)
+        self.support_ = support
+        return self._settle()
 
     # ------------------------------------------------------------------------------------------------------- learning
 
@@ -101,7 +138,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self.partial_fit(X, y)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "FewShotClassifier":
-        """Learn from more examples, of known classes or new ones. `classes` is not needed: labels may come at any time."""
+        """Learn from more examples, of known classes or new ones; `classes` need not be announced, and are not used."""
         fresh = not hasattr(self, "support_")
         rows, labels = self._check_examples(X, y, fresh)
         if fresh:
@@ -113,7 +150,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self._settle()
 
     def merge(self, *others: "FewShotClassifier") -> "FewShotClassifier":
-        """Take in the classes of other classifiers with the same head: what one fit on all examples would have given."""
+        """Take in the classes of others with the same head: what one fit on all examples would have given."""
         check_is_fitted(self, "support_")
         for other in others:
             check_is_fitted(other, "support_")
@@ -283,8 +320,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             place = slice(start, start + size)
             features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))
             vectors = self.embed_(features)
-            if self.__dict__.get("basis_") is not None:
-                vectors = vectors @ self.basis_
+            basis = self.__dict__.get("basis_")  # not there yet while it is fitted on the base
+            if basis is not None:
+                vectors = vectors @ basis
             keys = keys_of(rows[place]) if hashed else np.empty(0, np.uint64)
             yield vectors.numpy(), keys, place
 

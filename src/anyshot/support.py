@@ -61,9 +61,7 @@ class Support:
         stay = ~np.isin(self.labels, labels)
         here = stay[self.owner]
         owner = (np.cumsum(stay) - 1)[self.owner[here]]
-        return Support(
-            self.labels[stay], self.sums[stay], self.counts[stay], self.kept[here], owner, self.keys[here]
-        )
+        return Support(self.labels[stay], self.sums[stay], self.counts[stay], self.kept[here], owner, self.keys[here])
 
     def first(self, shot: int) -> "Support":
         """The classes as they would be with at most `shot` examples: sums of the first kept ones, nested in `shot`."""
