@@ -167,7 +167,7 @@ def test_swapped_is_the_other_score():
 def test_fewer_shots_are_nested_and_end_at_all():
     X, y = examples()
     fitted = FewShotClassifier().fit(X, y)
-    np.testing.assert_allclose(fitted.predict_proba(X, shot=12), fitted.predict_proba(X), rtol=1e-9)
+    np.testing.assert_allclose(fitted.at_shot(12).predict_proba(X), fitted.predict_proba(X), rtol=1e-9)
     firsts = [set(fitted.support_.first(shot).keys.tolist()) for shot in range(1, 13)]
     assert all(less < more for less, more in pairwise(firsts))
     np.testing.assert_allclose(fitted.support_.first(12).sums, fitted.support_.sums)
@@ -217,7 +217,7 @@ def test_words_of_errors():
     with pytest.raises(BadInput, match="cannot be in one classifier"):
         fitted.partial_fit(X[:1], ["name"])
     with pytest.raises(BadInput, match="shots 1 to 32"):
-        fitted.logits(X, shot=33)
+        fitted.at_shot(33)
 
 
 def test_memory_is_bounded_whatever_the_number_of_examples():

@@ -83,12 +83,12 @@ def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
     return high if slope(high) <= 0 else float(brentq(slope, low, high, xtol=1e-12 * middle, rtol=1e-10))
 
 
-def next_shot(counts: Int[np.ndarray, " image"]) -> float:
-    """What the factor gains when classes of these counts take back the example they had left out.
+def next_shot(counts: Int[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """What the factor gains when a class of so many examples takes back the one it had left out.
 
     A query lies about a mean of n examples with a variance of 1 + 1/n times the class's own, and logits are divided
     by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many."""
-    return float(((1 + 1 / (counts - 1)) / (1 + 1 / counts)).mean())
+    return (1 + 1 / np.maximum(counts - 1, 1)) / (1 + 1 / counts)
 
 
 def gap_scale(reading: Reading, support: Support) -> float:

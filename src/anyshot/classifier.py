@@ -8,6 +8,7 @@ the classes have (`anyshot.calibration`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,7 +245,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         scores, owner = leave_one_out(self.reading_, self.support_)
         self.calibrated_ = self.scale is None and len(owner) > 0 and len(self.classes_) > 1
         if self.calibrated_:
-            self.scale_ = fit_scale(scores, owner) * next_shot(self.support_.counts[owner])
+            self.scale_ = fit_scale(scores, owner) * float(next_shot(self.support_.counts[owner]).mean())
         else:
             self.scale_ = self._guessed_scale(self.support_)
         self.coverage_ = rejection(self.scale_ * scores, owner, self.reject) if len(owner) else None
@@ -257,27 +258,29 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return float(self.scale)
         return gap_scale(self.reading_, support) if learned is None else float(learned)
 
-    def _at_shot(self, shot: int) -> tuple[torch.Tensor, float]:
-        """Prototypes and scale as they would be with at most `shot` examples a class."""
-        if not 1 <= shot <= self.keep:
-            raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
-        support = self.support_.first(shot)
-        more = self.support_.first(shot + 1)  # leaving one of these out makes classes of exactly this shot
-        scores, owner = leave_one_out(self.reading_, more)
-        if not self.calibrated_ or not len(owner):
-            return prototypes(self.reading_, support), self._guessed_scale(support)
-        whole = np.minimum(more.counts, shot)[owner] == more.counts[owner]  # classes that have no further example
-        gain = next_shot(more.counts[owner][whole]) if whole.any() else 1.0
-        return prototypes(self.reading_, support), fit_scale(scores, owner) * (1 + (gain - 1) * whole.mean())
-
     # ----------------------------------------------------------------------------------------------------- predicting
 
-    def logits(self, X: Any, shot: int | None = None) -> Float[np.ndarray, "image way"]:
-        """A logit for each class; with `shot`, what they would be with at most so many examples a class."""
-        rows = self._check_rows(X)
-        centres, scale = (self.prototypes_, self.scale_) if shot is None else self._at_shot(shot)
-        parts = [self.reading_.head.score(torch.from_numpy(part), centres) for part, _, _ in self._vectors(rows)]
-        return scale * torch.cat(parts).numpy()
+    def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
+        """A logit for each class."""
+        rows, score = self._check_rows(X), self.reading_.head.score
+        parts = [score(torch.from_numpy(part), self.prototypes_) for part, _, _ in self._vectors(rows)]
+        return self.scale_ * torch.cat(parts).numpy()
+
+    def at_shot(self, shot: int) -> "FewShotClassifier":
+        """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""
+        check_is_fitted(self, "support_")
+        if not 1 <= shot <= self.keep:
+            raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
+        fewer = copy(self)
+        fewer.support_ = self.support_.first(shot)
+        fewer._settle()
+        if self.calibrated_:
+            # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
+            more = self.support_.first(shot + 1)
+            scores, owner = leave_one_out(self.reading_, more)
+            gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
+            fewer.scale_, fewer.calibrated_ = fit_scale(scores, owner) * float(gained[owner].mean()), True
+        return fewer
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
         """Logits; of two classes, by scikit-learn's habit, only the second's over the first's."""
@@ -289,9 +292,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         best = self.logits(X).argmax(1)
         return self.classes_[best]
 
-    def predict_proba(self, X: Any, shot: int | None = None) -> Float[np.ndarray, "image way"]:
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
         """Calibrated probabilities of the classes, for an image that is of one of them."""
-        return softmax(self.logits(X, shot), axis=1)
+        return softmax(self.logits(X), axis=1)
 
     def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
         """Whether each image looks like one of the classes, rather than none of these."""

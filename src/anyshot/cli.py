@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
+from anyshot import deploy_cli
 from anyshot.errors import BadInput
 
 app = SubcommandApp()
@@ -322,6 +323,10 @@ def doctor(
     folder = out or store / "doctor"
     print(visit(open_store(store, verify), folder).text)
     print(f"details in {folder}")
+
+
+for verb in deploy_cli.VERBS:
+    app.command(verb)
 
 
 def main() -> None:

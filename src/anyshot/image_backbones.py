@@ -51,10 +51,12 @@ def image_backbone(source: "str | Path | Model | Embed", side: int | None = None
 def _own(model: Model, path: Path | None) -> ImageBackbone:
     recipe = model.recipe
 
+    read = model.reader()
+
     def features(pictures: Pictures) -> np.ndarray:
         if model.channels == 1:
             pictures = np.round(pictures @ np.array(GREY))[..., None].astype(np.uint8)
-        return model.features(pictures)
+        return read(pictures)
 
     about = {"backbone": f"{recipe.backbone}, trained on {recipe.data} with {recipe.head} at {recipe.train_shot} shots"}
     about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)

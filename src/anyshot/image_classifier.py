@@ -128,11 +128,9 @@ class ImageClassifier:
         """The likeliest class of each picture."""
         return self.classifier.predict(self.features_of(images))
 
-    def predict_proba(
-        self, images: Pictures | bytes | np.ndarray, shot: int | None = None
-    ) -> Float[np.ndarray, "image way"]:
+    def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image way"]:
         """Calibrated probabilities of the classes."""
-        return self.classifier.predict_proba(self.features_of(images), shot)
+        return self.classifier.predict_proba(self.features_of(images))
 
     def is_known(self, images: Pictures | bytes | np.ndarray) -> Bool[np.ndarray, " image"]:
         """Whether each picture looks like one of the classes, rather than none of these."""
