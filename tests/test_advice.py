@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anyshot import BadInput
 from anyshot.advice import advise
-from anyshot.shot_curve import Curve, fit_curve, forecast, half_widths
+from anyshot.shot_curve import Curve, Pool, fit_curve, forecast
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
 
@@ -45,16 +45,23 @@ def test_the_interval_of_gains_covers_the_truth_about_as_often_as_it_says():
         # disjoint episodes with noise that the shots of an episode share in part, as nested ones do
         shared = rng.normal(0, 0.04, (1, 50))
         episodes = true(shots)[:, None] + shared + rng.normal(0, 0.03, (len(shots), 50))
-        told = forecast(shots, episodes, 16, (16,), queries=4, images=16 * 50)
+        told = forecast(shots, episodes, 16, (16,), Pool(images=200, classes=5, way=5, queries=4))
         gain = float(true(np.array([32]))[0] - true(np.array([16]))[0])
         inside.append(told.low[0] <= gain <= told.high[0])
     assert np.mean(inside) >= 0.9
 
 
-def test_intervals_count_disjoint_episodes_not_overlapping_ones():
-    accuracies = np.random.default_rng(0).normal(0.5, 0.1, (2, 10_000))
-    wide = half_widths(accuracies, np.array([5, 15]), 5, 40)
-    assert 0.1 < wide[0] < wide[1]
+def test_intervals_cover_the_accuracy_on_other_images():
+    """Many pools of the same classes: the accuracy on a vast one mostly lies in the interval that each pool gives."""
+    truth = advise(*data(500), ["cosine-proto"], shots=[8], episodes=400).curves["cosine-proto"]
+    inside = []
+    for seed in range(1, 17):
+        rng = np.random.default_rng(seed)
+        X, y = data(500)
+        place = np.concatenate([rng.choice(np.flatnonzero(y == c), 24, replace=False) for c in np.unique(y)])
+        curve = advise(X[place], y[place], ["cosine-proto"], episodes=100).curves["cosine-proto"]
+        inside += [mine["low"] <= all_["accuracy"] <= mine["high"] for mine, all_ in zip(curve, truth, strict=False)]
+    assert np.mean(inside) > 0.88
 
 
 def test_advice_on_good_data():
@@ -67,7 +74,7 @@ def test_advice_on_good_data():
     assert [shot for shot, _, _ in told.held_out] == [16, 24]
     assert told.error < 0.03
     assert all(low <= gain <= high for low, gain, high in zip(told.low, told.gain, told.high, strict=True))
-    assert found.mislabelled == []
+    assert len(found.mislabelled) <= 2  # of 240
     assert found.duplicates == []
     assert found.same_class == []
     assert {row["class"] for row in found.classes} == set(y)
@@ -79,7 +86,7 @@ def test_the_better_head_is_chosen_for_the_expected_shots():
     X = X * np.exp(rng.normal(0, 1.2, (len(X), 1)))  # lengths say nothing: only directions do
     found = advise(X, y, ["proto", "cosine-proto"], shots=[1, 2], episodes=100)
     assert found.best == found.robust == "cosine-proto"
-    assert found.lead["proto"] > found.lead["proto interval"]
+    assert found.lead["proto"][0] > found.lead["proto"][1] > 0
     assert found.expected_shots == [1, 2]
 
 

@@ -204,7 +204,8 @@ def test_in_a_real_browser(server, tmp_path):
         # The page's own check aside, the server refuses what is too large.
         status = """async () => { try { const body = new Uint8Array(2.1e7);
             const headers = {'Content-Type': 'image/png'};
-            return (await fetch('/api/classify', {method: 'POST', headers, body})).status } catch (e) { return 'cut' } }"""
+            return (await fetch('/api/classify', {method: 'POST', headers, body})).status
+            } catch (e) { return 'cut' } }"""
         assert page.evaluate(status) in (413, "cut")
         assert page.locator("#classes li").count() == 2
         page.get_by_role("button", name="Remove green").click()

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from anyshot.engine import Reading
+from anyshot.engine import Reading, vectors_of
 from anyshot.errors import BadInput, choose
-from anyshot.evaluation import Evaluation, check_features, check_labels, embed_all, evaluate, untrained
+from anyshot.evaluation import Evaluation, check_features, check_labels, evaluate, untrained
 from anyshot.heads import EMBEDS, HEADS, Parameters
-from anyshot.shot_curve import LEAST_SHOTS, Forecast, forecast, half_widths
+from anyshot.readouts import scaled
+from anyshot.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
 from anyshot.suspects import Found, confusions, look
 
 HEADS_TO_TRY = ("cosine-proto", "proto")
@@ -38,14 +39,14 @@ class Advice:
     queries: int
     episodes: int
     shots: list[int]
-    curves: dict[str, list[dict[str, float]]]
+    curves: dict[str, list[dict[str, Any]]]
     """By head: shot, accuracy and its 95 % interval (low, high), from 0 to 1."""
     best: str
     """The head of the highest mean accuracy over the shots that are expected."""
     robust: str
     """The head whose worst shortfall from the best at any of these shots is smallest."""
     expected_shots: list[int]
-    lead: dict[str, float]
+    lead: dict[str, tuple[float, float]]
     """How far the best head is ahead of the others, on the same episodes, with half of a 95 % interval."""
     forecasts: dict[str, Forecast]
     classes: list[dict[str, Any]]
@@ -76,17 +77,19 @@ def advise(
 ) -> Advice:
     """Advice for features "image d" or "image position channel" and the labels of the images.
 
-    `parameters` and `embed` have what trained heads have learned and how they embed, by head. `shots` are those that are
+    `parameters` and `embed` have what trained heads have learned and how they embed, by head. `shots` are those
     expected in use; all that can be measured where none are given."""
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
     counts = np.bincount(codes)
-    tried = [choose("head", name, HEADS) and name for name in heads] or _heads_for(maps)
+    tried = list(heads) or _heads_for(maps)
+    for name in tried:
+        choose("head", name, HEADS)
     doubts: list[str] = []
     inside = np.flatnonzero(counts >= LEAST_IMAGES)
     if len(inside) < 2:
         raise BadInput(
-            f"advice needs at least 2 classes of {LEAST_IMAGES} images; only {len(inside)} have as many: label more first."
+            f"advice needs at least 2 classes of {LEAST_IMAGES} images; {len(inside)} have as many: label more first."
         )
     if len(inside) < len(counts):
         some = ", ".join(names[place] for place in np.flatnonzero(counts < LEAST_IMAGES)[:5])
@@ -115,16 +118,11 @@ def advise(
     expected = _expected(shots, measured, doubts)
     places = [measured.index(shot) for shot in expected]
     best, robust = _choose_heads(accuracies, places)
-    images = float(np.median(counts[inside]))
-    steps = np.array(measured)
-    widths = {name: half_widths(a, steps, queries, images) for name, a in accuracies.items()}
-    now = int(images)
-    forecasts = {n: f for n, a in accuracies.items() if (f := forecast(steps, a, now, MORE, queries, images, seed))}
+    steps, pool = np.array(measured), Pool(int(np.median(counts[inside])), len(inside), ways, queries)
+    widths = {name: pool.half_widths(a, steps) for name, a in accuracies.items()}
+    forecasts = {n: f for n, a in accuracies.items() if (f := forecast(steps, a, pool.images, MORE, pool, seed))}
     _doubt(doubts, used_names, counts[inside], measured, widths[best], forecasts.get(best))
-    reading, how = Reading(HEADS[best], together.get(best) or _untrained(best, maps, embed)), (embed or {}).get(best)
-    vectors = embed_all(maps[torch.from_numpy(here)], EMBEDS[how or HEADS[best].embed]).double().numpy()
-    doubled = Reading(reading.head, {name: value.double() for name, value in reading.parameters.items()})
-    seen = look(vectors, used, doubled)
+    seen = _look(maps[torch.from_numpy(here)], used, best, together.get(best), (embed or {}).get(best))
     original = np.flatnonzero(here)
     return Advice(
         class_names=used_names,
@@ -137,7 +135,7 @@ def advise(
         best=best,
         robust=robust,
         expected_shots=expected,
-        lead=_lead(accuracies, best, places, queries, images, steps),
+        lead=_lead(accuracies, best, places, steps, pool),
         forecasts=forecasts,
         classes=_by_class(found[best], best, seen, used, used_names),
         confused=[
@@ -160,9 +158,11 @@ def _heads_for(maps: torch.Tensor) -> list[str]:
     return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if maps.shape[1] > 1 and room else ())]
 
 
-def _untrained(name: str, maps: torch.Tensor, embed: Mapping[str, str] | None) -> Parameters:
-    how = (embed or {}).get(name) or HEADS[name].embed
-    return untrained(name, EMBEDS[how](maps[:1]).shape[-1])
+def _look(maps: torch.Tensor, labels: np.ndarray, name: str, learned: Parameters | None, how: str | None) -> Found:
+    """Leave-one-out, in double precision, with the head that is advised."""
+    vectors = torch.cat(list(vectors_of(maps, EMBEDS[how or HEADS[name].embed]).split(4096))).double()
+    parameters = learned or untrained(name, vectors.shape[1])
+    return look(vectors.numpy(), labels, Reading(HEADS[name], {key: v.double() for key, v in parameters.items()}))
 
 
 def _evaluate_by_embed(
@@ -187,7 +187,7 @@ def _evaluate_by_embed(
         share = len(members) / len(heads)
         tested = evaluate(
             maps, labels, members, shots, way, queries, episodes, seed,
-            parameters=parameters, embed=how, progress=lambda part, share=share: progress(part * share),
+            parameters=parameters, embed=how, progress=scaled(progress, share),
         )  # fmt: skip
         found |= dict.fromkeys(members, tested)
     return found
@@ -213,19 +213,15 @@ def _choose_heads(accuracies: Mapping[str, np.ndarray], places: list[int]) -> tu
 
 
 def _lead(
-    accuracies: Mapping[str, np.ndarray], best: str, places: list[int], queries: int, images: float, steps: np.ndarray
-) -> dict[str, float]:
+    accuracies: Mapping[str, np.ndarray], best: str, places: list[int], steps: np.ndarray, pool: Pool
+) -> dict[str, tuple[float, float]]:
     """Paired on the same episodes: the best head's mean lead over each other one, and half of its interval."""
-    out: dict[str, float] = {}
-    for name, other in accuracies.items():
-        if name != best:
-            lead = (accuracies[best] - other)[places].mean(0, keepdims=True)
-            out[name] = float(lead.mean())
-            out[f"{name} interval"] = float(half_widths(lead, steps[places][-1:], queries, images)[0])
-    return out
+    many = pool.independent(accuracies[best], steps)[places].min()
+    leads = {n: (accuracies[best] - a)[places].mean(0) for n, a in accuracies.items() if n != best}
+    return {n: (float(lead.mean()), float(1.96 * lead.std(ddof=1) / np.sqrt(many))) for n, lead in leads.items()}
 
 
-def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[str, float]]:
+def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[str, Any]]:
     return [
         {"shot": shot, "accuracy": float(mean), "low": float(max(mean - w, 0)), "high": float(min(mean + w, 1))}
         for shot, mean, w in zip(shots, means, widths, strict=True)
@@ -266,8 +262,8 @@ def _doubt(
     smallest = int(counts.argmin())
     if told is None:
         doubts.append(
-            f"Class {names[smallest]} has {counts[smallest]} images, so only shots {measured[0]} to {measured[-1]} can be "
-            f"measured: too few to say what more images would bring ({LEAST_SHOTS} different shots are needed)."
+            f"Class {names[smallest]} has {counts[smallest]} images, so only shots {measured[0]} to {measured[-1]} can "
+            f"be measured: too few to say what more images would bring ({LEAST_SHOTS} different shots are needed)."
         )
     elif not told.held_out:
         doubts.append("There are too few shots to hold any out: the expected gains are not checked.")

@@ -16,6 +16,7 @@ from anyshot.engine import Reading
 from anyshot.support import Support
 
 CHUNK_FLOATS = 20_000_000
+TURNS = 8
 
 Scores = Float[np.ndarray, "image way"]
 
@@ -29,38 +30,46 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way d
 def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple[Scores, Int[np.ndarray, " image"]]:
     """Scores (without the temperature) of kept examples as new images against all classes, and their own classes.
 
-    Each example is left out of its own class, and every other class leaves one of its own out too (in turn), so that
-    no class is a shot ahead. A class of one example has nothing left without it: its example is no query, but stands as
-    a class for the others. Of each class as many examples are queries as `most` in all allow, two at least."""
+    Each example is left out of its own class, and every other class leaves one of its own out too (its first few, in
+    turn), so that no class is a shot ahead. A class of one example has nothing left without it: its example is no
+    query, but stands as a class for the others. Of each class as many examples are queries as `most` in all allow, two
+    at least."""
     chosen = support.first(max(2, most // len(support.labels)))
-    alone = support.counts[chosen.owner] < 2
+    head = reading.head
     owner, every = torch.from_numpy(chosen.owner), torch.from_numpy(chosen.kept)
     sums, counts = torch.from_numpy(support.sums)[owner], torch.from_numpy(support.counts)[owner, None]
     without = torch.where(counts > 1, (sums - every) / (counts - 1).clamp_min(1), every)
-    places = _left_out(chosen)[~alone]
-    query = every[torch.from_numpy(~alone)]
-    out = torch.empty(places.shape, dtype=torch.float64)
-    head = reading.head
     if head.refine is not None and not head.couples:
-        without = head.refine(without, reading.parameters, False)
-    size = max(1, CHUNK_FLOATS // (without.shape[1] * places.shape[1] if head.couples else len(without)))
-    for start in range(0, len(query), size):
-        here = slice(start, start + size)
+        without = torch.cat([head.refine(p, reading.parameters, False) for p in without.split(_rows(without.shape[1]))])
+    turns, places = _turns(chosen)
+    queries = torch.from_numpy(np.flatnonzero(support.counts[chosen.owner] > 1))
+    out = torch.empty(len(queries), len(support.labels), dtype=torch.float64)
+    for here in torch.arange(len(queries)).split(_rows(without.shape[1] * len(support.labels))):
+        query, own = every[queries[here]], queries[here]
         if head.couples:  # each query has its own set of classes, and they refine each other
             assert head.refine is not None
-            sets = head.refine(without[places[here]], reading.parameters, False)
-            out[here] = head.score(query[here, None], sets)[:, 0]
+            sets = without[turns[places[own]]]
+            sets[torch.arange(len(own)), owner[own]] = without[own]
+            out[here] = head.score(query[:, None], head.refine(sets, reading.parameters, False))[:, 0]
         else:
-            out[here] = head.score(query[here], without).gather(1, places[here])
-    return out.numpy(), chosen.owner[~alone]
+            scores = head.score(query, without[turns]).gather(1, places[own])
+            scores[torch.arange(len(own)), owner[own]] = head.score(query[:, None], without[own, None])[:, 0, 0]
+            out[here] = scores
+    return out.numpy(), chosen.owner[queries.numpy()]
 
 
-def _left_out(support: Support) -> Int[torch.Tensor, "image way"]:
-    """For each kept example, which example each class leaves out: its own class itself, the others by turns."""
-    owner, counts = support.owner, support.kept_counts
-    first = np.cumsum(counts) - counts
-    turn = np.arange(len(owner)) - first[owner]
-    return torch.from_numpy(first + turn[:, None] % counts)
+def _turns(support: Support) -> tuple[Int[torch.Tensor, " turn"], Int[torch.Tensor, "image way"]]:
+    """The examples that classes leave out for the queries of others, and which of them each query meets."""
+    counts = support.kept_counts
+    rank = np.arange(len(support.owner)) - (np.cumsum(counts) - counts)[support.owner]
+    turns = np.flatnonzero(rank < TURNS)
+    few = np.minimum(counts, TURNS)
+    return torch.from_numpy(turns), torch.from_numpy((np.cumsum(few) - few) + rank[:, None] % few)
+
+
+def _rows(floats: int) -> int:
+    """Rows of so many floats that are worked on at once."""
+    return max(1, CHUNK_FLOATS // floats)
 
 
 def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import stdtrit
 
-OFFSETS = np.geomspace(0.02, 30, 40)
+OFFSETS = np.geomspace(0.02, 30, 200)
 LEAST_SHOTS = 4  # three numbers are fitted
 REDRAWS = 300
 
@@ -37,25 +36,54 @@ def fit_curve(
 ) -> Curve:
     """Weighted least squares; accuracy never falls with the shot and never passes 1."""
     weight = np.ones(len(shots)) if weight is None else weight
+    return Curve(*fit_curves(shots, accuracy[None], weight)[0].tolist())
+
+
+def fit_curves(
+    shots: Shots, accuracy: Float[np.ndarray, "draw shot"], weight: Float[np.ndarray, " shot"]
+) -> Float[np.ndarray, "draw 3"]:
+    """`fit_curve` of many accuracies at once: for every offset the best line in 1 / (k + c), then the best offset."""
+    weight = weight / weight.sum()
     x = 1 / (shots[:, None] + OFFSETS)  # shot, offset
-    mean_x, mean_y = np.average(x, 0, weight), np.average(accuracy, weights=weight)
-    cross = (weight[:, None] * (x - mean_x) * (accuracy - mean_y)[:, None]).sum(0)
-    b = np.maximum(-cross / (weight[:, None] * (x - mean_x) ** 2).sum(0), 0)
-    a = mean_y + b * mean_x
-    capped = (weight[:, None] * x * (1 - accuracy)[:, None]).sum(0) / (weight[:, None] * x**2).sum(0)
+    mean_x, mean_y = weight @ x, accuracy @ weight
+    apart = weight[:, None] * (x - mean_x)
+    b = np.maximum(-(accuracy @ apart) / (apart * x).sum(0), 0)  # draw, offset
+    a = mean_y[:, None] + b * mean_x
+    capped = (1 - accuracy) @ (weight[:, None] * x) / (weight @ x**2)
     a, b = np.where(a > 1, 1.0, a), np.where(a > 1, capped, b)
-    loss = (weight[:, None] * (a - b * x - accuracy[:, None]) ** 2).sum(0)
-    best = int(loss.argmin())
-    return Curve(float(a[best]), float(b[best]), float(OFFSETS[best]))
+    missed = a[:, None] - b[:, None] * x - accuracy[..., None]  # draw, shot, offset
+    best = np.einsum("dso,s->do", missed**2, weight).argmin(1)
+    rows = np.arange(len(accuracy))
+    return np.stack([a[rows, best], b[rows, best], OFFSETS[best]], 1)
 
 
-def half_widths(accuracies: Accuracies, shots: Shots, queries: int, images: float) -> Float[np.ndarray, " shot"]:
-    """Half of the 95 % interval of each mean accuracy, for other images of the same classes.
+@dataclass(frozen=True)
+class Pool:
+    """What the episodes were drawn from, and how: images a class (the median), and classes."""
 
-    Episodes of one pool overlap, so that their number proves nothing; the pool holds only images / (shot + queries)
-    disjoint ones, and a mean over all overlapping episodes is at least as good as one over those (Hoeffding)."""
-    disjoint = np.maximum(images / (shots + queries), 1.0)
-    return stdtrit(np.maximum(disjoint - 1, 1), 0.975) * accuracies.std(1, ddof=1) / np.sqrt(disjoint)
+    images: int
+    classes: int
+    way: int
+    queries: int
+
+    def independent(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
+        """How many independent episodes would know each mean accuracy as well as the pool does.
+
+        Episodes of one pool overlap, so that their own number proves nothing. Each image has one say as a query, and
+        the pool holds only images / shot disjoint supports: that is what other images of the same classes may change.
+        """
+        mean, variance = accuracies.mean(1), np.maximum(accuracies.var(1, ddof=1), 1e-9)
+        total = self.images * self.classes
+        smooth = (mean * total + 1) / (total + 2)  # nobody is sure of 100 %
+        of_query = smooth * (1 - smooth)
+        of_support = np.maximum(variance - of_query / (self.queries * self.way), 0)
+        error = of_query / total + of_support * (shots / self.images) * (self.way / self.classes)
+        return np.minimum(variance / error, accuracies.shape[1])
+
+    def half_widths(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
+        """Half of the 95 % interval of each mean accuracy, for other images of the same classes."""
+        variance = np.maximum(accuracies.var(1, ddof=1), 1e-9)
+        return 1.96 * np.sqrt(variance / self.independent(accuracies, shots))
 
 
 @dataclass(frozen=True)
@@ -82,23 +110,23 @@ def forecast(
     accuracies: Accuracies,
     now: int,
     more: tuple[int, ...],
-    queries: int,
-    images: float,
+    pool: Pool,
     seed: int = 0,
 ) -> Forecast | None:
     """Extrapolate a shot curve from paired episodes; None where the shots are too few to fit one.
 
-    The interval is that of curves through redrawn episodes, as many as are disjoint, and is no narrower than the error
-    that the same fit made at held-out shots."""
+    The interval is that of curves through redrawn episodes, as many as are worth independent ones, and is no narrower
+    than the error that the same fit made at held-out shots."""
     if len(shots) < LEAST_SHOTS:
         return None
     wanted = now + np.array((0, *more))
     weight = 1 / np.maximum(accuracies.var(1, ddof=1), 1e-6)
     curve = fit_curve(shots, accuracies.mean(1), weight)
     rng = np.random.default_rng(seed)
-    many = max(2, round(images / (float(shots.max()) + queries)))
-    draws = [accuracies[:, rng.integers(accuracies.shape[1], size=many)].mean(1) for _ in range(REDRAWS)]
-    redrawn = np.stack([fit_curve(shots, draw, weight)(wanted) for draw in draws])
+    many = max(2, round(float(pool.independent(accuracies, shots).min())))
+    drawn = accuracies[:, rng.integers(accuracies.shape[1], size=(REDRAWS, many))].mean(2).T
+    a, b, c = fit_curves(shots, drawn, weight).T[..., None]
+    redrawn = a - b / (wanted + c)
     gain = curve(wanted)[1:] - curve(wanted)[0]
     spread = np.quantile(redrawn[:, 1:] - redrawn[:, :1], [0.025, 0.975], axis=0)
     check = _hold_out(shots, accuracies, weight)
