@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from test_classifier import classifier, examples
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
+from anyshot.data.augmentation import prepare
 from anyshot.heads import HEADS
 from anyshot.model import Model
 from anyshot.onnx_export import export_onnx
@@ -198,7 +199,7 @@ def test_a_folder_of_pictures(head, tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(new), made.predict_proba(new))
     assert loaded.thumbnails == made.thumbnails
     assert len(made.thumbnails) == 12
-    assert Image.open(io.BytesIO(next(iter(made.thumbnails.values())))).size == (35, 35)
+    assert Image.open(io.BytesIO(next(iter(made.thumbnails.values())))).size == (32, 32)
     assert made.remove(["red"]).classes_.tolist() == ["blue", "green"]
     assert len(made.thumbnails) == 8
     merged = made.merge(ImageClassifier(tmp_path / "run").fit([new[0]], ["white"]))
@@ -265,12 +266,22 @@ def test_pictures_that_are_none(tmp_path):
         made.partial_fit([folder / "red" / "0.png"] * 2, ["red"])
 
 
+@pytest.mark.parametrize("size", [(32, 32), (20, 50), (35, 60), (96, 96)])
+def test_pictures_are_cut_as_in_evaluation(size):
+    """What the evaluation's own transform does to the decoded picture, to a grey level or two of rounding."""
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3)).astype(np.uint8)
+    pixels = np.array(Image.fromarray(pixels).resize(size[::-1]))  # smooth, as photos are
+    mine = prepare(torch.from_numpy(ImageClassifier(small_model()).read(pixels).copy()[None]), 32)
+    theirs = prepare(torch.from_numpy(pixels[None]), 32)
+    assert mine.shape == theirs.shape
+    assert (mine - theirs).abs().mean() < 0.05
+
+
 def test_onnx_of_pictures(tmp_path):
     folder = pictures(tmp_path / "photos")
     made = ImageClassifier(small_model()).fit(folder)
     made.to_onnx(tmp_path / "model.onnx")
     read = np.stack([made.read(path) for path in sorted(folder.rglob("*.png"))])
-    cut = read[:, 2:34, 2:34] if read.shape[1] == 35 else read  # the evaluation's central square
-    pixels = cut.transpose(0, 3, 1, 2).astype(np.float32)
+    pixels = read.transpose(0, 3, 1, 2).astype(np.float32)
     logits, _ = session(tmp_path / "model.onnx").run(None, {"images": pixels})
     np.testing.assert_allclose(logits, made.classifier.logits(made.features(read)), atol=1e-3)

@@ -82,7 +82,7 @@ def advise(
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
     counts = np.bincount(codes)
-    tried = list(heads) or _heads_for(maps)
+    tried = list(heads) or heads_for(maps)
     for name in tried:
         choose("head", name, HEADS)
     doubts: list[str] = []
@@ -152,10 +152,10 @@ def advise(
     )
 
 
-def _heads_for(maps: torch.Tensor) -> list[str]:
+def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
     """Heads that need no training; those of maps where there are several positions, and room for their Grams."""
-    room = len(maps) * maps.shape[2] * (maps.shape[2] + 1) // 2 <= FLOATS
-    return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if maps.shape[1] > 1 and room else ())]
+    room = len(maps) * maps.shape[-1] * (maps.shape[-1] + 1) // 2 <= FLOATS
+    return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if maps.ndim == 3 and maps.shape[1] > 1 and room else ())]
 
 
 def _look(maps: torch.Tensor, labels: np.ndarray, name: str, learned: Parameters | None, how: str | None) -> Found:

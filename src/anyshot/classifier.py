@@ -256,7 +256,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         learned = self.reading_.parameters.get("scale")
         if self.scale is not None:
             return float(self.scale)
-        return gap_scale(self.reading_, support) if learned is None else float(learned)
+        if learned is None:
+            return gap_scale(self.reading_, support)
+        return float(learned) / float((1 + 1 / support.counts).mean())  # learned with many shots (see `next_shot`)
 
     # ----------------------------------------------------------------------------------------------------- predicting
 

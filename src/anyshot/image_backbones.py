@@ -30,6 +30,8 @@ class ImageBackbone:
     about: dict[str, Any] = field(default_factory=dict)
     model: Model | None = None
     """The trained model, where it is one of ours: it travels with the classifier."""
+    margin: float = 1.0
+    """Larger pictures are resized to so much more than `side` before the centre is cut, as in evaluation."""
 
 
 def image_backbone(source: "str | Path | Model | Embed", side: int | None = None) -> ImageBackbone:
@@ -60,9 +62,7 @@ def _own(model: Model, path: Path | None) -> ImageBackbone:
 
     about = {"backbone": f"{recipe.backbone}, trained on {recipe.data} with {recipe.head} at {recipe.train_shot} shots"}
     about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)
-    return ImageBackbone(
-        features, round(recipe.size * MARGIN), partial(FewShotClassifier.from_run, model), about, model
-    )
+    return ImageBackbone(features, recipe.size, partial(FewShotClassifier.from_run, model), about, model, MARGIN)
 
 
 def _sensitivity(model: Model, run: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 
 from anyshot.data.augmentation import MOMENTS
 from anyshot.data.folders import read_folder
+from anyshot.data.packing import Item
 from anyshot.data.pictures import picture
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
@@ -71,7 +73,10 @@ class ImageClassifier:
             if not isinstance(images, str | Path):
                 raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
             items = read_folder(Path(images)).items
-            many, pairs = len(items), self._decoded(items)
+            many = len(items)
+            pairs: Iterator[tuple[np.ndarray, Any]] = (
+                (pixels, item.class_name) for pixels, item in self.decoded(items)
+            )
         else:
             given = [images] if isinstance(images, str | Path) else list(images)
             names = list(labels)
@@ -95,11 +100,11 @@ class ImageClassifier:
         new = {key: _thumbnail(pixels) for key, pixels in zip(keys, pictures, strict=True) if key in kept}
         self.thumbnails = {key: jpeg for key, jpeg in {**self.thumbnails, **new}.items() if key in kept}
 
-    def _decoded(self, items: Sequence[Any]) -> Iterator[tuple[np.ndarray, str]]:
-        """Pictures of a folder that can be read, and their classes; the others are named in a warning."""
+    def decoded(self, items: Sequence[Item]) -> Iterator[tuple[np.ndarray, Item]]:
+        """Pictures of a folder that can be read; the others are named in a warning."""
         for item in items:
             try:
-                yield self.read(Path(item.name)), item.class_name
+                yield self.read(item.read(), item.name), item
             except BadInput as error:
                 warnings.warn(f"left out: {error}", stacklevel=4)
 
@@ -159,9 +164,9 @@ class ImageClassifier:
             raise BadInput(f"the backbone gave {found.dtype} of shape {found.shape} for {len(pictures)} pictures.")
         return found
 
-    def read(self, image: Picture) -> UInt8[np.ndarray, "side side 3"]:
-        """A picture upright, in colour, cut to the central square of the backbone's size."""
-        named = image if isinstance(image, str | Path) else "a picture"
+    def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
+        """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
+        named = image if isinstance(image, str | Path) else name
         try:
             data = Path(image).read_bytes() if isinstance(image, str | Path) else image
             if isinstance(data, np.ndarray) and data.shape[-1] == 1:
@@ -169,7 +174,7 @@ class ImageClassifier:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
                 warnings.filterwarnings("ignore", category=UserWarning)  # odd metadata of images that decode
-                return picture(data, self.backbone.side, "crop")
+                return self._cut(data)
         except FileNotFoundError:
             raise BadInput(f"there is no file {named}.") from None
         except (
@@ -180,6 +185,14 @@ class ImageClassifier:
             Image.DecompressionBombWarning,
         ) as error:
             raise BadInput(f"{named} cannot be read as an image ({type(error).__name__}).") from None
+
+    def _cut(self, data: bytes | np.ndarray) -> UInt8[np.ndarray, "side side 3"]:
+        """The square that the evaluation of the backbone would see: `prepare` has nothing left to do."""
+        side = self.backbone.side
+        shorter = min(data.shape[:2]) if isinstance(data, np.ndarray) else min(Image.open(io.BytesIO(data)).size)
+        larger = round(side * self.backbone.margin) if shorter > side else side
+        start = round((larger - side) / 2)
+        return picture(data, larger, "crop")[start : start + side, start : start + side]
 
     # -------------------------------------------------------------------------------------------------------- sharing
 
@@ -214,9 +227,7 @@ class ImageClassifier:
                 raise BadInput(f"the backbone of {folder} is a function ({name}): give it as backbone=... again.")
             backbone = name if name.startswith("timm:") else folder
         made = image_backbone(backbone, side)
-        classifier = ImageClassifier(
-            ImageBackbone(made.features, made.side, made.make_classifier, {"backbone": name, **about}, made.model)
-        )
+        classifier = ImageClassifier(replace(made, about={"backbone": name, **about}))
         classifier.classifier = read_classifier(folder)
         if (folder / "thumbnails.safetensors").is_file():
             tensors, _ = read_tensors(folder / "thumbnails.safetensors")
