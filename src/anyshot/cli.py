@@ -132,6 +132,95 @@ def report(
 
 
 @app.command
+def pack(
+    kind: Annotated[str, tyro.conf.Positional],
+    source: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    size: int | None = None,
+    fit: Literal["crop", "squash"] | None = None,
+    split: tuple[float, float, float] = (0.6, 0.2, 0.2),
+    seed: int = 0,
+    box: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    train_ids: Path | None = None,
+    test_ids: Path | None = None,
+    root: Path | None = None,
+    labels: Path | None = None,
+    path_column: str = "",
+    image_column: str = "",
+    feature_column: str = "",
+    label_column: str = "",
+    split_column: str = "",
+    workers: int = 0,
+    doctor: bool = True,
+) -> None:
+    """Turn images or embeddings, wherever they are, into a store; interrupted, the same command goes on.
+
+    Args:
+        kind: cub, mini, tiered, meta-inat, folder, table, huggingface, features or npz.
+        source: The folder, archive or file to read.
+        out: The store to make.
+        size: Side of the stored square; 92 for own images, CUB and mini-ImageNet, 84 for the others, npz as it is.
+        fit: The central square (crop), or the whole image made square (squash).
+        split: Shares of the classes for train, val and test, where the source has no split.
+        seed: Of that division.
+        box: cub: cut each image to its bounding box.
+        train_ids: meta-inat: file of the training category ids.
+        test_ids: meta-inat: file of the test category ids.
+        root: table: folder that paths are relative to; that of the table by default.
+        labels: features: file with the labels, if they are not beside the vectors.
+        path_column: table: name of the column of paths.
+        image_column: huggingface: name of the column of images.
+        feature_column: features: name of the column of vectors.
+        label_column: Name of the column of labels.
+        split_column: Name of the column of splits.
+        workers: Threads that decode; one a core by default.
+        doctor: Look the store over at the end (anyshot doctor).
+    """
+    from anyshot.data.doctor import visit
+    from anyshot.data.kinds import pack
+
+    options = {
+        "box": box,
+        "train_ids": train_ids,
+        "test_ids": test_ids,
+        "root": root,
+        "labels": labels,
+        "path_column": path_column,
+        "image_column": image_column,
+        "feature_column": feature_column,
+        "label_column": label_column,
+        "split_column": split_column,
+    }
+    store = pack(kind, source, out, size, fit, split, seed, workers, **options)
+    print(f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}")
+    if doctor:
+        print(visit(store).text)
+
+
+@app.command
+def doctor(
+    store: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    verify: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
+    """Say what is in a store and what is wrong with it, and draw a contact sheet a split.
+
+    Args:
+        store: The store to look over.
+        out: Folder for diagnosis.json and the sheets; STORE/doctor by default.
+        verify: Compare every byte with the checksums first.
+    """
+    from anyshot.data.doctor import visit
+    from anyshot.data.store import open_store
+
+    folder = out or store / "doctor"
+    print(visit(open_store(store, verify), folder).text)
+    print(f"details in {folder}")
+
+
+@app.command
 def evaluate(
     store: Annotated[Path, tyro.conf.Positional],
     /,

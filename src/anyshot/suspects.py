@@ -98,4 +98,8 @@ def confusions(predicted: Labels, labels: Labels, many: int = 5) -> list[dict[st
     np.fill_diagonal(share, 0)
     order = np.argsort(-share, axis=None, kind="stable")[:many]
     places = [divmod(int(place), way) for place in order]
-    return [{"class": one, "taken_for": other, "share": float(share[one, other])} for one, other in places if share[one, other] > 0]
+    return [
+        {"class": one, "taken_for": other, "share": float(share[one, other])}
+        for one, other in places
+        if share[one, other] > 0
+    ]
