@@ -188,7 +188,11 @@ def robust_sentence(found: Sequence[Score], setting: str) -> tuple[str, str]:
     rival = next((score for score in here if score.grid is other), here[1])
     verdict = ""
     if best.high is not None and rival.low is not None:
-        verdict = "; the intervals do not meet" if best.high < rival.low else "; the intervals overlap"
+        verdict = (
+            "; the intervals do not meet"
+            if best.high < rival.low
+            else "; the intervals overlap, so the order is not settled"
+        )
     return best.grid.name, (
         f" is the most robust: its sensitivity is {two_decimals(best.sensitivity)} points{interval},"
         f" against {two_decimals(rival.sensitivity)}{rival.interval} of {rival.grid.name}{verdict}."
