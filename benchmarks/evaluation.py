@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import altair as alt
 import numpy as np
 import torch
 from peers import easyfsl_row, loop_row
