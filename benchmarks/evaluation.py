@@ -19,13 +19,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from anyshot.launch import keep_memory
 from peers import easyfsl_row, loop_row
 
 from anyshot.backbones import Conv4
 from anyshot.engine import Reading, recalls
 from anyshot.episodes import Plan
 from anyshot.heads import EMBEDS, HEADS
+from anyshot.launch import keep_memory
 from anyshot.model import Model
 from anyshot.recipe import Recipe
 
