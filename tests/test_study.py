@@ -88,7 +88,7 @@ def test_killed_three_times_the_table_is_the_same(undisturbed, tmp_path):
 
 
 def test_two_processes_train_what_one_does(undisturbed, tmp_path):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     finish(command(tmp_path / "out", "--heads", *ALL_HEADS, "--only", "4-shot", python=torchrun))
     models = sorted((tmp_path / "out").glob("*/model.safetensors"))
     assert len(models) == len(ALL_HEADS)

@@ -95,7 +95,7 @@ def estimate(recipes: Sequence[Recipe], heads: Mapping[str, Head], train_images:
         torch.set_num_threads(1)
         for key, recipe in kinds.items():
             measured[key] = seconds_an_image(recipe, choose("head", recipe.head, heads))
-            advance(1)
+            advance(1.0)
         torch.set_num_threads(threads)
     for recipe in recipes:
         key = (*_setting(recipe)[:3], recipe.head)

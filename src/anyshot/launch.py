@@ -104,8 +104,10 @@ def _torchrun() -> Iterator[Submit]:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
     def submit(work: Work, job: Any) -> Pending:
+        if failure := work(job):  # perhaps of this process only: it must not leave the others waiting
+            raise BadInput(failure)
         future: Future[str] = Future()
-        future.set_result(work(job))
+        future.set_result("")
         return future
 
     try:

@@ -6,6 +6,7 @@ a study is its own resume.
 """
 
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -168,7 +169,7 @@ def run_study(
     study = source.load()
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
-    for name in {recipe.data for recipe in recipes}:
+    for name in {recipe.data for recipe in recipes} if os.environ.get("RANK", "0") == "0" else ():
         study.stores[name](data)  # made once, before the workers want it
     everything = [*starts(recipes), *recipes]
     workers, threads = side_by_side(everything, study.all_heads, workers)

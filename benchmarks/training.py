@@ -1,0 +1,118 @@
+"""How fast training is: python benchmarks/training.py [--size 32] [--rounds 5]
+
+First table: CPU time of the bare Conv-4 forward and backward pass, ours (channels last, pooling before the activation,
+an allocator that keeps memory) against a naive eager one (channels first, activation before pooling) in a process with
+the allocator's defaults. Second: a full update (augment, forward, fold, backward, step) of every head and train shot as
+a share of the bare backbone's speed. Contenders alternate in one run, and the best of all rounds counts, so that other
+programs on the machine matter little. One thread; batches of 256 images.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyshot.backbones import Conv4
+from anyshot.heads import HEADS
+from anyshot.launch import keep_memory
+from anyshot.recipe import Recipe
+from anyshot.training import Learner
+
+IMAGES = 256
+AUGMENT = ("crop", "flip", "jitter")
+
+
+def naive() -> nn.Module:
+    layers: list[nn.Module] = []
+    for channels in (3, 64, 64, 64):
+        layers += [nn.Conv2d(channels, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers)
+
+
+def once(step) -> float:
+    began = time.process_time()
+    step()
+    return time.process_time() - began
+
+
+def bare(backbone: nn.Module, size: int):
+    images = torch.randn(IMAGES, 3, size, size)
+    backbone.train()
+
+    def step() -> None:
+        out = backbone(images)
+        out.backward(torch.full_like(out, 1e-6))
+
+    return step
+
+
+def naive_time(size: int, rounds: int) -> float:
+    """In a process of its own: the allocator is set for all of a process."""
+    words = [sys.executable, __file__, "--size", str(size), "--rounds", str(rounds), "--naive"]
+    return float(subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ).stdout)
+
+
+def best(step, rounds: int) -> float:
+    step()
+    return min(once(step) for _ in range(rounds))
+
+
+def backbones(size: int, rounds: int) -> None:
+    ours, theirs = bare(Conv4(), size), []
+    ours()
+    times = []
+    for _ in range(rounds):
+        theirs.append(naive_time(size, 1))
+        times.append(once(ours))
+    per_image = [1e3 * min(each) / IMAGES for each in (times, theirs)]
+    print(f"{size:3}  {per_image[0]:6.2f}  {per_image[1]:6.2f}  {per_image[1] / per_image[0]:5.2f} x", flush=True)
+
+
+def updates(size: int, rounds: int) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (IMAGES, size, size, 3), dtype=np.uint8)
+    print(f"{'head':14} " + " ".join(f"{shot:>6}-shot" for shot in (4, 8, 16, 32)))
+    for head in HEADS:
+        cells = []
+        for shot in (4, 8, 16, 32):
+            way = IMAGES // shot
+            recipe = Recipe(data="none", head=head, train_shot=shot, way=way, size=size, augment=AUGMENT)
+            learner = Learner(recipe, HEADS[head], 3, "cpu")
+            learner.model.train()
+            target = torch.arange(way).repeat_interleave(shot)
+            reference = bare(learner.model.backbone, size)
+
+            def full(learner=learner, target=target, shot=shot) -> None:
+                learner.update(images, target, shot, 0, 1e-6)
+
+            reference(), full()
+            pairs = [(once(reference), once(full)) for _ in range(rounds)]
+            cells.append(min(pair[0] for pair in pairs) / min(pair[1] for pair in pairs))
+        print(f"{head:14} " + " ".join(f"{cell:11.0%}" for cell in cells), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--naive", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.naive:
+        print(best(bare(naive(), args.size), args.rounds))
+        return
+    keep_memory()
+    print("bare Conv-4, ms an image, forward and backward\nsize    ours   naive")
+    for size in sorted({32, 84, args.size}):
+        backbones(size, max(1, args.rounds * 32 // size))
+    print(f"\na full update at {args.size}x{args.size}, as a share of the bare backbone's speed")
+    updates(args.size, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
