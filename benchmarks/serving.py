@@ -42,7 +42,7 @@ def picture(channel: int, seed: int = 0) -> bytes:
 def make_model(folder: Path, size: int = 84) -> None:
     recipe = Recipe(data="none", head="cosine-proto", train_shot=4, way=4, size=size)
     images = [
-        (picture(channel, seed), name) for channel, name in enumerate(("red", "green", "blue")) for seed in range(5)
+        (picture(channel, seed), name) for channel, name in enumerate(("red", "green", "blue")) for seed in range(32)
     ]
     ImageClassifier(Model(recipe, 3, HEADS["cosine-proto"]).eval()).fit(*zip(*images, strict=True)).save(folder)
 
