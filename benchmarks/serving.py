@@ -4,7 +4,8 @@
     python benchmarks/serving.py --seconds 3       a short one
 
 A small untrained Conv-4 is served: what is measured is the server, not the accuracy. One request in fifty adds an
-example, so that the classifier changes while the others read it. Memory is that of the server's process, after a
+example, so that the classifier changes while the others read it; its classes have all the examples that are kept from
+the start, so that it does not grow. Memory is that of the server's process, after a
 warm-up of a sixth of the time and at the end.
 """
 
@@ -41,7 +42,7 @@ def picture(channel: int, seed: int = 0) -> bytes:
 def make_model(folder: Path, size: int = 84) -> None:
     recipe = Recipe(data="none", head="cosine-proto", train_shot=4, way=4, size=size)
     images = [
-        (picture(channel, seed), name) for channel, name in enumerate(("red", "green", "blue")) for seed in range(5)
+        (picture(channel, seed), name) for channel, name in enumerate(("red", "green", "blue")) for seed in range(32)
     ]
     ImageClassifier(Model(recipe, 3, HEADS["cosine-proto"]).eval()).fit(*zip(*images, strict=True)).save(folder)
 
@@ -80,11 +81,14 @@ async def load(url: str, clients: int, seconds: float, pid: int) -> dict[str, fl
                     wrong.append(repr(error))
                 took.append(time.perf_counter() - start)
 
-    async def watch() -> float:
-        await asyncio.sleep(seconds / 6)
-        return memory(pid)
+    async def watch() -> list[float]:
+        seen = []
+        for wait in (seconds / 6, seconds / 3):
+            await asyncio.sleep(wait)
+            seen.append(memory(pid))
+        return seen
 
-    warm, *_ = await asyncio.gather(watch(), *(client(number) for number in range(clients)))
+    (warm, half), *_ = await asyncio.gather(watch(), *(client(number) for number in range(clients)))
     return {
         "clients": clients,
         "seconds": seconds,
@@ -94,6 +98,7 @@ async def load(url: str, clients: int, seconds: float, pid: int) -> dict[str, fl
         "median_ms": round(1000 * float(np.median(took)), 1),
         "p99_ms": round(1000 * float(np.quantile(took, 0.99)), 1),
         "memory_mb_after_warm_up": round(warm, 1),
+        "memory_mb_half_way": round(half, 1),
         "memory_mb_at_the_end": round(memory(pid), 1),
     }
 

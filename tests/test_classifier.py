@@ -71,7 +71,7 @@ def test_equals_the_evaluation_engine_on_the_same_episodes(head):
 
 
 @pytest.mark.parametrize("head", HEADS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_partial_fit_in_any_order_and_batching_equals_fit(head, data):
     X, y = examples(40, 4, seed=data.draw(st.integers(0, 99)))
@@ -84,7 +84,7 @@ def test_partial_fit_in_any_order_and_batching_equals_fit(head, data):
     assert_same(whole, pieces, X)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data(), head=st.sampled_from(UNTRAINED))
 def test_merge_equals_joint_fit(data, head):
     X, y = examples(50, 5, seed=data.draw(st.integers(0, 99)))
@@ -96,7 +96,7 @@ def test_merge_equals_joint_fit(data, head):
     assert_same(FewShotClassifier(head, keep=5).fit(X, names), merged, X)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(gone=st.sets(st.integers(0, 4), min_size=1, max_size=3), head=st.sampled_from(UNTRAINED))
 def test_removed_classes_leave_no_trace(gone, head):
     X, y = examples(50, 5)

@@ -21,6 +21,7 @@ from anyshot.heads import HEADS
 from anyshot.model import Model
 from anyshot.onnx_export import export_onnx
 from anyshot.recipe import Recipe
+from anyshot.table import write_table
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -205,6 +206,17 @@ def test_a_folder_of_pictures(head, tmp_path):
     merged = made.merge(ImageClassifier(tmp_path / "run").fit([new[0]], ["white"]))
     assert merged.classes_.tolist() == ["blue", "green", "white"]
     assert len(merged.thumbnails) == 9
+
+
+def test_the_card_tells_the_sensitivity_of_a_study(tmp_path):
+    small_model().save(tmp_path / "study" / "run" / "model.safetensors")
+    row = {"data": "none", "backbone": "conv4", "head": "cosine-proto", "readout": "own"}
+    write_table(tmp_path / "study" / "sensitivity.csv", [{**row, "sensitivity": 1.5, "low": 1.0, "high": 2.0}])
+    ImageClassifier(tmp_path / "study" / "run").fit(pictures(tmp_path / "photos")).save(tmp_path / "model")
+    again = ImageClassifier.load(tmp_path / "model")
+    again.save(tmp_path / "again")
+    for folder in ("model", "again"):
+        assert "- sensitivity: 1.50 (1.00 to 2.00)" in (tmp_path / folder / "README.md").read_text()
 
 
 def test_another_head_on_the_same_model(tmp_path):

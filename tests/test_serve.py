@@ -193,7 +193,7 @@ def test_in_a_real_browser(server, tmp_path):
         page.locator("#verdict", has_text="red (").wait_for()
         assert page.locator("#scores tr").count() == 2
         page.locator("#shots").fill("0")
-        assert page.locator("#shots-now").inner_text() == "1 example"
+        assert page.locator("#shots-now").inner_text() == "at most 1 example of each class"
         assert "red" in page.locator("#verdict").inner_text()
         for name, words in (("text.png", "not an image"), ("large.png", "at most 20 MB")):
             page.set_input_files("#ask-file", tmp_path / name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from anyshot.figures import finish, inline
+from anyshot.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inline
 
 if TYPE_CHECKING:
     from anyshot.advice import Advice
@@ -172,7 +172,9 @@ def as_html(advice: "Advice", images: Sequence[str] | None = None) -> str:
 def curves(advice: "Advice") -> alt.LayerChart:
     """Accuracy by shot with intervals, and the forecast of the advised head, dashed."""
     rows = [{"head": name, **row} for name, curve in advice.curves.items() for row in curve]
-    x, colour = alt.X("shot:Q", title="shot", scale=alt.Scale(type="log", base=2)), alt.Color("head:N")
+    x = alt.X("shot:Q", title="shot", scale=alt.Scale(type="log", base=2))
+    scale = alt.Scale(domain=list(advice.curves), range=[BLUE, ORANGE, GREEN, PINK, BLACK])
+    colour = alt.Color("head:N", scale=scale, legend=alt.Legend(symbolOpacity=1))
     y = alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     base = alt.Chart(inline(rows)).encode(x=x, color=colour)
     layers = [

@@ -264,9 +264,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
         """A logit for each class."""
-        rows, score = self._check_rows(X), self.reading_.head.score
-        parts = [score(torch.from_numpy(part), self.prototypes_) for part, _, _ in self._vectors(rows)]
-        return self.scale_ * torch.cat(parts).numpy()
+        rows = self._check_rows(X)
+        return np.concatenate([self.logits_of(part) for part, _, _ in self._vectors(rows)])
+
+    def logits_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, "image way"]:
+        """Logits of `vectors`, for those who ask several classifiers about the same images."""
+        return self.scale_ * self.reading_.head.score(torch.from_numpy(vectors), self.prototypes_).numpy()
+
+    def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
+        """What a class is a mean of: the embedded and projected vector of each image."""
+        return np.concatenate([part for part, _, _ in self._vectors(self._check_rows(X))])
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
         """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""

@@ -38,7 +38,11 @@ def fit_folder(folder: Path, model: str, out: Path, head: str, reject: float, ke
     counts, coverage = classifier.classifier.support_.counts, classifier.classifier.coverage_
     words = f"{out}: {len(counts)} classes, {counts.min()} to {counts.max()} pictures each."
     if coverage is not None:
-        words += f" Left out, {coverage.accuracy_of_all:.1%} of the pictures are classified rightly."
+        error = classifier.classifier.support_calibration_error()
+        words += (
+            f" Left out, {coverage.accuracy_of_all:.1%} of the pictures are classified rightly; "
+            f"expected calibration error {error:.1%}."
+        )
     return words
 
 

@@ -10,15 +10,17 @@ POST   /api/save                      write to the folder the server was started
 """
 
 import copy
+import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from scipy.special import softmax
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -101,15 +103,16 @@ class Shelf:
         now = self.now
         if not self.is_fitted:
             raise HTTPException(409, "There are no classes yet: add one first.")
-        inner, features = now.classifier, now.features(now.read(image)[None])
-        logits = inner.logits(features)
+        inner = now.classifier
+        vectors = inner.vectors(now.features(now.read(image)[None]))
+        logits = inner.logits_of(vectors)
         threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
         return {
             "classes": [str(label) for label in inner.classes_],
             "probabilities": softmax(logits, axis=1)[0].round(6).tolist(),
             "is_known": bool(logits.max() >= threshold),
             "by_shot": [
-                {"shot": shot, "probabilities": fewer.predict_proba(features)[0].round(6).tolist()}
+                {"shot": shot, "probabilities": softmax(fewer.logits_of(vectors)[0]).round(6).tolist()}
                 for shot, fewer in self._at_shots(now).items()
             ],
         }
@@ -149,6 +152,8 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK) -> FastAPI:
     async def bad_input(request: Request, error: BadInput) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 422)
 
+    # As many at once as there are cores: more would only wait for each other, each with memory of its own.
+    work = partial(to_thread.run_sync, limiter=CapacityLimiter(max(2, os.cpu_count() or 2)))
     page = files("anyshot.serving")
     kinds = {"page.css": "text/css", "page.js": "text/javascript"}
 
@@ -169,18 +174,18 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK) -> FastAPI:
     @app.post("/api/classes/examples")
     async def add_example(request: Request, name: str) -> dict[str, Any]:
         label, image = class_name(name), await read_image(request)
-        await run_in_threadpool(shelf.add, label, image)
+        await work(shelf.add, label, image)
         return shelf.about()
 
     @app.delete("/api/classes")
     async def remove_class(name: str) -> dict[str, Any]:
-        await run_in_threadpool(shelf.remove, class_name(name))
+        await work(shelf.remove, class_name(name))
         return shelf.about()
 
     @app.post("/api/classify")
     async def classify(request: Request) -> dict[str, Any]:
         image = await read_image(request)
-        return await run_in_threadpool(shelf.classify, image)
+        return await work(shelf.classify, image)
 
     @app.get("/api/thumbnails/{key}")
     def thumbnail(key: str) -> Response:

@@ -95,7 +95,8 @@ function showAnswer() {
   const step = Number(at("shots").value);
   const all = step >= answer.by_shot.length;
   const shown = all ? answer.probabilities : answer.by_shot[step].probabilities;
-  at("shots-now").textContent = all ? "all examples" : answer.by_shot[step].shot === 1 ? "1 example" : `${answer.by_shot[step].shot} examples`;
+  const shot = all ? 0 : answer.by_shot[step].shot;
+  at("shots-now").textContent = all ? "all examples of each class" : `at most ${shot} example${shot === 1 ? "" : "s"} of each class`;
   const best = winner(shown);
   const percent = Math.round(100 * shown[best]);
   at("verdict").textContent = all && !answer.is_known
