@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL import Image
 from safetensors.torch import save_file
+from sklearn.utils.validation import check_is_fitted
 
 from anyshot.data.augmentation import MOMENTS
 from anyshot.data.folders import read_folder
@@ -200,6 +201,7 @@ class ImageClassifier:
         """Write a folder that anyone can load: the classifier's (`anyshot.sharing`) and the model's tensors."""
         from anyshot.sharing import saved, write_card, write_classifier
 
+        check_is_fitted(self.classifier, "support_")
         with saved(Path(path)) as aside:
             write_classifier(self.classifier, aside)
             write_card(self.classifier, aside, self.backbone.about)

@@ -1,0 +1,86 @@
+"""Do the deployed classifier's promises hold on real data? Calibration, rejection, extrapolation of the shot curve.
+
+    python benchmarks/deployment.py STORE MODEL            a store of images and a model trained on its training classes
+
+Classifiers are fitted on a few images of the store's test classes and asked about others. Calibration error: with a
+scale of 1, with the scale that the model learned, and with the one that leave-one-out fits. Rejection: how many images
+of known classes are rejected where 5 % may be, and how many of five classes that the classifier has never seen.
+Extrapolation: shot curves fitted up to 4, 6 and 8 shots against what is measured at two and four times as many.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from scipy.special import softmax
+
+from anyshot import FewShotClassifier
+from anyshot.calibration import calibration_error
+from anyshot.data.store import open_store
+from anyshot.evaluation import evaluate
+from anyshot.model import load_model
+from anyshot.shot_curve import fit_curve
+
+SHOTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
+HEADS = ("proto", "cosine-proto", "frn", "cosine-frn")
+QUERIES, STRANGERS = 16, 5
+
+
+def promises(X: np.ndarray, y: np.ndarray, model: Path, way: int, shot: int, draws: int) -> str:
+    """Calibration and rejection of classifiers of one way and shot."""
+    rng = np.random.default_rng([way, shot])
+    learned = float(FewShotClassifier.from_run(model).parameters["scale"])
+    sure: dict[str, list[np.ndarray]] = {"scale 1": [], "learned": [], "fitted": []}
+    right, rejected, strangers = [], [], []
+    labels, known = np.repeat(np.arange(way), QUERIES), np.repeat(np.arange(way), shot)
+    for _ in range(draws):
+        classes = rng.permutation(y.max() + 1)[: way + STRANGERS]
+        images = [rng.permutation(np.flatnonzero(y == c)) for c in classes]
+        support = np.concatenate([mine[:shot] for mine in images[:way]])
+        query = np.concatenate([mine[shot : shot + QUERIES] for mine in images[:way]])
+        fitted = FewShotClassifier.from_run(model).fit(X[support], known)
+        scores = fitted.logits(X[query]) / fitted.scale_
+        for name, scale in (("scale 1", 1.0), ("learned", learned), ("fitted", fitted.scale_)):
+            sure[name].append(softmax(scale * scores, axis=1))
+        right.append(scores.argmax(1) == labels)
+        rejected.append(~fitted.is_known(X[query]))
+        if len(images) > way:
+            strangers.append(~fitted.is_known(X[np.concatenate([mine[:QUERIES] for mine in images[way:]])]))
+    errors = {
+        name: 100 * calibration_error(np.concatenate(all_), np.tile(labels, draws)) for name, all_ in sure.items()
+    }
+    unknown = f"{100 * np.mean(strangers):.1f} %" if strangers else "-"
+    return (
+        f"{way:3}-way {shot:3}-shot  accuracy {100 * np.mean(right):5.1f} %   calibration error "
+        + ", ".join(f"{name} {error:4.1f}" for name, error in errors.items())
+        + f"   rejected: known {100 * np.mean(rejected):.1f} %, unknown {unknown}"
+    )
+
+
+def extrapolation(X: np.ndarray, y: np.ndarray, way: int) -> str:
+    """Errors of fitted shot curves beyond the shots that they were fitted on, in points."""
+    tested = evaluate(X, y, heads=HEADS, shots=SHOTS.tolist(), way=way, queries=8, episodes=600)
+    wrong: dict[int, list[float]] = {2: [], 4: []}
+    for head in HEADS:
+        measured = tested.accuracies(head).mean(1) / 100
+        for most in (4, 6, 8):
+            curve = fit_curve(SHOTS[most >= SHOTS], measured[most >= SHOTS])
+            for times, errors in wrong.items():
+                there = times * most == SHOTS
+                errors.append(100 * abs(float((curve(SHOTS[there]) - measured[there])[0])))
+    said = (f"at {t} times the shot mean {np.mean(e):.2f}, worst {np.max(e):.2f}" for t, e in wrong.items())
+    return f"{way:3}-way extrapolation is off by (points): " + "; ".join(said)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--draws", type=int, default=40)
+    asked = parser.parse_args()
+    part = open_store(asked.store).part("test")
+    features = load_model(asked.model).features(part.items)
+    for way in (5, 15):
+        for shot in (1, 2, 3, 5, 10, 20):
+            print(promises(features, part.labels, asked.model, way, shot, asked.draws), flush=True)
+        print(extrapolation(features, part.labels, way), flush=True)
