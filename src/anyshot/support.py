@@ -37,12 +37,9 @@ class Support:
                 f"classes of {self.sums.shape[1]} and of {other.sums.shape[1]} numbers cannot join: their examples "
                 "must come from the same model and head."
             )
-        if self.labels.dtype.kind in "US" and other.labels.dtype.kind in "US":
-            labels = np.union1d(self.labels, other.labels)
-        elif (self.labels.dtype.kind in "USO") != (other.labels.dtype.kind in "USO"):
+        if (self.labels.dtype.kind in "USO") != (other.labels.dtype.kind in "USO"):
             raise BadInput(f"labels like {self.labels[0]!r} and like {other.labels[0]!r} cannot be in one classifier.")
-        else:
-            labels = np.union1d(self.labels, other.labels)
+        labels = np.union1d(self.labels, other.labels)
         sums = np.zeros((len(labels), self.sums.shape[1]))
         counts = np.zeros(len(labels), np.int64)
         owners = []
@@ -51,10 +48,9 @@ class Support:
             sums[place] += part.sums
             counts[place] += part.counts
             owners.append(place[part.owner])
-        kept = np.concatenate([self.kept, other.kept])
-        chosen, owner = _smallest(np.concatenate([self.keys, other.keys]), np.concatenate(owners), keep)
-        keys = np.concatenate([self.keys, other.keys])[chosen]
-        return Support(labels, sums, counts, kept[chosen], owner, keys)
+        kept, keys = np.concatenate([self.kept, other.kept]), np.concatenate([self.keys, other.keys])
+        chosen, owner = _smallest(keys, np.concatenate(owners), keep)
+        return Support(labels, sums, counts, kept[chosen], owner, keys[chosen])
 
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Support":
         """The other classes."""
