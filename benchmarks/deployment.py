@@ -15,11 +15,11 @@ import numpy as np
 from scipy.special import softmax
 
 from anyshot import FewShotClassifier
-from anyshot.calibration import calibration_error
 from anyshot.data.store import open_store
+from anyshot.deploy.calibration import calibration_error
+from anyshot.deploy.shot_curve import fit_curve
 from anyshot.evaluation import evaluate
 from anyshot.model import load_model
-from anyshot.shot_curve import fit_curve
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
 HEADS = ("proto", "cosine-proto", "frn", "cosine-frn")

@@ -24,8 +24,8 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.heads import HEADS
-from anyshot.image_classifier import ImageClassifier
 from anyshot.model import Model
 from anyshot.recipe import Recipe
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput
-from anyshot.advice import advise
-from anyshot.shot_curve import Curve, Pool, fit_curve, forecast
+from anyshot.deploy.advice import advise
+from anyshot.deploy.shot_curve import Curve, Pool, fit_curve, forecast
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
 

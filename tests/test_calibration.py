@@ -10,7 +10,7 @@ from scipy.special import log_softmax, softmax
 from test_classifier import classifier, examples
 
 from anyshot import FewShotClassifier
-from anyshot.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
+from anyshot.deploy.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
 from anyshot.heads import HEADS
 
 

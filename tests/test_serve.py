@@ -15,9 +15,9 @@ from PIL import Image
 from test_classifier_files import colours, small_model
 
 from anyshot import BadInput, ImageClassifier
-from anyshot.serving.app import Shelf, make_app
-from anyshot.serving.run import serve
-from anyshot.serving.uploads import MOST_BYTES
+from anyshot.deploy.serving.app import Shelf, make_app
+from anyshot.deploy.serving.run import serve
+from anyshot.deploy.serving.uploads import MOST_BYTES
 
 CHROMIUM = Path("/usr/bin/chromium")
 JPEG = {"Content-Type": "image/jpeg"}

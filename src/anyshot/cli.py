@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
-from anyshot import deploy_cli
+from anyshot.deploy import cli as deploy_cli
 from anyshot.errors import BadInput
 
 app = SubcommandApp()

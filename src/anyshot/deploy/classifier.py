@@ -4,7 +4,7 @@
 
 `fit` on all examples, `partial_fit` on them in any order and batching, and `merge` of classifiers that saw parts of
 them end in the same classifier (to rounding). Probabilities are calibrated on the support itself, at whatever shots
-the classes have (`anyshot.calibration`).
+the classes have (`anyshot.deploy.calibration`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from anyshot.calibration import (
+from anyshot.deploy.calibration import (
     Coverage,
     calibration_error,
     fit_scale,
@@ -30,13 +30,13 @@ from anyshot.calibration import (
     prototypes,
     rejection,
 )
+from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.engine import Reading
 from anyshot.errors import BadInput, choose
 from anyshot.evaluation import untrained
 from anyshot.heads import EMBEDS, HEADS
 from anyshot.projections import PROJECTIONS
 from anyshot.readouts import check_readout, projection, swapped
-from anyshot.support import Support, keys_of, support_of
 
 if TYPE_CHECKING:
     from anyshot.model import Model
@@ -108,8 +108,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return FewShotClassifier(head or recipe.head, **{**found, **arguments})
 
     def save(self, path: str | Path) -> None:
-        """Write the classifier as a folder that anyone can load (see `anyshot.sharing`)."""
-        from anyshot.sharing import saved, write_card, write_classifier
+        """Write the classifier as a folder that anyone can load (see `anyshot.deploy.sharing`)."""
+        from anyshot.deploy.sharing import saved, write_card, write_classifier
 
         check_is_fitted(self, "support_")
         with saved(Path(path)) as aside:
@@ -119,7 +119,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     @staticmethod
     def load(path: str | Path) -> "FewShotClassifier":
         """A classifier from its folder; nothing in it can run."""
-        from anyshot.sharing import read_classifier
+        from anyshot.deploy.sharing import read_classifier
 
         return read_classifier(Path(path))
 

@@ -25,10 +25,10 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from scipy.special import softmax
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from anyshot.classifier import FewShotClassifier
+from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.deploy.serving.uploads import class_name, read_image
 from anyshot.errors import BadInput
-from anyshot.image_classifier import ImageClassifier
-from anyshot.serving.uploads import class_name, read_image
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "testserver")
 MOST_CLASSES = 1000
@@ -154,7 +154,7 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK) -> FastAPI:
 
     # As many at once as there are cores: more would only wait for each other, each with memory of its own.
     work = partial(to_thread.run_sync, limiter=CapacityLimiter(max(2, os.cpu_count() or 2)))
-    page = files("anyshot.serving")
+    page = files("anyshot.deploy.serving")
     kinds = {"page.css": "text/css", "page.js": "text/javascript"}
 
     @app.get("/", response_class=HTMLResponse)

@@ -19,11 +19,11 @@ from anyshot.data.augmentation import MOMENTS
 from anyshot.data.folders import read_folder
 from anyshot.data.packing import Item
 from anyshot.data.pictures import picture
+from anyshot.deploy.image_backbones import Embed, ImageBackbone, image_backbone
+from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.image_backbones import Embed, ImageBackbone, image_backbone
 from anyshot.model import Model, read_tensors
-from anyshot.support import keys_of
 
 BATCH = 64
 LEARN = 1024  # pictures that are learned at once: a calibration each
@@ -198,8 +198,8 @@ class ImageClassifier:
     # -------------------------------------------------------------------------------------------------------- sharing
 
     def save(self, path: str | Path) -> None:
-        """Write a folder that anyone can load: the classifier's (`anyshot.sharing`) and the model's tensors."""
-        from anyshot.sharing import saved, write_card, write_classifier
+        """Write a folder that anyone can load: the classifier's (`anyshot.deploy.sharing`) and the model's tensors."""
+        from anyshot.deploy.sharing import saved, write_card, write_classifier
 
         check_is_fitted(self.classifier, "support_")
         with saved(Path(path)) as aside:
@@ -216,7 +216,7 @@ class ImageClassifier:
     @staticmethod
     def load(path: str | Path, backbone: "str | Path | Embed | None" = None) -> "ImageClassifier":
         """A classifier from its folder. A function is not in it, and has to be given again."""
-        from anyshot.sharing import read_classifier
+        from anyshot.deploy.sharing import read_classifier
 
         folder = Path(path)
         if not (folder / "backbone.json").is_file():
@@ -238,7 +238,7 @@ class ImageClassifier:
 
     def to_onnx(self, path: str | Path) -> None:
         """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
-        from anyshot.onnx_export import export_onnx
+        from anyshot.deploy.onnx_export import export_onnx
 
         model = self.backbone.model
         if model is None:

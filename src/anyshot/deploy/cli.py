@@ -25,7 +25,7 @@ def fit(
         reject: Share of the classes' own pictures that may be called none of these.
         keep: Examples a class that are kept for calibration.
     """
-    from anyshot.deploy import fit_folder
+    from anyshot.deploy.verbs import fit_folder
 
     print(fit_folder(folder, model, out, head, reject, keep))
 
@@ -45,7 +45,7 @@ def predict(
         format: A table for people, CSV or JSON for programs.
         top: How many of the likeliest classes to show.
     """
-    from anyshot.deploy import predict_images
+    from anyshot.deploy.verbs import predict_images
 
     print(predict_images(model, images, format, top), end="")
 
@@ -73,7 +73,7 @@ def advise(
         seed: Seed of the draws.
         out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
     """
-    from anyshot.deploy import advise_source
+    from anyshot.deploy.verbs import advise_source
 
     print(advise_source(source, model, heads, shots, way, episodes, seed, out))
 
@@ -87,7 +87,7 @@ def export(
         model: Folder of a classifier, made by `anyshot fit`.
         out: The file.
     """
-    from anyshot.image_classifier import ImageClassifier
+    from anyshot.deploy.image_classifier import ImageClassifier
 
     ImageClassifier.load(model).to_onnx(out)
     print(f"{out}: images and prototypes in, logits and vectors out.")
@@ -108,7 +108,7 @@ def serve(
         port: Port to listen on; 0 for any that is free.
         save: Folder that the page's Save button writes to; without it nothing is ever written.
     """
-    from anyshot.serving.run import serve as run
+    from anyshot.deploy.serving.run import serve as run
 
     run(model, host, port, save)
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
-from anyshot.calibration import fit_scale, leave_one_out
+from anyshot.deploy.calibration import fit_scale, leave_one_out
+from anyshot.deploy.support import support_of
 from anyshot.engine import Reading
-from anyshot.support import support_of
 
 SURE = 0.8  # of another class, for an image to be suspected
 UNLIKELY = 0.05  # its own class

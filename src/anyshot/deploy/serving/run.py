@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
+from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.errors import BadInput
-from anyshot.image_classifier import ImageClassifier
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -20,7 +20,7 @@ def serve(model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | No
     try:
         import uvicorn
 
-        from anyshot.serving.app import LOOPBACK, Shelf, make_app
+        from anyshot.deploy.serving.app import LOOPBACK, Shelf, make_app
     except ImportError:
         raise BadInput("serving needs the packages of an extra: pip install 'anyshot[serve]'.") from None
     import torch

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from anyshot.classifier import FewShotClassifier
+from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.errors import BadInput
 from anyshot.files import whole
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 
-from anyshot.classifier import FewShotClassifier
 from anyshot.data.augmentation import GREY, MARGIN
+from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.errors import BadInput
 from anyshot.model import Model, load_model
 from anyshot.table import read_table

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
+from anyshot.deploy.suspects import Found, confusions, look
 from anyshot.engine import Reading, vectors_of
 from anyshot.errors import BadInput, choose
 from anyshot.evaluation import Evaluation, check_features, check_labels, evaluate, untrained
 from anyshot.heads import EMBEDS, HEADS, Parameters
 from anyshot.readouts import scaled
-from anyshot.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
-from anyshot.suspects import Found, confusions, look
 
 HEADS_TO_TRY = ("cosine-proto", "proto")
 HEADS_OF_MAPS = ("cosine-frn", "frn")
@@ -31,7 +31,7 @@ FLOATS = 400_000_000  # of a bank of vectors: beyond, a head is left out
 
 @dataclass(frozen=True)
 class Advice:
-    """All that was found; `anyshot.advice_page` puts it into words."""
+    """All that was found; `anyshot.deploy.advice_page` puts it into words."""
 
     class_names: list[str]
     counts: list[int]

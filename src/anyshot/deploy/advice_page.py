@@ -9,7 +9,7 @@ import altair as alt
 from anyshot.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inline
 
 if TYPE_CHECKING:
-    from anyshot.advice import Advice
+    from anyshot.deploy.advice import Advice
 
 MOST = 10  # rows of a list; all are in the JSON
 STYLE = """

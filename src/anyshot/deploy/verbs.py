@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import softmax
 
-from anyshot.classifier import FewShotClassifier
 from anyshot.data.embeddings import read_features
 from anyshot.data.folders import read_folder
 from anyshot.data.pictures import SUFFIXES
 from anyshot.data.store import open_store
+from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
-from anyshot.image_classifier import ImageClassifier
 from anyshot.progress import progress
 
 NONE = "none of these"
@@ -123,8 +123,8 @@ def advise_source(
     out: Path | None,
 ) -> str:
     """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON."""
-    from anyshot.advice import advise
-    from anyshot.advice_page import as_html, as_markdown, as_text
+    from anyshot.deploy.advice import advise
+    from anyshot.deploy.advice_page import as_html, as_markdown, as_text
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
@@ -197,7 +197,7 @@ def _trained_head(model: str) -> FewShotClassifier | None:
 
 
 def _with_own(trained: FewShotClassifier | None, features: np.ndarray) -> list[str]:
-    from anyshot.advice import heads_for
+    from anyshot.deploy.advice import heads_for
 
     usual = heads_for(features)
     return usual if trained is None else list(dict.fromkeys([trained.head, *usual]))

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 
+from anyshot.deploy.support import Support
 from anyshot.engine import Reading
-from anyshot.support import Support
 
 CHUNK_FLOATS = 20_000_000
 TURNS = 8

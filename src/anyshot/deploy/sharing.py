@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from anyshot.calibration import leave_one_out
-from anyshot.classifier import FewShotClassifier
+from anyshot.deploy.calibration import leave_one_out
+from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.model import read_tensors
-from anyshot.support import Support
 
 FORMAT = 1
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
