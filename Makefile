@@ -29,4 +29,5 @@ clean:
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps easyfsl tqdm  # an oracle; its own needs do not fit
 	touch $@ .venv/.core

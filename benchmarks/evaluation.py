@@ -3,6 +3,7 @@
     pip install --no-deps easyfsl tqdm
     python benchmarks/evaluation.py            about 6 minutes on two cores; --quick for one
     python benchmarks/evaluation.py --resnet   ResNet-12 features too
+    python benchmarks/evaluation.py --chart docs/images/evaluation.png
 
 Conv-4 features of 20 classes x 600 images, 5-way, 16 queries, test shots 1..32. Contenders take turns and the median of
 the repeats counts; every figure is milliseconds of wall time a six-shot trial unless it says otherwise.
@@ -16,11 +17,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import altair as alt
 import numpy as np
 import torch
 from peers import easyfsl_row, loop_row
 
+from anyshot import figures
 from anyshot.backbones import Conv4
 from anyshot.engine import Reading, recalls
 from anyshot.episodes import Plan
@@ -32,6 +36,9 @@ from anyshot.recipe import Recipe
 SHOTS = (1, 2, 4, 8, 16, 32)
 LABELS = np.repeat(np.arange(20), 600)
 RECIPE = Recipe(data="benchmark", head="frn", train_shot=4, way=5)
+
+
+SPEED: list[dict[str, object]] = []  # what the chart shows
 
 
 def maps(positions: int, channels: int) -> torch.Tensor:
@@ -59,6 +66,7 @@ def versus(name: str, peer: Callable[[], object], trials: int, us: Callable[[], 
     """Take turns; print the medians and their ratio."""
     times = [(seconds(peer) / trials, seconds(us) / episodes) for _ in range(repeats)]
     theirs, mine = (1000 * statistics.median(column) for column in zip(*times, strict=True))
+    SPEED.append({"what": name, "times faster": theirs / mine})
     print(f"{name:52} {theirs:9.2f} {mine:9.3f} {theirs / mine:8.0f}x", flush=True)
 
 
@@ -146,6 +154,17 @@ def from_images() -> None:
         f"embed 12,000 images, extrapolated from 1,200) against {10_000 * theirs:.0f} s for easyfsl (extrapolated from "
         f"one trial a shot): {10_000 * theirs / (embedding + row):.0f}x"
     )
+    SPEED.append({"what": "proto from images, against easyfsl", "times faster": 10_000 * theirs / (embedding + row)})
+
+
+def chart(path: Path) -> None:
+    """How many times faster than the peer, a bar a comparison."""
+    bars = alt.Chart(alt.InlineData(values=SPEED)).encode(
+        alt.X("times faster:Q", title="times faster than the peer in the same run", scale=alt.Scale(type="log")),
+        alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=400)),
+    )
+    labels = bars.mark_text(align="left", dx=4).encode(alt.Text("times faster:Q", format=".0f"))
+    figures.save(figures.finish((bars.mark_bar(color=figures.BLUE) + labels).properties(width=420)), path)
 
 
 class _Flat(torch.nn.Module):
@@ -181,6 +200,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--resnet", action="store_true")
+    parser.add_argument("--chart", type=Path)
     options = parser.parse_args()
     keep_memory()
     size, turns = (1, 3) if options.quick else (4, 5)
@@ -191,5 +211,7 @@ if __name__ == "__main__":
     growth(size)
     memory()
     from_images()
+    if options.chart:
+        chart(options.chart)
     if options.resnet:
         resnet()

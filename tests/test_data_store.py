@@ -108,13 +108,15 @@ def test_a_growing_file_goes_on_after_its_whole_rows(tmp_path):
     path, rows = tmp_path / "items.npy", np.arange(24, dtype=np.uint8).reshape(6, 4)
     first = store_module.ItemsFile(path)
     first.append(rows[:3])
-    first.append(rows[:1])  # written, but not known to the log
+    first.append(np.repeat(rows[:1], 9, 0))  # written, but not known to the log
     first.close()
     second = store_module.ItemsFile(path, 3)
     second.append(rows[3:])
     second.finish()
     second.close()
     assert np.array_equal(np.load(path), rows)
+    np.save(tmp_path / "plain.npy", rows)
+    assert path.read_bytes() == (tmp_path / "plain.npy").read_bytes()
 
 
 def test_opening_a_large_store_takes_no_memory(tmp_path):

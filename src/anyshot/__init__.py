@@ -8,6 +8,8 @@ __version__ = "0.1.0"
 # Public names and the modules they live in, imported when first used: `import anyshot` costs nothing.
 _HOMES = {
     "BadInput": "errors",
+    "FewShotClassifier": "classifier",
+    "ImageClassifier": "image_classifier",
     "decompose": "sensitivity",
     "evaluate": "evaluation",
 }

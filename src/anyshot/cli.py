@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
+from anyshot import deploy_cli
 from anyshot.errors import BadInput
 
 app = SubcommandApp()
@@ -98,114 +99,36 @@ def study(
     if dry_run:
         print(plan_study(source, data, only, workers))
         return
-    from anyshot.report import summary
+    from anyshot.report import show_report, write_report
 
     folder = out or Path("runs") / path.stem
     if run_study(source, folder, data, only, workers, on, tensorboard):
-        print(summary(folder))
+        show_report([folder])
+        print(f"open {write_report([folder], folder / 'report.html')}")
 
 
 @app.command
-def evaluate(
-    store: Annotated[Path, tyro.conf.Positional],
+def report(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
     /,
-    model: Path | None = None,
-    heads: tuple[str, ...] = (),
-    readouts: tuple[str, ...] = ("own",),
-    shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
-    unequal: Literal["uniform", "step", "long-tailed"] | None = None,
-    way: str = "5",
-    queries: int = 16,
-    episodes: int = 10_000,
-    seed: int = 0,
-    split: str = "test",
-    dirichlet: float | None = None,
-    plan: Path | None = None,
-    save_plan: Path | None = None,
-    out: Path | None = None,
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = Path("report.html"),
+    text: bool = False,
+    paper: bool = False,
 ) -> None:
-    """Test heads on a store of features, or on a model's features of a store of images.
+    """Write what runs found as one HTML page that opens without a network, or print it.
 
     Args:
-        store: The store, made by `anyshot pack`.
-        model: Folder or file of a trained model; needed for a store of images.
-        heads: Heads to test; the model's own, or proto and cosine-proto, by default.
-        readouts: own, swapped, pcaN, estN; those that do not fit a head are left out.
-        shots: Test shots.
-        unequal: Unequal shots between 1 and the largest test shot instead.
-        way: Classes an episode; 'all' for every class at once.
-        queries: Queries a class.
-        episodes: Episodes; the same for all heads and shots.
-        seed: Seed of the episodes.
-        split: Classes to test on: train, val or test.
-        dirichlet: Draw how common each class is among the queries from a Dirichlet distribution.
-        plan: Saved plan of episodes, instead of way, queries, episodes and seed.
-        save_plan: Where to save the plan of episodes, to share it.
-        out: Folder for the table (table.csv) and the per-episode recalls; printed only by default.
+        runs: Folders that a study or an evaluation wrote; several are shown together.
+        output: The page to write.
+        text: Print a summary, the sensitivities and a heatmap instead.
+        paper: Add what holds in the paper; without runs, a report of the paper's printed grids.
     """
-    from anyshot.evaluation import run_evaluation
+    from anyshot.report import show_report, write_report
 
-    if way != "all" and not way.isdigit():
-        raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
-    drawn = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
-    read = {"readouts": readouts, "dirichlet": dirichlet}
-    print(run_evaluation(store, model, heads, split, out, plan, save_plan, **drawn, **read))
-
-
-experiment = SubcommandApp()
-app.command(experiment, name="experiment", help="The paper's side experiments, on trained models.")
-
-
-@experiment.command
-def consistency(
-    store: Annotated[Path, tyro.conf.Positional],
-    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
-    /,
-    split: str = "test",
-    episodes: int = 1000,
-    seed: int = 0,
-    out: Path | None = None,
-) -> None:
-    """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
-
-    Args:
-        store: Store of images.
-        models: Folders of trained models (proto, cosine-proto, feat, cosine-feat).
-        split: Classes to test on.
-        episodes: Trials.
-        seed: Seed of the episodes.
-        out: CSV file to keep the table in.
-    """
-    from anyshot.experiments import run_consistency
-    from anyshot.table import show_table
-
-    print(show_table(run_consistency(store, models, split, episodes, seed), out))
-
-
-@experiment.command
-def terms(
-    store: Annotated[Path, tyro.conf.Positional],
-    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
-    /,
-    split: str = "test",
-    episodes: int = 1000,
-    seed: int = 0,
-    out: Path | None = None,
-) -> None:
-    """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
-
-    Args:
-        store: Store of images.
-        models: Folders of trained frn models.
-        split: Classes to test on.
-        episodes: Trials.
-        seed: Seed of the episodes.
-        out: CSV file to keep the table in.
-    """
-    from anyshot.experiments import run_term_ratio
-    from anyshot.table import show_table
-
-    print(show_table(run_term_ratio(store, models, split, episodes, seed), out))
+    if text:
+        show_report(runs, paper)
+    else:
+        print(f"open {write_report(runs, output, paper)}")
 
 
 @app.command
@@ -295,6 +218,141 @@ def doctor(
     folder = out or store / "doctor"
     print(visit(open_store(store, verify), folder).text)
     print(f"details in {folder}")
+
+
+@app.command
+def evaluate(
+    store: Annotated[Path, tyro.conf.Positional],
+    /,
+    model: Path | None = None,
+    heads: tuple[str, ...] = (),
+    readouts: tuple[str, ...] = ("own",),
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+    unequal: Literal["uniform", "step", "long-tailed"] | None = None,
+    way: str = "5",
+    queries: int = 16,
+    episodes: int = 10_000,
+    seed: int = 0,
+    split: str = "test",
+    dirichlet: float | None = None,
+    plan: Path | None = None,
+    save_plan: Path | None = None,
+    out: Path | None = None,
+) -> None:
+    """Test heads on a store of features, or on a model's features of a store of images.
+
+    Args:
+        store: The store, made by `anyshot pack`.
+        model: Folder or file of a trained model; needed for a store of images.
+        heads: Heads to test; the model's own, or proto and cosine-proto, by default.
+        readouts: own, swapped, pcaN, estN; those that do not fit a head are left out.
+        shots: Test shots.
+        unequal: Unequal shots between 1 and the largest test shot instead.
+        way: Classes an episode; 'all' for every class at once.
+        queries: Queries a class.
+        episodes: Episodes; the same for all heads and shots.
+        seed: Seed of the episodes.
+        split: Classes to test on: train, val or test.
+        dirichlet: Draw how common each class is among the queries from a Dirichlet distribution.
+        plan: Saved plan of episodes, instead of way, queries, episodes and seed.
+        save_plan: Where to save the plan of episodes, to share it.
+        out: Folder for the table (table.csv) and the per-episode recalls; printed only by default.
+    """
+    from anyshot.evaluation import run_evaluation
+
+    if way != "all" and not way.isdigit():
+        raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
+    drawn = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
+    read = {"readouts": readouts, "dirichlet": dirichlet}
+    print(run_evaluation(store, model, heads, split, out, plan, save_plan, **drawn, **read))
+
+
+experiment = SubcommandApp()
+app.command(experiment, name="experiment", help="The paper's side experiments, on trained models.")
+
+
+@experiment.command
+def consistency(
+    store: Annotated[Path, tyro.conf.Positional],
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    split: str = "test",
+    episodes: int = 1000,
+    seed: int = 0,
+    out: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
+
+    Args:
+        store: Store of images.
+        models: Folders of trained models (proto, cosine-proto, feat, cosine-feat).
+        split: Classes to test on.
+        episodes: Trials.
+        seed: Seed of the episodes.
+        out: CSV file to keep the table in.
+        figure: File to draw it to (.svg, .png, .pdf).
+    """
+    from anyshot.experiments import run_consistency
+    from anyshot.table import show_table
+
+    rows = run_consistency(store, models, split, episodes, seed)
+    if figure is not None:
+        from anyshot import figures
+
+        figures.save(figures.consistency(rows), figure)
+    print(show_table(rows, out))
+
+
+@experiment.command
+def terms(
+    store: Annotated[Path, tyro.conf.Positional],
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    split: str = "test",
+    episodes: int = 1000,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
+
+    Args:
+        store: Store of images.
+        models: Folders of trained frn models.
+        split: Classes to test on.
+        episodes: Trials.
+        seed: Seed of the episodes.
+        out: CSV file to keep the table in.
+    """
+    from anyshot.experiments import run_term_ratio
+    from anyshot.table import show_table
+
+    print(show_table(run_term_ratio(store, models, split, episodes, seed), out))
+
+
+@experiment.command
+def compare(
+    kind: Annotated[str, tyro.conf.Positional],
+    run: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """Comparisons that a study's table already holds (Fig. 4, Fig. 5, Table 4).
+
+    Args:
+        kind: gains (by test shot), offsets (by train shot), swapped (predictors) or frn-forms (old against new).
+        run: Folder of a study's results, or its table.csv.
+        out: CSV file to keep the comparison in.
+        figure: File to draw it to (.svg, .png, .pdf).
+    """
+    from anyshot.comparisons import run_comparison
+
+    print(run_comparison(kind, run, out, figure))
+
+
+for verb in deploy_cli.VERBS:
+    app.command(verb)
 
 
 def main() -> None:

@@ -192,7 +192,7 @@ def _recall_all(
     recall: dict[tuple[str, str], np.ndarray] = {}
     for how, keys in asked.items():
         vectors = vectors_of(maps, choose("embed", how, EMBEDS))
-        learned = {name: parameters.get(name) or _untrained(name, vectors.shape[1]) for name, _ in keys}
+        learned = {name: parameters.get(name) or untrained(name, vectors.shape[1]) for name, _ in keys}
         readings = [(Reading(HEADS[name], learned[name]), readout) for name, readout in keys]
 
         @cache
@@ -307,7 +307,8 @@ def _fits(readout: str, name: str, head: Head, heads: int) -> bool:
     return True
 
 
-def _untrained(name: str, d: int) -> Parameters:
+def untrained(name: str, d: int) -> Parameters:
+    """The parameters of a head that works without training."""
     if HEADS[name].couples:
         raise BadInput(f"{name} has to be trained: name a model with it, or choose among {', '.join(UNTRAINED)}.")
     return HEADS[name].parameters(d, Recipe(data="", head=name, train_shot=2, way=2))

@@ -5,6 +5,7 @@ in the paper's heatmaps. Colours are told apart by colour-blind readers (Okabe a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ SEQUENTIAL = ["#f7fbff", "#9ecae1", "#3182bd"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
 _DASH = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#555")
 CELL = 46  # pixels
+GAP = 0.2  # between the cells and a margin, in cells
+Notes = Mapping[tuple[int | str, int], str]
+NO_NOTES: Notes = {}
 
 
 def save(chart: Chart, path: Path) -> None:
@@ -42,9 +46,9 @@ def heatmap(grid: Grid) -> alt.LayerChart:
 
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
-    parts = decompose(grid.accuracy)
-    title = [f"{grid.name}, {grid.setting}", f"sensitivity {two_decimals(parts.sensitivity)}"]
-    return _panel(grid, parts.residual, title, limit, right=parts.test_bias, above=parts.model_bias)
+    *_, last = steps(grid, limit)
+    sensitivity = two_decimals(decompose(grid.accuracy).sensitivity)
+    return last.chart([f"{grid.name}, {grid.setting}", f"sensitivity {sensitivity}"])
 
 
 def side_by_side(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
@@ -55,18 +59,26 @@ def side_by_side(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
 
 def calculation(grid: Grid) -> alt.HConcatChart:
     """How the residual comes about: raw accuracies, offsets to the group, offsets without the model bias."""
+    return finish(alt.hconcat(*(panel.chart() for panel in steps(grid)), spacing=30))
+
+
+def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> list["Panel"]:
+    """The panels of `calculation`; the first alone where cells are missing. `limit` is the end of the colour scale,
+    for grids that are to be compared; `notes` is what a reader sees over a cell, by test and train shot."""
+    raw = Panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, notes=notes, room_above=True)
+    if not np.isfinite(grid.accuracy).all():
+        return [raw]
     parts = decompose(grid.accuracy)
     offsets = grid.accuracy - parts.test_bias[:, None]
-    limit = float(np.abs(offsets).max())
-    raw = _panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, room_above=True)
-    middle = _panel(
-        grid, offsets, ["minus test bias", "offsets to the group"], limit, right=parts.test_bias, room_above=True
-    )
-    sensitivity = f"residual, sensitivity {two_decimals(parts.sensitivity)}"
-    last = _panel(
-        grid, parts.residual, ["minus model bias", sensitivity], limit, right=parts.test_bias, above=parts.model_bias
-    )
-    return finish(alt.hconcat(raw, middle, last, spacing=30))
+    limit = limit or float(np.abs(offsets).max()) or 1.0
+    middle = ["minus test bias", "offsets to the group"]
+    last = ["minus model bias", f"residual, sensitivity {two_decimals(parts.sensitivity)}"]
+    mean = parts.test_bias
+    return [
+        raw,
+        Panel(grid, offsets, middle, limit, right=mean, notes=notes, room_above=True),
+        Panel(grid, parts.residual, last, limit, right=mean, above=parts.model_bias, notes=notes),
+    ]
 
 
 def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
@@ -161,41 +173,63 @@ def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     return finish(panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline(values)))
 
 
-def _panel(
-    grid: Grid,
-    inside: Float[np.ndarray, "test_shot train_shot"],
-    title: list[str],
-    limit: float | None,
-    right: Float[np.ndarray, " test_shot"] | None = None,
-    above: Float[np.ndarray, " train_shot"] | None = None,
-    room_above: bool = False,
-) -> alt.LayerChart:
+@dataclass(frozen=True)
+class Panel:
     """Cells with their numbers; a margin to the right and one above, set off by a gap. No limit: a sequential scale."""
-    rows, columns = inside.shape
-    gap = 0.2
-    cells = [_cell(float(x), float(y), inside[y, x], limit) for y in range(rows) for x in range(columns)]
-    margin = [_cell(columns + gap, float(y), mean, None) for y, mean in enumerate([] if right is None else right)]
-    cells += [_cell(float(x), -1 - gap, bias, limit) for x, bias in enumerate([] if above is None else above)]
-    x_names: dict[float, str] = {float(x): str(shot) for x, shot in enumerate(grid.train_shots)}
-    y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(grid.test_shots)}
-    x_names |= {} if right is None else {columns + gap: "mean"}
-    y_names |= {} if above is None else {-1 - gap: "model bias"}
-    x = alt.X("x:Q", title="train shot", axis=_axis(x_names), scale=_scale(0.0, max(x_names) + 1))
-    top = -1 - gap if room_above else min(y_names)
-    y = alt.Y("y:Q", title="test shot", axis=_axis(y_names), scale=_scale(top, float(rows), reverse=True))
-    domain = {"domainMin": -limit, "domainMax": limit, "domainMid": 0} if limit else {"zero": False}
-    scale = alt.Scale(range=DIVERGING if limit else SEQUENTIAL, interpolate="rgb", **domain)
-    layers = []
-    for values, fill in ((cells, alt.Color("value:Q", scale=scale, legend=None)), (margin, alt.value("#eeeeee"))):
-        if values:
-            box = alt.Chart(inline(values)).mark_rect(stroke="white", strokeWidth=1)
-            layers.append(box.encode(x, y, alt.X2("x2"), alt.Y2("y2"), color=fill))
-            number = alt.Chart(inline(values)).mark_text(fontSize=12)
-            ink = alt.Color("ink:N", scale=None, legend=None)
-            layers.append(number.encode(alt.X("xm:Q"), alt.Y("ym:Q"), alt.Text("text:N"), ink))
-    size = {"width": CELL * (max(x_names) + 1), "height": CELL * 0.7 * (rows - top)}
-    heading = alt.TitleParams(title[0], subtitle=title[1:], anchor="start", fontSize=13)
-    return alt.layer(*layers, title=heading, **size).resolve_scale(color="independent")
+
+    grid: Grid
+    inside: Float[np.ndarray, "test_shot train_shot"]
+    title: list[str]
+    limit: float | None
+    right: Float[np.ndarray, " test_shot"] | None = None
+    above: Float[np.ndarray, " train_shot"] | None = None
+    notes: Notes = field(default_factory=dict)
+    room_above: bool = False
+
+    @property
+    def values(self) -> dict[str, list[dict[str, Any]]]:
+        """What is drawn: coloured cells, and the grey margin. A missing cell is left out."""
+        columns = len(self.grid.train_shots)
+        right, above = (np.empty(0) if side is None else side for side in (self.right, self.above))
+        cells = [
+            _cell(float(x), float(y), self.inside[y, x], self.limit)
+            | ({"note": self.notes[test, train]} if self.notes else {})
+            for y, test in enumerate(self.grid.test_shots)
+            for x, train in enumerate(self.grid.train_shots)
+            if np.isfinite(self.inside[y, x])
+        ]
+        cells += [_cell(float(x), -1 - GAP, bias, self.limit) for x, bias in enumerate(above)]
+        return {"cells": cells, "margin": [_cell(columns + GAP, float(y), mean, None) for y, mean in enumerate(right)]}
+
+    def chart(self, title: list[str] | None = None, named: bool = False) -> alt.LayerChart:
+        """The panel as a chart; `named` leaves its data out, for a page that holds the values of many grids."""
+        rows, columns = self.inside.shape
+        x_names: dict[float, str] = {float(x): str(shot) for x, shot in enumerate(self.grid.train_shots)}
+        y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(self.grid.test_shots)}
+        x_names |= {} if self.right is None else {columns + GAP: "mean"}
+        y_names |= {} if self.above is None else {-1 - GAP: "model bias"}
+        x = alt.X("x:Q", title="train shot", axis=_axis(x_names), scale=_scale(0.0, max(x_names) + 1))
+        top = -1 - GAP if self.room_above else min(y_names)
+        y = alt.Y("y:Q", title="test shot", axis=_axis(y_names), scale=_scale(top, float(rows), reverse=True))
+        limit = self.limit
+        domain = {"domainMin": -limit, "domainMax": limit, "domainMid": 0} if limit else {"zero": False}
+        scale = alt.Scale(range=DIVERGING if limit else SEQUENTIAL, interpolate="rgb", **domain)
+        fills = {"cells": alt.Color("value:Q", scale=scale, legend=None), "margin": alt.value("#eeeeee")}
+        layers = []
+        for name, values in self.values.items():
+            if values:
+                data = alt.NamedData(name=name) if named else inline(values)
+                own = data.copy()  # Altair would lift data that layers share
+                tip = {"tooltip": "note:N"} if self.notes and name == "cells" else {}
+                box = alt.Chart(data).mark_rect(stroke="white", strokeWidth=1)
+                layers.append(box.encode(x, y, alt.X2("x2"), alt.Y2("y2"), color=fills[name], **tip))
+                number = alt.Chart(own).mark_text(fontSize=12)
+                ink = alt.Color("ink:N", scale=None, legend=None)
+                layers.append(number.encode(alt.X("xm:Q"), alt.Y("ym:Q"), alt.Text("text:N"), ink, **tip))
+        size = {"width": CELL * (max(x_names) + 1), "height": CELL * 0.7 * (rows - top)}
+        first, *others = title or self.title
+        heading = alt.TitleParams(first, subtitle=others, anchor="start", fontSize=13)
+        return alt.layer(*layers, title=heading, **size).resolve_scale(color="independent")
 
 
 def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, Any]:
@@ -234,7 +268,7 @@ def _limit(grids: Sequence[Grid]) -> float:
     return max(float(np.abs(values).max()) for p in parts for values in (p.residual, p.model_bias)) or 1.0
 
 
-def _line(grid: Grid, x: str, shots: Sequence[int], y: str, values: np.ndarray) -> list[dict[str, Any]]:
+def _line(grid: Grid, x: str, shots: Sequence[int | str], y: str, values: np.ndarray) -> list[dict[str, Any]]:
     where = {"group": f"{grid.name} {grid.setting}", "head": grid.head, "backbone": grid.backbone, "data": grid.data}
     return [where | {x: shot, y: float(value)} for shot, value in zip(shots, values, strict=True)]
 
@@ -275,7 +309,7 @@ def _range(names: Sequence[str], colours: Sequence[str] = (BLUE, ORANGE, GREEN, 
 
 
 def inline(values: list[dict[str, Any]]) -> alt.Data:
-    return alt.InlineData(values=values)
+    return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
 
 
 def _some(values: list[Any], otherwise: str) -> None:
@@ -285,10 +319,11 @@ def _some(values: list[Any], otherwise: str) -> None:
 
 def finish(chart: Any) -> Any:
     """The look all figures share."""
-    return (
-        chart.configure_view(stroke=None)
-        .configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", gridColor="#eee")
-        .configure_legend(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
-        .configure_title(fontSize=13, subtitleFontSize=12)
-        .configure_header(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
+    small: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    return chart.configure(
+        view=alt.ViewConfig(stroke=None),
+        axis=alt.AxisConfig(**small, gridColor="#eee"),
+        legend=alt.LegendConfig(**small),
+        title=alt.TitleConfig(fontSize=13, subtitleFontSize=12),
+        header=alt.HeaderConfig(**small),
     )

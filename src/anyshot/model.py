@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +23,7 @@ from anyshot.heads import EMBEDS, HEADS, Head
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
+Reader = Callable[..., Float[np.ndarray, "image position channel"]]
 
 
 class Model(nn.Module):
@@ -42,23 +44,17 @@ class Model(nn.Module):
     def forward(self, images: Float[Tensor, "image colour height width"]) -> Maps:
         return self.backbone(images) * self.recipe.feature_scale
 
-    @torch.inference_mode()
     def features(
         self, images: UInt8[np.ndarray, "image height width colour"], done: Callable[[int], None] = lambda images: None
     ) -> Float[np.ndarray, "image position channel"]:
         """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions."""
+        return self.reader()(images, done)
+
+    def reader(self) -> "Reader":
+        """`features` of the model as it is now, made ready once for those who ask often."""
         device = next(self.parameters()).device
         backbone = _fused(copy.deepcopy(self.backbone).eval())
-        out: np.ndarray | None = None
-        for start in range(0, len(images), EMBED_BATCH):
-            batch = torch.from_numpy(np.array(images[start : start + EMBED_BATCH])).to(device)
-            maps = (backbone(prepare(batch, self.recipe.size)) * self.recipe.feature_scale).float().cpu().numpy()
-            if out is None:
-                out = np.empty((len(images), *maps.shape[1:]), np.float32)
-            out[start : start + len(maps)] = maps
-            done(len(maps))
-        assert out is not None
-        return out
+        return partial(_read, backbone, self.recipe, device)
 
     def save(self, path: Path) -> None:
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
@@ -97,6 +93,26 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
         raise BadInput(f"{path} is damaged or cut short ({error}): remove it and run the same command again.") from None
+
+
+@torch.inference_mode()
+def _read(
+    backbone: nn.Module,
+    recipe: Recipe,
+    device: torch.device,
+    images: UInt8[np.ndarray, "image height width colour"],
+    done: Callable[[int], None] = lambda images: None,
+) -> Float[np.ndarray, "image position channel"]:
+    out: np.ndarray | None = None
+    for start in range(0, len(images), EMBED_BATCH):
+        batch = torch.from_numpy(np.array(images[start : start + EMBED_BATCH])).to(device)
+        maps = (backbone(prepare(batch, recipe.size)) * recipe.feature_scale).float().cpu().numpy()
+        if out is None:
+            out = np.empty((len(images), *maps.shape[1:]), np.float32)
+        out[start : start + len(maps)] = maps
+        done(len(maps))
+    assert out is not None
+    return out
 
 
 def _fused(module: nn.Module) -> nn.Module:

@@ -30,7 +30,7 @@ def check_readout(name: str, head_name: str, head: Head) -> None:
     if name == "swapped":
         if id(head.score) not in SWAPPED:
             raise BadInput(f"the score of {head_name} is neither Euclidean nor cosine: it cannot be swapped.")
-    elif _projection(name):
+    elif projection(name):
         if head.refine is not None:
             raise BadInput(
                 f"{name} projects prototypes, and {head_name} refines them: use it with proto or cosine-proto."
@@ -52,11 +52,11 @@ def read_out(
     `progress` is called with shares of the whole that add up to 1."""
     groups: dict[str, list[int]] = {}
     for index, (_, readout) in enumerate(asked):
-        groups.setdefault(readout if _projection(readout) else "", []).append(index)
+        groups.setdefault(readout if projection(readout) else "", []).append(index)
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         bank = _projected(vectors, name, base) if name else vectors
-        readings = [_swapped(asked[index][0]) if asked[index][1] == "swapped" else asked[index][0] for index in members]
+        readings = [swapped(asked[index][0]) if asked[index][1] == "swapped" else asked[index][0] for index in members]
         found = recalls(bank, readings, plan, shots, scaled(progress, 1 / (plan.episodes * len(groups))))
         out |= dict(zip(members, found, strict=True))
     return [out[index] for index in range(len(asked))]
@@ -68,7 +68,7 @@ def scaled(progress: Callable[[float], None], by: float) -> Callable[[float], No
 
 
 def _projected(vectors: Vectors, name: str, base: Base) -> Float[Tensor, "image kept"]:
-    match = _projection(name)
+    match = projection(name)
     assert match is not None
     fit, kept = PROJECTIONS[match[1]], int(match[2])
     if kept >= vectors.shape[1]:
@@ -77,9 +77,11 @@ def _projected(vectors: Vectors, name: str, base: Base) -> Float[Tensor, "image 
     return torch.cat([piece @ basis for piece in vectors.split(4096)])
 
 
-def _projection(name: str) -> re.Match[str] | None:
+def projection(name: str) -> re.Match[str] | None:
+    """The kind and the dimensions of a projection's name, such as pca60."""
     return re.fullmatch(r"(pca|est)([1-9]\d*)", name)
 
 
-def _swapped(reading: Reading) -> Reading:
+def swapped(reading: Reading) -> Reading:
+    """The same with the other score."""
     return replace(reading, head=replace(reading.head, score=SWAPPED[id(reading.head.score)]))

@@ -20,7 +20,7 @@ import numpy as np
 
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
-from anyshot.files import whole
+from anyshot.files import whole, write_json
 from anyshot.heads import HEADS, Head
 from anyshot.launch import Pending, Submit, keep_memory, launcher
 from anyshot.pretraining import PRETRAINING
@@ -28,6 +28,7 @@ from anyshot.readouts import check_readout
 from anyshot.recipe import Recipe
 from anyshot.results import cells, certainties, result_path
 from anyshot.table import Row, write_table
+from anyshot.versions import versions
 from anyshot.watch import Watched, watching
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def run_study(
     rows = [row for recipe in recipes for row in cells(study, recipe, out / recipe.name)]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", certainties(study, recipes, out))
+    write_json(out / "about.json", {"versions": versions(), "episode_seed": study.seed})
     return rows
 
 

@@ -65,18 +65,23 @@ class Grid:
     backbone: str
     head: str
     readout: str
-    test_shots: tuple[int, ...]
+    test_shots: tuple[int | str, ...]
     train_shots: tuple[int, ...]
     accuracy: Float[np.ndarray, "test_shot train_shot"]
 
     @property
     def setting(self) -> str:
-        return f"{self.data}/{self.backbone}"
+        return f"{self.data}/{self.backbone}" if self.backbone else self.data
 
     @property
     def name(self) -> str:
         """The head, and the readout where it is not the head's own."""
         return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
+
+
+def shot_order(shot: int | str) -> tuple[bool, int | str]:
+    """How shots are sorted: numbers, then the names of patterns of unequal shots."""
+    return isinstance(shot, str), shot
 
 
 def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
@@ -87,7 +92,7 @@ def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
         cells.setdefault((row["test_shot"], row["train_shot"]), []).append(row["accuracy"])
     out = []
     for key, cells in found.items():
-        test, train = (tuple(sorted({cell[axis] for cell in cells})) for axis in (0, 1))
+        test, train = (tuple(sorted({cell[axis] for cell in cells}, key=shot_order)) for axis in (0, 1))
         accuracy = np.array([[np.mean(cells.get((t, s), [np.nan])) for s in train] for t in test])
         out.append(Grid(*key, test, train, accuracy))
     return out

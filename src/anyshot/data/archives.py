@@ -1,8 +1,8 @@
 """Archives from the internet: unpacked file by file, inside their folder, as far as their size is plausible."""
 
-import shutil
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -31,15 +31,10 @@ def unpack(archive: Path, folder: Path) -> Path:
                     if written > limit:
                         raise BadInput(f"{archive} unpacks to more than {limit >> 20} MB: that is no set of images.")
                     out.write(block)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise BadInput(f"{archive} cannot be unpacked ({error}); was it downloaded whole?") from None
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         raise BadInput(f"could not unpack {archive} to {folder}: {error.strerror or error}.") from error
-    except BadInput:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return folder
 
 

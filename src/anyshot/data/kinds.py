@@ -1,14 +1,17 @@
 """`anyshot pack KIND SOURCE`: the kinds of sources, and the one way from any of them to a store."""
 
+import contextlib
 import inspect
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from anyshot.data.archives import is_archive, unpack
-from anyshot.data.packing import pack_images, packing_folder
+from anyshot.data.packing import Source, pack_images, packing_folder
 from anyshot.data.pictures import Fit
 from anyshot.data.store import Store, check_free
 from anyshot.errors import BadInput, choose
@@ -43,9 +46,11 @@ def pack(
     check_free(out)
     if size is not None and not 1 <= size <= 1024:
         raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
+    known = _known(kind, reader, options)
     if kind not in ("npz", "features", "table") and is_archive(source):
-        source = _unpacked(source, packing_folder(out) / "unpacked")
-    found = reader(source, **_known(kind, reader, options))
+        found = _read_archive(source, packing_folder(out), partial(reader, **known))
+    else:
+        found = reader(source, **known)
     if kind == "features":
         if size is not None or fit is not None:
             raise BadInput("--size and --fit are for images, not for features.")
@@ -55,13 +60,20 @@ def pack(
     return pack_images(found, out, split, seed, workers)
 
 
-def _unpacked(archive: Path, folder: Path) -> Path:
-    """The folder with the archive's files; one that an interrupted pack left whole is taken as it is."""
+def _read_archive(archive: Path, packing: Path, read: Callable[[Path], Source]) -> Source:
+    """Read what an archive holds; unpacked files of an interrupted pack are taken as they are, of a bad one removed."""
+    folder = packing / "unpacked"
     done = folder / ".unpacked"
-    if not done.is_file():
-        unpack(archive, folder)
-        done.touch()
-    return folder
+    try:
+        if not done.is_file():
+            unpack(archive, folder)
+            done.touch()
+        return read(folder)
+    except BadInput:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # kept if it holds the progress of an interrupted pack
+            packing.rmdir()
+        raise
 
 
 def _known(kind: str, reader: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:

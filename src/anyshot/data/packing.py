@@ -130,7 +130,7 @@ def _decoded(
         except Exception as error:  # a broken image can fail in any way
             return _reason(error)
 
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[list]] = deque()
         try:

@@ -1,27 +1,38 @@
-"""What a study found, for people to see. Nothing here imports torch."""
+"""What a study or an evaluation found, for people to see: a page, and a summary in the terminal. No torch from here."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from anyshot.table import grids, read_table
+from anyshot.errors import BadInput
+from anyshot.files import write_text
+
+if TYPE_CHECKING:
+    from anyshot.report.runs import Findings
 
 
-def summary(folder: Path) -> str:
-    """The terminal's table: the sensitivity of each head and readout with its interval, and its accuracies."""
-    scores = {
-        (row["data"], row["backbone"], row["head"], row["readout"]): row
-        for row in read_table(folder / "sensitivity.csv")
-    }
-    lines = [
-        f"{'head (readout)':28} {'sensitivity':>11} {'95 % interval':>16} {'noise floor':>11}   accuracy by test shot"
-    ]
-    for grid in grids(read_table(folder / "table.csv")):
-        row = scores.get((grid.data, grid.backbone, grid.head, grid.readout))
-        means = "  ".join(
-            f"{shot}: {mean:.1f}" for shot, mean in zip(grid.test_shots, grid.accuracy.mean(1), strict=True)
-        )
-        if row:
-            score = f"{row['sensitivity']:11.2f} {row['low']:7.2f} to {row['high']:5.2f} {row['noise_floor']:11.2f}"
-        else:
-            score = f"{'-':>11} {'needs two train shots':>28}"
-        lines.append(f"{grid.name:28} {score}   {means}")
-    return "\n".join(lines)
+def write_report(runs: Sequence[Path], out: Path, paper: bool = False) -> Path:
+    """Write the report of these runs (or of the paper alone) to `out`, and return where it is."""
+    from anyshot.report.page import page
+
+    write_text(out, page(_findings(runs, paper), audit=paper))
+    return out
+
+
+def show_report(runs: Sequence[Path], paper: bool = False) -> None:
+    """Print the report of these runs (or of the paper alone) to the terminal."""
+    from anyshot.report.text import show
+
+    show(_findings(runs, paper))
+    if paper:
+        from anyshot.paper import audit
+
+        audit.show(audit.run())
+
+
+def _findings(runs: Sequence[Path], paper: bool) -> "Findings":
+    from anyshot.report.runs import paper_findings, read_runs
+
+    if not runs and not paper:
+        raise BadInput("name at least one run's folder, or give --paper for a report of the paper's own numbers.")
+    return read_runs(runs) if runs else paper_findings()

@@ -1,0 +1,279 @@
+"""Advice from a user's own labelled features: which head, what more labels would bring, where, and what looks wrong.
+
+Episodes are drawn from the labelled images themselves, with nested shots, the same for every head. What the images are
+too few for is said in words instead of numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from anyshot.engine import Reading, vectors_of
+from anyshot.errors import BadInput, choose
+from anyshot.evaluation import Evaluation, check_features, check_labels, evaluate, untrained
+from anyshot.heads import EMBEDS, HEADS, Parameters
+from anyshot.readouts import scaled
+from anyshot.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
+from anyshot.suspects import Found, confusions, look
+
+HEADS_TO_TRY = ("cosine-proto", "proto")
+HEADS_OF_MAPS = ("cosine-frn", "frn")
+STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+MORE = (1, 2, 5, 10)
+LEAST_IMAGES = 3  # of a class, to be drawn into episodes
+FEW_CLASS = 20  # images a class below which the curve is rough
+FLOATS = 400_000_000  # of a bank of vectors: beyond, a head is left out
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All that was found; `anyshot.advice_page` puts it into words."""
+
+    class_names: list[str]
+    counts: list[int]
+    way: int
+    queries: int
+    episodes: int
+    shots: list[int]
+    curves: dict[str, list[dict[str, Any]]]
+    """By head: shot, accuracy and its 95 % interval (low, high), from 0 to 1."""
+    best: str
+    """The head of the highest mean accuracy over the shots that are expected."""
+    robust: str
+    """The head whose worst shortfall from the best at any of these shots is smallest."""
+    expected_shots: list[int]
+    lead: dict[str, tuple[float, float]]
+    """How far the best head is ahead of the others, on the same episodes, with half of a 95 % interval."""
+    forecasts: dict[str, Forecast]
+    classes: list[dict[str, Any]]
+    """By class: examples, recall when left out, what the last doubling of its shots brought."""
+    confused: list[dict[str, Any]]
+    mislabelled: list[dict[str, Any]]
+    duplicates: list[tuple[int, int]]
+    same_class: list[dict[str, Any]]
+    doubts: list[str] = field(default_factory=list)
+    """What the data are too few to say, in sentences."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def advise(
+    features: ArrayLike | torch.Tensor,
+    labels: ArrayLike,
+    heads: Sequence[str] = (),
+    shots: Sequence[int] = (),
+    way: int | Literal["all"] = "all",
+    episodes: int = 400,
+    seed: int = 0,
+    *,
+    parameters: Mapping[str, Parameters] | None = None,
+    embed: Mapping[str, str] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Advice:
+    """Advice for features "image d" or "image position channel" and the labels of the images.
+
+    `parameters` and `embed` have what trained heads have learned and how they embed, by head. `shots` are those
+    expected in use; all that can be measured where none are given."""
+    maps = check_features(features)
+    names, codes = check_labels(labels, len(maps))
+    counts = np.bincount(codes)
+    tried = list(heads) or heads_for(maps)
+    for name in tried:
+        choose("head", name, HEADS)
+    doubts: list[str] = []
+    inside = np.flatnonzero(counts >= LEAST_IMAGES)
+    if len(inside) < 2:
+        raise BadInput(
+            f"advice needs at least 2 classes of {LEAST_IMAGES} images; {len(inside)} have as many: label more first."
+        )
+    if len(inside) < len(counts):
+        some = ", ".join(names[place] for place in np.flatnonzero(counts < LEAST_IMAGES)[:5])
+        doubts.append(f"{len(counts) - len(inside)} classes have fewer than {LEAST_IMAGES} images ({some}): left out.")
+    here = np.isin(codes, inside)
+    used, used_names = np.searchsorted(inside, codes[here]), [names[place] for place in inside]
+    smallest = int(counts[inside].min())
+    queries = max(1, smallest // 4)
+    measured = [step for step in STEPS if step <= smallest - queries]
+    together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
+    ways = len(inside) if way == "all" else way
+    found = _evaluate_by_embed(
+        maps[torch.from_numpy(here)],
+        used,
+        tried,
+        measured,
+        ways,
+        queries,
+        episodes,
+        seed,
+        together,
+        embed or {},
+        progress,
+    )
+    accuracies = {name: found[name].accuracies(name) / 100 for name in tried}
+    expected = _expected(shots, measured, doubts)
+    places = [measured.index(shot) for shot in expected]
+    best, robust = _choose_heads(accuracies, places)
+    steps, pool = np.array(measured), Pool(int(np.median(counts[inside])), len(inside), ways, queries)
+    widths = {name: pool.half_widths(a, steps) for name, a in accuracies.items()}
+    forecasts = {n: f for n, a in accuracies.items() if (f := forecast(steps, a, pool.images, MORE, pool, seed))}
+    _doubt(doubts, used_names, counts[inside], measured, widths[best], forecasts.get(best))
+    seen = _look(maps[torch.from_numpy(here)], used, best, together.get(best), (embed or {}).get(best))
+    original = np.flatnonzero(here)
+    return Advice(
+        class_names=used_names,
+        counts=counts[inside].tolist(),
+        way=ways,
+        queries=queries,
+        episodes=episodes,
+        shots=measured,
+        curves={name: _rows(measured, a.mean(1), widths[name]) for name, a in accuracies.items()},
+        best=best,
+        robust=robust,
+        expected_shots=expected,
+        lead=_lead(accuracies, best, places, steps, pool),
+        forecasts=forecasts,
+        classes=_by_class(found[best], best, seen, used, used_names),
+        confused=[
+            {**one, "class": used_names[one["class"]], "taken_for": used_names[one["taken_for"]]}
+            for one in confusions(seen.predicted, used)
+        ],
+        mislabelled=[
+            {"image": int(original[i]), "label": used_names[used[i]], "looks_like": used_names[c], "probability": p}
+            for i, c, p in seen.mislabelled
+        ],
+        duplicates=[(int(original[i]), int(original[j])) for i, j in seen.duplicates],
+        same_class=[{"classes": [used_names[i], used_names[j]], "told_apart": p} for i, j, p in seen.same_class],
+        doubts=doubts,
+    )
+
+
+def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
+    """Heads that need no training; those of maps where there are several positions, and room for their Grams."""
+    room = len(maps) * maps.shape[-1] * (maps.shape[-1] + 1) // 2 <= FLOATS
+    return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if maps.ndim == 3 and maps.shape[1] > 1 and room else ())]
+
+
+def _look(maps: torch.Tensor, labels: np.ndarray, name: str, learned: Parameters | None, how: str | None) -> Found:
+    """Leave-one-out, in double precision, with the head that is advised."""
+    vectors = torch.cat(list(vectors_of(maps, EMBEDS[how or HEADS[name].embed]).split(4096))).double()
+    parameters = learned or untrained(name, vectors.shape[1])
+    return look(vectors.numpy(), labels, Reading(HEADS[name], {key: v.double() for key, v in parameters.items()}))
+
+
+def _evaluate_by_embed(
+    maps: torch.Tensor,
+    labels: np.ndarray,
+    heads: Sequence[str],
+    shots: list[int],
+    way: int,
+    queries: int,
+    episodes: int,
+    seed: int,
+    parameters: Mapping[str, Parameters],
+    embed: Mapping[str, str],
+    progress: Callable[[float], None],
+) -> dict[str, Evaluation]:
+    """One evaluation for the heads that embed in their own way, one for each that a trained model embeds otherwise."""
+    groups: dict[str | None, list[str]] = {}
+    for name in heads:
+        groups.setdefault(embed.get(name), []).append(name)
+    found: dict[str, Evaluation] = {}
+    for how, members in groups.items():
+        share = len(members) / len(heads)
+        tested = evaluate(
+            maps, labels, members, shots, way, queries, episodes, seed,
+            parameters=parameters, embed=how, progress=scaled(progress, share),
+        )  # fmt: skip
+        found |= dict.fromkeys(members, tested)
+    return found
+
+
+def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> list[int]:
+    """The measured shots nearest to those that are expected."""
+    if not shots:
+        return measured
+    if max(shots) > measured[-1]:
+        doubts.append(
+            f"You expect up to {max(shots)} shots; the images allow to measure {measured[-1]}: the choice of a head is "
+            "made at the shots that can be measured."
+        )
+    return sorted({min(measured, key=lambda step: (abs(step - shot), step)) for shot in shots})
+
+
+def _choose_heads(accuracies: Mapping[str, np.ndarray], places: list[int]) -> tuple[str, str]:
+    means = {name: a.mean(1)[places] for name, a in accuracies.items()}
+    top = np.max(list(means.values()), 0)
+    best = max(means, key=lambda name: float(means[name].mean()))
+    return best, min(means, key=lambda name: float((top - means[name]).max()))
+
+
+def _lead(
+    accuracies: Mapping[str, np.ndarray], best: str, places: list[int], steps: np.ndarray, pool: Pool
+) -> dict[str, tuple[float, float]]:
+    """Paired on the same episodes: the best head's mean lead over each other one, and half of its interval."""
+    many = pool.independent(accuracies[best], steps)[places].min()
+    leads = {n: (accuracies[best] - a)[places].mean(0) for n, a in accuracies.items() if n != best}
+    return {n: (float(lead.mean()), float(1.96 * lead.std(ddof=1) / np.sqrt(many))) for n, lead in leads.items()}
+
+
+def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[str, Any]]:
+    return [
+        {"shot": shot, "accuracy": float(mean), "low": float(max(mean - w, 0)), "high": float(min(mean + w, 1))}
+        for shot, mean, w in zip(shots, means, widths, strict=True)
+    ]
+
+
+def _by_class(found: Evaluation, head: str, seen: Found, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
+    """Each class, those first that gained most when their shots doubled last and still fail."""
+    recall = found.recall[head, "own"]
+    classes = found.plan.draw(0, found.plan.episodes).classes
+    shots = [int(shot) for shot in found.names]
+    half = max((i for i, shot in enumerate(shots) if shot <= shots[-1] / 2), default=0)
+    rows = []
+    for place, name in enumerate(names):
+        mine = classes == place
+        known = (labels == place) & (seen.predicted >= 0)
+        gained = float(recall[-1][mine].mean() - recall[half][mine].mean()) if mine.any() else float("nan")
+        rows.append(
+            {
+                "class": name,
+                "examples": int((labels == place).sum()),
+                "recall": float((seen.predicted[known] == place).mean()) if known.any() else None,
+                "last_doubling": gained,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["last_doubling"])
+
+
+def _doubt(
+    doubts: list[str],
+    names: list[str],
+    counts: np.ndarray,
+    measured: list[int],
+    widths: np.ndarray,
+    told: Forecast | None,
+) -> None:
+    """What cannot be said, or only roughly."""
+    smallest = int(counts.argmin())
+    if told is None:
+        doubts.append(
+            f"Class {names[smallest]} has {counts[smallest]} images, so only shots {measured[0]} to {measured[-1]} can "
+            f"be measured: too few to say what more images would bring ({LEAST_SHOTS} different shots are needed)."
+        )
+    elif not told.held_out:
+        doubts.append("There are too few shots to hold any out: the expected gains are not checked.")
+    elif told.error > max(0.02, max(told.gain)):
+        doubts.append(
+            f"At held-out shots the extrapolation was off by {told.error:.1%}, more than the gains it expects: "
+            "take them as rough."
+        )
+    if counts.min() < FEW_CLASS and widths.max() > 0.05:
+        doubts.append(
+            f"With {counts.min()} to {counts.max()} images a class the accuracies are known to about "
+            f"{widths.max():.0%} only; heads closer than that cannot be told apart."
+        )

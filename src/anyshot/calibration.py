@@ -1,0 +1,154 @@
+"""Probabilities one can believe, and "none of these": from the support itself, without further data.
+
+Leaving an example out of its class is a subtraction from the class's sum, so the scores that each example would have
+got as a new image are known in closed form. On them we fit one factor for the logits (temperature scaling) for the
+shots at hand, and read off the best logit below which only a chosen share of the known classes' images falls.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import brentq
+
+from anyshot.engine import Reading
+from anyshot.support import Support
+
+CHUNK_FLOATS = 20_000_000
+TURNS = 8
+
+Scores = Float[np.ndarray, "image way"]
+
+
+def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way d"]:
+    """What queries are scored against: the mean of each class, refined."""
+    means = torch.from_numpy(support.sums / support.counts[:, None])
+    return means if reading.head.refine is None else reading.head.refine(means, reading.parameters, False)
+
+
+def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple[Scores, Int[np.ndarray, " image"]]:
+    """Scores (without the temperature) of kept examples as new images against all classes, and their own classes.
+
+    Each example is left out of its own class, and every other class leaves one of its own out too (its first few, in
+    turn), so that no class is a shot ahead. A class of one example has nothing left without it: its example is no
+    query, but stands as a class for the others. Of each class as many examples are queries as `most` in all allow, two
+    at least."""
+    chosen = support.first(max(2, most // len(support.labels)))
+    head = reading.head
+    owner, every = torch.from_numpy(chosen.owner), torch.from_numpy(chosen.kept)
+    sums, counts = torch.from_numpy(support.sums)[owner], torch.from_numpy(support.counts)[owner, None]
+    without = torch.where(counts > 1, (sums - every) / (counts - 1).clamp_min(1), every)
+    if head.refine is not None and not head.couples:
+        without = torch.cat([head.refine(p, reading.parameters, False) for p in without.split(_rows(without.shape[1]))])
+    turns, places = _turns(chosen)
+    queries = torch.from_numpy(np.flatnonzero(support.counts[chosen.owner] > 1))
+    out = torch.empty(len(queries), len(support.labels), dtype=torch.float64)
+    for here in torch.arange(len(queries)).split(_rows(without.shape[1] * len(support.labels))):
+        query, own = every[queries[here]], queries[here]
+        if head.couples:  # each query has its own set of classes, and they refine each other
+            assert head.refine is not None
+            sets = without[turns[places[own]]]
+            sets[torch.arange(len(own)), owner[own]] = without[own]
+            out[here] = head.score(query[:, None], head.refine(sets, reading.parameters, False))[:, 0]
+        else:
+            scores = head.score(query, without[turns]).gather(1, places[own])
+            scores[torch.arange(len(own)), owner[own]] = head.score(query[:, None], without[own, None])[:, 0, 0]
+            out[here] = scores
+    return out.numpy(), chosen.owner[queries.numpy()]
+
+
+def _turns(support: Support) -> tuple[Int[torch.Tensor, " turn"], Int[torch.Tensor, "image way"]]:
+    """The examples that classes leave out for the queries of others, and which of them each query meets."""
+    counts = support.kept_counts
+    rank = np.arange(len(support.owner)) - (np.cumsum(counts) - counts)[support.owner]
+    turns = np.flatnonzero(rank < TURNS)
+    few = np.minimum(counts, TURNS)
+    return torch.from_numpy(turns), torch.from_numpy((np.cumsum(few) - few) + rank[:, None] % few)
+
+
+def _rows(floats: int) -> int:
+    """Rows of so many floats that are worked on at once."""
+    return max(1, CHUNK_FLOATS // floats)
+
+
+def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
+    """The factor that makes softmax(factor * scores) likeliest, as if one more image had been of any class alike.
+
+    Without that image a few examples, all of them right, would make the classifier certain for ever."""
+    z = scores - scores.max(1, keepdims=True)
+    doubt = 1 / (len(z) + 1)
+    wanted = (1 - doubt) * z[np.arange(len(z)), owner] + doubt * z.mean(1)
+    middle = 1 / max(float(z.std()), np.finfo(float).tiny)
+
+    def slope(scale: float) -> float:
+        """Of the loss, which is convex in the factor: minus the log-likelihood of an image."""
+        weight = np.exp(scale * z)
+        return float(((weight * z).sum(1) / weight.sum(1) - wanted).mean())
+
+    low, high = 1e-3 * middle, 1e3 * middle
+    if slope(low) >= 0:  # the scores tell nothing
+        return low
+    return high if slope(high) <= 0 else float(brentq(slope, low, high, xtol=1e-12 * middle, rtol=1e-10))
+
+
+def next_shot(counts: Int[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """What the factor gains when a class of so many examples takes back the one it had left out.
+
+    A query lies about a mean of n examples with a variance of 1 + 1/n times the class's own, and logits are divided
+    by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many."""
+    return (1 + 1 / np.maximum(counts - 1, 1)) / (1 + 1 / counts)
+
+
+def gap_scale(reading: Reading, support: Support) -> float:
+    """A factor where no class has two examples: a class's own prototype gets a logit 4 above the mean of the others.
+
+    A rule of thumb, not a calibration: one example a class says nothing about how images of a class differ."""
+    centres = prototypes(reading, support)
+    query = torch.from_numpy(support.sums / support.counts[:, None])
+    scores = reading.head.score(query, centres).numpy()
+    gap = np.diag(scores).mean() - scores[~np.eye(len(scores), dtype=bool)].mean() if len(scores) > 1 else 0.0
+    return float(4 / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0
+
+
+def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], bins: int = 15) -> float:
+    """Expected calibration error: how far, on average, the winning class's probability is from how often it is right.
+
+    Images are grouped by that probability in bins of equal width; the gaps of the bins are weighed by their images."""
+    sure, right = probabilities.max(1), probabilities.argmax(1) == labels
+    place = np.minimum((sure * bins).astype(int), bins - 1)
+    gaps = np.bincount(place, sure - right, bins)
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a rejection threshold does, measured by leaving images (known) and whole classes (unknown) out."""
+
+    threshold: float
+    """Images whose best logit is lower are of none of the classes."""
+    accepted: float
+    """Share of the known classes' images that are accepted."""
+    accuracy: float
+    """Accuracy on those that are accepted."""
+    accuracy_of_all: float
+    unknown_rejected: float
+    """Share of images rejected when their own class is taken away."""
+
+
+def rejection(logits: Scores, owner: Int[np.ndarray, " image"], rate: float) -> Coverage:
+    """The threshold that rejects a share `rate` of known images, from leave-one-out logits, and its coverage."""
+    best = logits.max(1)
+    # The quantile of split conformal prediction: a new image of a known class falls below it with at most this chance.
+    rank = int(np.floor(rate * (len(best) + 1)))
+    threshold = -np.inf if rank == 0 else float(np.sort(best)[rank - 1])
+    accepted: Bool[np.ndarray, " image"] = best >= threshold
+    right = logits.argmax(1) == owner
+    strangers = np.where(np.arange(logits.shape[1]) == owner[:, None], -np.inf, logits).max(1)
+    return Coverage(
+        threshold,
+        float(accepted.mean()),
+        float(right[accepted].mean()) if accepted.any() else float("nan"),
+        float(right.mean()),
+        float((strangers < threshold).mean()),
+    )

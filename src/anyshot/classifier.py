@@ -1,0 +1,347 @@
+"""The law as a scikit-learn estimator: a class is a mean, so learning is adding and every example helps at once.
+
+    logits = scale * score(embed(query), refine(sum of the class / its count))
+
+`fit` on all examples, `partial_fit` on them in any order and batching, and `merge` of classifiers that saw parts of
+them end in the same classifier (to rounding). Probabilities are calibrated on the support itself, at whatever shots
+the classes have (`anyshot.calibration`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Shaped, UInt64
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from anyshot.calibration import (
+    Coverage,
+    calibration_error,
+    fit_scale,
+    gap_scale,
+    leave_one_out,
+    next_shot,
+    prototypes,
+    rejection,
+)
+from anyshot.engine import Reading
+from anyshot.errors import BadInput, choose
+from anyshot.evaluation import untrained
+from anyshot.heads import EMBEDS, HEADS
+from anyshot.projections import PROJECTIONS
+from anyshot.readouts import check_readout, projection, swapped
+from anyshot.support import Support, keys_of, support_of
+
+if TYPE_CHECKING:
+    from anyshot.model import Model
+
+CHUNK_FLOATS = 20_000_000
+
+Rows = Float[np.ndarray, "image feature"]
+Labels = Shaped[np.ndarray, " image"]
+
+
+class FewShotClassifier(ClassifierMixin, BaseEstimator):
+    """Any number of classes, any number of examples each, on features "image position channel" or plain vectors.
+
+    Args:
+        head: proto, cosine-proto, frn, cosine-frn, ... (`anyshot.heads.HEADS`). feat has to be trained: `from_run`.
+        positions: Positions of a feature map in a row of X; 3-d X shows its own, 2-d X has one.
+        embed: How features become a vector (flatten, mean, max, gram); the head's own where None.
+        readout: own, swapped, or a projection fitted on `base`: pca60, est60, ...
+        base: Examples (X, y) of other classes for the projection, or its basis "d kept" fitted before.
+        parameters: Learned values of the head by name, as in a trained model.
+        scale: Factor of the logits; fitted by leave-one-out on the support where None.
+        reject: Share of the known classes' images that `is_known` may give up to find those of unknown classes.
+        keep: Examples of a class that are kept for calibration; the class itself is the mean of all.
+    """
+
+    support_: Support
+    classes_: Shaped[np.ndarray, " way"]
+    n_features_in_: int
+    positions_: int
+    scale_: float
+    calibrated_: bool
+    coverage_: Coverage | None
+
+    def __init__(
+        self,
+        head: str = "cosine-proto",
+        *,
+        positions: int | None = None,
+        embed: str | None = None,
+        readout: str = "own",
+        base: tuple[Any, Any] | Float[np.ndarray, "d kept"] | None = None,
+        parameters: Mapping[str, np.ndarray] | None = None,
+        scale: float | None = None,
+        reject: float = 0.05,
+        keep: int = 32,
+    ) -> None:
+        self.head = head
+        self.positions = positions
+        self.embed = embed
+        self.readout = readout
+        self.base = base
+        self.parameters = parameters
+        self.scale = scale
+        self.reject = reject
+        self.keep = keep
+
+    @staticmethod
+    def from_run(run: "str | Path | Model", head: str | None = None, **arguments: Any) -> "FewShotClassifier":
+        """A classifier of a trained model's features, with what its head has learned (of no use to another head)."""
+        from anyshot.model import Model, load_model
+
+        model = run if isinstance(run, Model) else load_model(Path(run))
+        recipe = model.recipe
+        blank = np.zeros((1, recipe.size, recipe.size, model.channels), np.uint8)
+        found: dict[str, Any] = {"positions": model.features(blank).shape[1]}
+        if head in (None, recipe.head):
+            learned = {name: value.detach().double().numpy() for name, value in model.learned.items()}
+            found |= {"embed": recipe.embed, "parameters": learned}
+        return FewShotClassifier(head or recipe.head, **{**found, **arguments})
+
+    def save(self, path: str | Path) -> None:
+        """Write the classifier as a folder that anyone can load (see `anyshot.sharing`)."""
+        from anyshot.sharing import saved, write_card, write_classifier
+
+        check_is_fitted(self, "support_")
+        with saved(Path(path)) as aside:
+            write_classifier(self, aside)
+            write_card(self, aside, {})
+
+    @staticmethod
+    def load(path: str | Path) -> "FewShotClassifier":
+        """A classifier from its folder; nothing in it can run."""
+        from anyshot.sharing import read_classifier
+
+        return read_classifier(Path(path))
+
+    def restore(self, support: Support, features: int) -> "FewShotClassifier":
+        """The state that was saved, instead of a fit."""
+        self.positions_, self.n_features_in_ = self.positions or 1, features
+        self._prepare(features)
+        self.support_ = support
+        return self._settle()
+
+    # ------------------------------------------------------------------------------------------------------- learning
+
+    def fit(self, X: Any, y: Any) -> "FewShotClassifier":
+        """Learn the classes of these examples, and forget all others."""
+        for name in ("support_", "reading_"):
+            self.__dict__.pop(name, None)
+        return self.partial_fit(X, y)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "FewShotClassifier":
+        """Learn from more examples, of known classes or new ones; `classes` need not be announced, and are not used."""
+        fresh = not hasattr(self, "support_")
+        rows, labels = self._check_examples(X, y, fresh)
+        if fresh:
+            self._prepare(rows.shape[1])
+        for part, keys, place in self._vectors(rows, hashed=True):
+            support = support_of(part, keys, labels[place], self.keep)
+            self.support_ = support if fresh else self.support_.joined(support, self.keep)
+            fresh = False
+        return self._settle()
+
+    def merge(self, *others: "FewShotClassifier") -> "FewShotClassifier":
+        """Take in the classes of others with the same head: what one fit on all examples would have given."""
+        check_is_fitted(self, "support_")
+        for other in others:
+            check_is_fitted(other, "support_")
+            if self._law() != other._law():
+                raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
+        for other in others:
+            self.support_ = self.support_.joined(other.support_, self.keep)
+        return self._settle()
+
+    def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
+        """Forget these classes."""
+        check_is_fitted(self, "support_")
+        gone = np.asarray(labels).reshape(-1)
+        for label in gone:
+            if label not in self.classes_:
+                raise BadInput(f"there is no class {label!s} to remove.")
+        if len(np.unique(gone)) == len(self.classes_):
+            raise BadInput("a classifier needs a class: the last one cannot be removed.")
+        self.support_ = self.support_.without(gone)
+        return self._settle()
+
+    def _check_examples(self, X: Any, y: Any, fresh: bool) -> tuple[Rows, Labels]:
+        if y is None:
+            raise BadInput("this classifier requires y to be passed, but the target y is None.")
+        if fresh:
+            self.positions_ = _positions(X, self.positions)
+        rows, y = validate_data(
+            self, self._flat(X), y, reset=fresh, dtype=(np.float64, np.float32), multi_output=True, y_numeric=False
+        )
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if labels.dtype == object and all(isinstance(label, str) for label in labels):
+            labels = labels.astype(str)
+        return rows, labels
+
+    def _check_rows(self, X: Any) -> Rows:
+        check_is_fitted(self, "support_")
+        return validate_data(self, self._flat(X), reset=False, dtype=(np.float64, np.float32))
+
+    def _flat(self, X: Any) -> Any:
+        """2-d rows of the 3-d features "image position channel"; whatever else it is, scikit-learn judges it."""
+        if getattr(X, "ndim", 2) != 3:
+            return X
+        if X.shape[1] != self.positions_:
+            raise BadInput(f"X has {X.shape[1]} positions, but the classifier was made for {self.positions_}.")
+        return np.asarray(X).reshape(len(X), -1)
+
+    def _prepare(self, features: int) -> None:
+        """Look up the law of this classifier, once: nothing here depends on the classes."""
+        head = choose("head", self.head, HEADS)
+        check_readout(self.readout, self.head, head)
+        if not 0 <= self.reject < 1:
+            raise BadInput(f"reject is a share of images, from 0 to below 1, not {self.reject}.")
+        if self.keep < 2:
+            raise BadInput(f"calibration leaves one example out and needs another: keep at least 2, not {self.keep}.")
+        if features % self.positions_:
+            raise BadInput(f"rows of {features} numbers cannot hold {self.positions_} positions.")
+        embed = self.embed or head.embed
+        self.embed_ = choose("embed", embed, EMBEDS)
+        d = self.embed_(torch.zeros(1, self.positions_, features // self.positions_)).shape[-1]
+        given = self.parameters or untrained(self.head, d)
+        parameters = {name: torch.as_tensor(np.asarray(value), dtype=torch.float64) for name, value in given.items()}
+        reading = Reading(head, parameters)
+        self.reading_ = swapped(reading) if self.readout == "swapped" else reading
+        self.basis_: torch.Tensor | None = None
+        if match := projection(self.readout):
+            self.basis_ = self._basis(match[1], int(match[2]), d)
+
+    def _basis(self, name: str, kept: int, d: int) -> Float[torch.Tensor, "d kept"]:
+        if self.base is None:
+            raise BadInput(f"{self.readout} is fitted on examples of other classes: give them as base=(X, y).")
+        if isinstance(self.base, tuple):
+            X, y = self.base
+            rows = np.asarray(self._flat(X), np.float64)
+            vectors = torch.cat([torch.from_numpy(part) for part, _, _ in self._vectors(rows)])
+            return PROJECTIONS[name](vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1]), kept)
+        if self.base.shape != (d, kept):
+            raise BadInput(f"the basis of {self.readout} must be {d} x {kept}, not {self.base.shape}.")
+        return torch.as_tensor(np.asarray(self.base), dtype=torch.float64)
+
+    def _law(self) -> tuple[Any, ...]:
+        """All that must agree before two classifiers' sums may be added."""
+        basis = None if self.basis_ is None else self.basis_.numpy().tobytes()
+        learned = sorted((name, value.numpy().tobytes()) for name, value in self.reading_.parameters.items())
+        return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, basis, learned
+
+    def _settle(self) -> "FewShotClassifier":
+        """All that follows from the support: prototypes, the scale of the logits, the rejection threshold."""
+        self.classes_ = self.support_.labels
+        self.prototypes_ = prototypes(self.reading_, self.support_)
+        scores, owner = leave_one_out(self.reading_, self.support_)
+        self.calibrated_ = self.scale is None and len(owner) > 0 and len(self.classes_) > 1
+        if self.calibrated_:
+            self.scale_ = fit_scale(scores, owner) * float(next_shot(self.support_.counts[owner]).mean())
+        else:
+            self.scale_ = self._guessed_scale(self.support_)
+        self.coverage_ = rejection(self.scale_ * scores, owner, self.reject) if len(owner) else None
+        return self
+
+    def _guessed_scale(self, support: Support) -> float:
+        """The scale where nothing can be left out: what was given, what the model learned, or a rule of thumb."""
+        learned = self.reading_.parameters.get("scale")
+        if self.scale is not None:
+            return float(self.scale)
+        if learned is None:
+            return gap_scale(self.reading_, support)
+        return float(learned) / float((1 + 1 / support.counts).mean())  # learned with many shots (see `next_shot`)
+
+    # ----------------------------------------------------------------------------------------------------- predicting
+
+    def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
+        """A logit for each class."""
+        rows = self._check_rows(X)
+        return np.concatenate([self.logits_of(part) for part, _, _ in self._vectors(rows)])
+
+    def logits_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, "image way"]:
+        """Logits of `vectors`, for those who ask several classifiers about the same images."""
+        return self.scale_ * self.reading_.head.score(torch.from_numpy(vectors), self.prototypes_).numpy()
+
+    def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
+        """What a class is a mean of: the embedded and projected vector of each image."""
+        return np.concatenate([part for part, _, _ in self._vectors(self._check_rows(X))])
+
+    def at_shot(self, shot: int) -> "FewShotClassifier":
+        """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""
+        check_is_fitted(self, "support_")
+        if not 1 <= shot <= self.keep:
+            raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
+        fewer = copy(self)
+        fewer.support_ = self.support_.first(shot)
+        fewer._settle()
+        if self.calibrated_:
+            # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
+            more = self.support_.first(shot + 1)
+            scores, owner = leave_one_out(self.reading_, more)
+            gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
+            fewer.scale_, fewer.calibrated_ = fit_scale(scores, owner) * float(gained[owner].mean()), True
+        return fewer
+
+    def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
+        """Logits; of two classes, by scikit-learn's habit, only the second's over the first's."""
+        logits = self.logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def predict(self, X: Any) -> Labels:
+        """The likeliest class."""
+        best = self.logits(X).argmax(1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
+        """Calibrated probabilities of the classes, for an image that is of one of them."""
+        return softmax(self.logits(X), axis=1)
+
+    def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
+        """Whether each image looks like one of the classes, rather than none of these."""
+        best = self.logits(X).max(1)
+        return best >= (-np.inf if self.coverage_ is None else self.coverage_.threshold)
+
+    def calibration_error(self, X: Any, y: Any) -> float:
+        """Expected calibration error on labelled images; without any, see `support_calibration_error`."""
+        place = np.searchsorted(self.classes_, np.asarray(y)).clip(0, len(self.classes_) - 1)
+        place = np.where(self.classes_[place] == np.asarray(y), place, -1)  # an unknown label is never right
+        return calibration_error(self.predict_proba(X), place)
+
+    def support_calibration_error(self) -> float:
+        """Expected calibration error on the support, each example left out of its class; NaN for single examples."""
+        check_is_fitted(self, "support_")
+        scores, owner = leave_one_out(self.reading_, self.support_)
+        return calibration_error(softmax(self.scale_ * scores, axis=1), owner) if len(owner) else float("nan")
+
+    def _vectors(
+        self, rows: Rows, hashed: bool = False
+    ) -> Iterator[tuple[Float[np.ndarray, "image d"], UInt64[np.ndarray, " image"], slice]]:
+        """Vectors of the rows in chunks, with the keys of the examples where they are asked for."""
+        channels = rows.shape[1] // self.positions_
+        size = max(1, CHUNK_FLOATS // (rows.shape[1] + channels * channels))
+        for start in range(0, len(rows), size):
+            place = slice(start, start + size)
+            features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))
+            vectors = self.embed_(features)
+            basis = self.__dict__.get("basis_")  # not there yet while it is fitted on the base
+            if basis is not None:
+                vectors = vectors @ basis
+            keys = keys_of(rows[place]) if hashed else np.empty(0, np.uint64)
+            yield vectors.numpy(), keys, place
+
+
+def _positions(X: Any, given: int | None) -> int:
+    if getattr(X, "ndim", 2) == 3 and given is None:
+        return int(X.shape[1])
+    if given is not None and given < 1:
+        raise BadInput(f"features have at least one position, not {given}.")
+    return given or 1

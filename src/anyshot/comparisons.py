@@ -1,0 +1,101 @@
+"""Comparisons that a table already holds, ours or the paper's, as rows: gains by test shot and offsets by train shot
+(Fig. 4), swapped predictors (Fig. 5), FRN's old form against its new one (Table 4). Nothing here imports torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyshot.errors import BadInput, choose
+from anyshot.sensitivity import decompose
+from anyshot.summaries import counterpart
+from anyshot.table import Grid, Row, grids, read_table, show_table
+
+
+def gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Mean accuracy of each cosine head above its Euclidean counterpart, by test shot."""
+    found = _whole(rows)
+    pairs = [(grid, counterpart(grid, found)) for grid in found if grid.readout == "own"]
+    return [row for grid, other in pairs if other for row in _difference(grid, other)]
+
+
+def offsets(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """How far each model lies above its group on average, by train shot."""
+    return [
+        {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "train_shot": shot, "offset": float(bias)}
+        for grid in _whole(rows)
+        if grid.readout == "own"
+        for shot, bias in zip(grid.train_shots, decompose(grid.accuracy).model_bias, strict=True)
+    ]
+
+
+def swapped(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Each model under its own score and under the other, by train shot and test shot."""
+    named = {
+        (row["data"], row["backbone"], row["head"], row["train_shot"], row["test_shot"]): row["accuracy"]
+        for row in rows
+        if row["readout"] == "swapped"
+    }
+    columns = ("data", "backbone", "head", "train_shot", "test_shot")
+    out = []
+    for row in rows:
+        key = tuple(row[column] for column in columns)
+        if row["readout"] == "own" and key in named:
+            pair = {"own": row["accuracy"], "swapped": named[key], "change": named[key] - row["accuracy"]}
+            out.append(dict(zip(columns, key, strict=True)) | pair)
+    return out
+
+
+def frn_forms(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The new FRN above the old one, by test shot."""
+    found = _whole(rows)
+    old = {grid.setting: grid for grid in found if grid.head == "frn-old"}
+    new = [grid for grid in found if grid.head == "frn" and grid.setting in old]
+    return [row for grid in new for row in _difference(grid, old[grid.setting])]
+
+
+def _difference(grid: Grid, other: Grid) -> list[Row]:
+    ours, theirs = (decompose(one.accuracy) for one in (grid, other))
+    about = {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "against": other.head}
+    shots = [shot for shot in grid.test_shots if shot in other.test_shots]
+    means = [dict(zip(g.test_shots, p.test_bias, strict=True)) for g, p in ((grid, ours), (other, theirs))]
+    return [about | {"test_shot": shot, "gain": float(means[0][shot] - means[1][shot])} for shot in shots]
+
+
+def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
+    """Grids with every cell; one with a hole cannot be taken apart."""
+    return [grid for grid in grids(rows) if grid.accuracy.size and not (grid.accuracy != grid.accuracy).any()]
+
+
+COMPARISONS: dict[str, tuple[Callable[[Sequence[Mapping[str, Any]]], list[Row]], str]] = {
+    "gains": (gains, "a cosine head and its Euclidean counterpart"),
+    "offsets": (offsets, "a head with several train shots"),
+    "swapped": (swapped, "the readout 'swapped'"),
+    "frn-forms": (frn_forms, "both frn and frn-old"),
+}
+
+
+def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) -> str:
+    """The `compare` verb: from a run's table to a comparison's table and figure."""
+    compare, needs = choose("comparison", kind, COMPARISONS)
+    rows = read_table(run / "table.csv" if run.is_dir() else run)
+    found = compare(rows)
+    if not found:
+        raise BadInput(f"{run} holds nothing to compare by {kind}: it needs {needs}.")
+    if figure is not None:
+        _draw(kind, rows, figure)
+    return show_table(found, out)
+
+
+def _draw(kind: str, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    from anyshot import figures
+
+    whole = _whole(rows)
+    if kind == "gains":
+        figures.save(figures.gains_by_test_shot(whole), path)
+    elif kind == "offsets":
+        figures.save(figures.offsets_by_train_shot(whole), path)
+    elif kind == "swapped":
+        figures.save(figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")]), path)
+    else:
+        figures.save(figures.side_by_side([grid for grid in whole if grid.head in ("frn", "frn-old")]), path)

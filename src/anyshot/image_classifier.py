@@ -1,0 +1,270 @@
+"""FewShotClassifier on pictures: a backbone, a classifier of its features, and small copies of the kept examples."""
+
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Shaped, UInt8
+from PIL import Image
+from safetensors.torch import save_file
+
+from anyshot.data.augmentation import MOMENTS
+from anyshot.data.folders import read_folder
+from anyshot.data.packing import Item
+from anyshot.data.pictures import picture
+from anyshot.errors import BadInput
+from anyshot.files import read_json, write_json
+from anyshot.image_backbones import Embed, ImageBackbone, image_backbone
+from anyshot.model import Model, read_tensors
+from anyshot.support import keys_of
+
+BATCH = 64
+LEARN = 1024  # pictures that are learned at once: a calibration each
+THUMBNAIL = 96
+
+Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
+Pictures = str | Path | Iterable[Picture]
+Labels = Shaped[np.ndarray, " image"]
+Done = Callable[[float], None]
+
+
+def _ignore(share: float) -> None: ...
+
+
+class ImageClassifier:
+    """Any number of classes from a few pictures each.
+
+    >>> classifier = ImageClassifier("runs/quick/glyphs-conv4-cosine-proto-16shot-...")   # doctest: +SKIP
+    >>> classifier.fit("photos").predict(["new.jpg"])                                     # doctest: +SKIP
+
+    Args:
+        backbone: Folder of a trained model, `timm:NAME`, or a function of uint8 images "image side side 3".
+        side: Pixels of the square that a function is given; models know their own.
+        arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...).
+    """
+
+    def __init__(
+        self, backbone: "str | Path | Model | Embed | ImageBackbone", *, side: int | None = None, **arguments: Any
+    ) -> None:
+        self.backbone = backbone if isinstance(backbone, ImageBackbone) else image_backbone(backbone, side)
+        self.classifier = self.backbone.make_classifier(**arguments)
+        self.thumbnails: dict[int, bytes] = {}
+        """Small JPEGs of the kept examples, by their keys."""
+
+    # ------------------------------------------------------------------------------------------------------- learning
+
+    def fit(self, images: Pictures, labels: Iterable[Any] | None = None, progress: Done = _ignore) -> "ImageClassifier":
+        """Learn from a folder of class folders, or from pictures and their labels; forget what was known."""
+        self.classifier.__dict__.pop("support_", None)
+        self.thumbnails = {}
+        return self.partial_fit(images, labels, progress)
+
+    def partial_fit(
+        self, images: Pictures, labels: Iterable[Any] | None = None, progress: Done = _ignore
+    ) -> "ImageClassifier":
+        """Learn from more pictures, of known classes or new ones; `progress` is called with the share that is done."""
+        if labels is None:
+            if not isinstance(images, str | Path):
+                raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
+            items = read_folder(Path(images)).items
+            many = len(items)
+            pairs: Iterator[tuple[np.ndarray, Any]] = (
+                (pixels, item.class_name) for pixels, item in self.decoded(items)
+            )
+        else:
+            given = [images] if isinstance(images, str | Path) else list(images)
+            names = list(labels)
+            if len(given) != len(names):
+                raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
+            many, pairs = len(given), ((self.read(image), label) for image, label in zip(given, names, strict=True))
+        learned = 0
+        while batch := list(islice(pairs, LEARN)):
+            self._learn(np.stack([pixels for pixels, _ in batch]), np.array([label for _, label in batch]))
+            learned += len(batch)
+            progress(len(batch) / many)
+        if not learned:
+            raise BadInput("there are no pictures to learn from.")
+        return self
+
+    def _learn(self, pictures: UInt8[np.ndarray, "image side side 3"], labels: Labels) -> None:
+        features = self.features(pictures)
+        self.classifier.partial_fit(features, labels)
+        keys = keys_of(features.reshape(len(features), -1)).tolist()
+        kept = set(self.classifier.support_.keys.tolist())
+        new = {key: _thumbnail(pixels) for key, pixels in zip(keys, pictures, strict=True) if key in kept}
+        self.thumbnails = {key: jpeg for key, jpeg in {**self.thumbnails, **new}.items() if key in kept}
+
+    def decoded(self, items: Sequence[Item]) -> Iterator[tuple[np.ndarray, Item]]:
+        """Pictures of a folder that can be read; the others are named in a warning."""
+        for item in items:
+            try:
+                yield self.read(item.read(), item.name), item
+            except BadInput as error:
+                warnings.warn(f"left out: {error}", stacklevel=4)
+
+    def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
+        """Take in the classes of others that use the same backbone and head."""
+        self.classifier.merge(*(other.classifier for other in others))
+        kept = set(self.classifier.support_.keys.tolist())
+        for other in others:
+            self.thumbnails |= {key: jpeg for key, jpeg in other.thumbnails.items() if key in kept}
+        return self
+
+    def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
+        """Forget these classes."""
+        self.classifier.remove(labels)
+        kept = set(self.classifier.support_.keys.tolist())
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        return self
+
+    # ----------------------------------------------------------------------------------------------------- predicting
+
+    @property
+    def classes_(self) -> Shaped[np.ndarray, " way"]:
+        return self.classifier.classes_
+
+    def predict(self, images: Pictures | bytes | np.ndarray) -> Labels:
+        """The likeliest class of each picture."""
+        return self.classifier.predict(self.features_of(images))
+
+    def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image way"]:
+        """Calibrated probabilities of the classes."""
+        return self.classifier.predict_proba(self.features_of(images))
+
+    def is_known(self, images: Pictures | bytes | np.ndarray) -> Bool[np.ndarray, " image"]:
+        """Whether each picture looks like one of the classes, rather than none of these."""
+        return self.classifier.is_known(self.features_of(images))
+
+    def score(self, images: Pictures | bytes | np.ndarray, labels: Iterable[Any]) -> float:
+        """Accuracy."""
+        return float(np.mean(self.predict(images) == np.array(list(labels))))
+
+    def features_of(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image ..."]:
+        """Features of pictures: paths, bytes of image files, or uint8 arrays."""
+        one = isinstance(images, str | Path | bytes) or (isinstance(images, np.ndarray) and images.ndim == 3)
+        pending: Iterator[Any] = iter([images] if one else images)  # type: ignore[arg-type]
+        parts = []
+        while batch := [self.read(image) for image in islice(pending, BATCH)]:
+            parts.append(self.features(np.stack(batch)))
+        if not parts:
+            raise BadInput("there are no pictures.")
+        return np.concatenate(parts)
+
+    def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
+        """Features of pictures that have the backbone's size."""
+        parts = [self.backbone.features(pictures[start : start + BATCH]) for start in range(0, len(pictures), BATCH)]
+        found = np.concatenate([np.asarray(part) for part in parts])
+        if found.ndim not in (2, 3) or len(found) != len(pictures) or found.dtype.kind != "f":
+            raise BadInput(f"the backbone gave {found.dtype} of shape {found.shape} for {len(pictures)} pictures.")
+        return found
+
+    def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
+        """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
+        named = image if isinstance(image, str | Path) else name
+        try:
+            data = Path(image).read_bytes() if isinstance(image, str | Path) else image
+            if isinstance(data, np.ndarray) and data.shape[-1] == 1:
+                data = np.repeat(data, 3, -1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                warnings.filterwarnings("ignore", category=UserWarning)  # odd metadata of images that decode
+                return self._cut(data)
+        except FileNotFoundError:
+            raise BadInput(f"there is no file {named}.") from None
+        except (
+            OSError,
+            ValueError,
+            SyntaxError,
+            Image.DecompressionBombError,
+            Image.DecompressionBombWarning,
+        ) as error:
+            raise BadInput(f"{named} cannot be read as an image ({type(error).__name__}).") from None
+
+    def _cut(self, data: bytes | np.ndarray) -> UInt8[np.ndarray, "side side 3"]:
+        """The square that the evaluation of the backbone would see: `prepare` has nothing left to do."""
+        side = self.backbone.side
+        shorter = min(data.shape[:2]) if isinstance(data, np.ndarray) else min(Image.open(io.BytesIO(data)).size)
+        larger = round(side * self.backbone.margin) if shorter > side else side
+        start = round((larger - side) / 2)
+        return picture(data, larger, "crop")[start : start + side, start : start + side]
+
+    # -------------------------------------------------------------------------------------------------------- sharing
+
+    def save(self, path: str | Path) -> None:
+        """Write a folder that anyone can load: the classifier's (`anyshot.sharing`) and the model's tensors."""
+        from anyshot.sharing import saved, write_card, write_classifier
+
+        with saved(Path(path)) as aside:
+            write_classifier(self.classifier, aside)
+            write_card(self.classifier, aside, self.backbone.about)
+            write_json(aside / "backbone.json", {"side": self.backbone.side, **self.backbone.about})
+            jpegs = {
+                f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
+            }
+            save_file(jpegs, aside / "thumbnails.safetensors")
+            if self.backbone.model is not None:
+                self.backbone.model.save(aside / "model.safetensors")
+
+    @staticmethod
+    def load(path: str | Path, backbone: "str | Path | Embed | None" = None) -> "ImageClassifier":
+        """A classifier from its folder. A function is not in it, and has to be given again."""
+        from anyshot.sharing import read_classifier
+
+        folder = Path(path)
+        if not (folder / "backbone.json").is_file():
+            raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
+        about = read_json(folder / "backbone.json")
+        name = about.pop("backbone", "")
+        side = int(about.pop("side"))
+        if backbone is None:
+            if not (folder / "model.safetensors").is_file() and not name.startswith("timm:"):
+                raise BadInput(f"the backbone of {folder} is a function ({name}): give it as backbone=... again.")
+            backbone = name if name.startswith("timm:") else folder
+        made = image_backbone(backbone, side)
+        classifier = ImageClassifier(replace(made, about={"backbone": name, **about}))
+        classifier.classifier = read_classifier(folder)
+        if (folder / "thumbnails.safetensors").is_file():
+            tensors, _ = read_tensors(folder / "thumbnails.safetensors")
+            classifier.thumbnails = {int(key, 16): bytes(jpeg.numpy()) for key, jpeg in tensors.items()}
+        return classifier
+
+    def to_onnx(self, path: str | Path) -> None:
+        """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
+        from anyshot.onnx_export import export_onnx
+
+        model = self.backbone.model
+        if model is None:
+            raise BadInput("only a backbone that anyshot trained can be exported; export the classifier of features.")
+        size = model.recipe.size
+        export_onnx(self.classifier, Path(path), _Pixels(model), torch.zeros(3, model.channels, size, size))
+
+
+class _Pixels(torch.nn.Module):
+    """A model on pixels from 0 to 255."""
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        mean, deviation = (torch.tensor(moment).view(-1, 1, 1) for moment in MOMENTS[model.channels])
+        self.register_buffer("mean", 255 * mean)
+        self.register_buffer("deviation", 255 * deviation)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.model((pixels - self.mean) / self.deviation)
+
+
+def _thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
+    image = Image.fromarray(pixels)
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=80)
+    return out.getvalue()

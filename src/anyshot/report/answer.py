@@ -1,0 +1,237 @@
+"""The answer a reader comes for: which head is most robust, which choice most accurate at the shots they expect."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from anyshot.report.runs import Findings, key
+from anyshot.sensitivity import decompose
+from anyshot.summaries import counterpart, two_decimals
+from anyshot.table import Grid, shot_order
+
+INTERVALS = ("ci95", "ci95_classes")
+EVERYWHERE = "all settings"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a reader may choose in a setting: a head, how it is read, and the shot it was trained for (0: not known).
+
+    `cells` has a test shot's accuracy, its two intervals (None where not known), episodes and seeds."""
+
+    setting: str
+    head: str
+    name: str
+    train_shot: int
+    cells: Mapping[int | str, Mapping[str, Any]]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.train_shot}-shot" if self.train_shot else self.name
+
+    def expected(self, weights: Mapping[Any, float]) -> dict[str, Any] | None:
+        """Accuracy and intervals under a distribution of test shots; None where a shot that counts was not measured.
+
+        Cells of one model share their episodes, so the intervals are averaged like the accuracies: the widest they
+        can be, whatever the cells have in common."""
+        counted = {shot: weight for shot, weight in weights.items() if weight > 0}
+        if not counted or not counted.keys() <= self.cells.keys():
+            return None
+        total = sum(counted.values())
+        out: dict[str, Any] = {}
+        for name in ("accuracy", *INTERVALS):
+            values = [self.cells[shot][name] for shot in counted]
+            known = None not in values
+            out[name] = sum(v * w for v, w in zip(values, counted.values(), strict=True)) / total if known else None
+        return out
+
+
+def choices(findings: Findings) -> list[Choice]:
+    """Every choice of the table, several seeds averaged; over several settings also their means, where all have it."""
+    found: dict[tuple[str, str, str, int], dict[int | str, list[Mapping[str, Any]]]] = {}
+    names = {key(grid): (grid.setting, grid.head, grid.name) for grid in findings.grids}
+    for row in findings.rows:
+        cells = found.setdefault((*names[key(row)], row["train_shot"]), {})
+        cells.setdefault(row["test_shot"], []).append(row)
+    out = [
+        Choice(
+            *which, {shot: _average(rows) for shot, rows in sorted(cells.items(), key=lambda item: shot_order(item[0]))}
+        )
+        for which, cells in found.items()
+    ]
+    settings = {choice.setting for choice in out}
+    return out + (_everywhere(out, len(settings)) if len(settings) > 1 else [])
+
+
+def _everywhere(found: Sequence[Choice], settings: int) -> list[Choice]:
+    groups: dict[tuple[str, str, int], list[Choice]] = {}
+    for choice in found:
+        groups.setdefault((choice.head, choice.name, choice.train_shot), []).append(choice)
+    out = []
+    for which, group in groups.items():
+        shots = set.intersection(*(set(choice.cells) for choice in group))
+        if len(group) == settings and shots:
+            cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in sorted(shots, key=shot_order)}
+            out.append(Choice(EVERYWHERE, *which, cells))
+    return out
+
+
+def _average(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of cells; of their intervals too, which is the widest the interval of the mean can be."""
+    out: dict[str, Any] = {name: _mean([row.get(name) for row in rows]) for name in ("accuracy", *INTERVALS)}
+    episodes = [row.get("episodes") for row in rows]
+    out["episodes"] = min((count for count in episodes if isinstance(count, int)), default=None)
+    return out | {"seeds": len(rows)}
+
+
+def _mean(values: Sequence[Any]) -> float | None:
+    known = all(isinstance(value, int | float) and isfinite(value) for value in values)
+    return float(np.mean(values)) if known else None
+
+
+def rank(found: Sequence[Choice], setting: str, weights: Mapping[Any, float]) -> list[tuple[Choice, dict[str, Any]]]:
+    """The choices of a setting, the most accurate under these weights first; those not measured there are left out."""
+    here = [(choice, choice.expected(weights)) for choice in found if choice.setting == setting]
+    measured = [(choice, expected) for choice, expected in here if expected]
+    return sorted(measured, key=lambda pair: -pair[1]["accuracy"])
+
+
+def words(shot: int | str) -> str:
+    """A test shot in a sentence: a number of shots, or a pattern of unequal shots by its name."""
+    return f"{shot}-shot" if isinstance(shot, int) else shot
+
+
+def why_no_sensitivity(grid: Grid) -> str:
+    """Why a grid has no score, as the end of a sentence; empty where it has one."""
+    missing = int(np.isnan(grid.accuracy).sum())
+    if grid.train_shots == (0,):
+        return "its rows name no train shot, and sensitivity compares models trained at different shots"
+    if len(grid.train_shots) < 2:
+        return f"it was trained at {grid.train_shots[0]} shots only, and sensitivity compares at least two train shots"
+    if len(grid.test_shots) < 2:
+        return f"it was tested at {words(grid.test_shots[0])} only, and sensitivity compares at least two test shots"
+    return f"{missing} of its {grid.accuracy.size} cells are missing" if missing else ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """The sensitivity of a grid, with its interval where the run's folder has one."""
+
+    grid: Grid
+    sensitivity: float
+    low: float | None = None
+    high: float | None = None
+    noise_floor: float | None = None
+
+    @property
+    def interval(self) -> str:
+        return (
+            f" ({two_decimals(self.low)} to {two_decimals(self.high)})"
+            if self.low is not None and self.high is not None
+            else ""
+        )
+
+
+def scores(findings: Findings) -> list[Score]:
+    """The score of every grid that can have one, the most robust first."""
+    out = []
+    for grid in findings.grids:
+        if not why_no_sensitivity(grid):
+            known = findings.scores.get(key(grid), {})
+            margins = (known.get(name) for name in ("low", "high", "noise_floor"))
+            out.append(
+                Score(
+                    grid, decompose(grid.accuracy).sensitivity, *(v if isinstance(v, float) else None for v in margins)
+                )
+            )
+    return sorted(out, key=lambda score: score.sensitivity)
+
+
+def first_pair(found: Sequence[Grid]) -> tuple[Grid, ...]:
+    """What to compare first: the cosine head that differs most in sensitivity from its Euclidean counterpart, beside
+    it; the first two grids with a score where there is no such pair, or the one."""
+    scored = [grid for grid in found if not why_no_sensitivity(grid)]
+    gaps = []
+    for grid in scored:
+        other = counterpart(grid, scored)
+        if other is not None and grid.readout == "own":
+            gap = decompose(other.accuracy).sensitivity - decompose(grid.accuracy).sensitivity
+            gaps.append((gap, (other, grid)))
+    return max(gaps, key=lambda gap: gap[0])[1] if gaps else tuple(scored[:2])
+
+
+def widest(found: Sequence[Choice]) -> str:
+    """The setting to show first: the mean of all, or the only one."""
+    settings = [choice.setting for choice in found]
+    return EVERYWHERE if EVERYWHERE in settings else settings[0]
+
+
+def robust_sentence(found: Sequence[Score], setting: str) -> tuple[str, str]:
+    """The first half of the answer: the most robust head of a setting, and how it compares to its Euclidean
+    counterpart, or to the next where it is none."""
+    if setting == EVERYWHERE:
+        return _robust_everywhere(found)
+    here = [score for score in found if score.grid.setting == setting]
+    if not here:
+        return "No head", " has a sensitivity score here; below, each grid says why."
+    best = here[0]
+    interval = best.interval.replace("(", "(95 % interval ")
+    if len(here) == 1:
+        return (
+            best.grid.name,
+            f" has a sensitivity of {two_decimals(best.sensitivity)} points{interval}; no other head has one here.",
+        )
+    other = counterpart(best.grid, [score.grid for score in here])
+    rival = next((score for score in here if score.grid is other), here[1])
+    verdict = ""
+    if best.high is not None and rival.low is not None:
+        verdict = (
+            "; the intervals do not meet"
+            if best.high < rival.low
+            else "; the intervals overlap, so the order is not settled"
+        )
+    return best.grid.name, (
+        f" is the most robust: its sensitivity is {two_decimals(best.sensitivity)} points{interval},"
+        f" against {two_decimals(rival.sensitivity)}{rival.interval} of {rival.grid.name}{verdict}."
+    )
+
+
+def _robust_everywhere(found: Sequence[Score]) -> tuple[str, str]:
+    settings = {score.grid.setting for score in found}
+    groups: dict[str, list[float]] = {}
+    for score in found:
+        groups.setdefault(score.grid.name, []).append(score.sensitivity)
+    means = sorted((float(np.mean(group)), name) for name, group in groups.items() if len(group) == len(settings))
+    if len(means) < 2:
+        return "No two heads", " have a sensitivity score in every setting; choose one setting."
+    (first, best), *_, (last, worst) = means
+    return best, (
+        f" is the most robust: its sensitivity is {two_decimals(first)} points in the mean of {len(settings)} settings,"
+        f" against {two_decimals(last)} of {worst}, the least robust."
+    )
+
+
+def accurate_slots(ranked: Sequence[tuple[Choice, dict[str, Any]]], at: str = "the shots you expect") -> dict[str, str]:
+    """The second half, in parts that the page fills in again whenever the reader's shots change (as page.js does).
+
+    The best is set against the best of another head; a head's readouts share their training and often tie."""
+    if not ranked:
+        return {"best": "No choice", "accuracy": " was measured at all of these shots", "margin": ""}
+    best, value = ranked[0]
+    text = f" is the most accurate at {at}: {two_decimals(value['accuracy'])} %"
+    text += f" ± {two_decimals(value['ci95'])} over episodes" if value["ci95"] is not None else ""
+    text += f", ± {two_decimals(value['ci95_classes'])} over new classes" if value["ci95_classes"] is not None else ""
+    rivals = [pair for pair in ranked if pair[0].head != best.head] or list(ranked[1:])
+    if not rivals:
+        return {"best": best.label, "accuracy": text, "margin": ""}
+    rival, other = rivals[0]
+    gap, within = value["accuracy"] - other["accuracy"], None
+    if value["ci95"] is not None and other["ci95"] is not None:
+        within = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5
+    apart = f"{two_decimals(gap)}" if within is None else f"{two_decimals(gap)} ± {two_decimals(within)}"
+    close = ": too close to call" if within is not None and gap < within else ""
+    what = "the best of another head" if rival.head != best.head else "the next"
+    return {"best": best.label, "accuracy": text, "margin": f"; {apart} points above {rival.label}, {what}{close}"}

@@ -1,0 +1,133 @@
+"""The figures only a report has: ranking, curves by test shot, frontier, learning curves. The rest is `figures`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from anyshot.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
+from anyshot.report.answer import Choice, Score
+from anyshot.table import Row
+
+COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
+SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]
+_TIPS: list[Any] = [
+    "choice:N",
+    "test shot:O",
+    *(alt.Tooltip(f"{n}:Q", format=".2f") for n in ("accuracy", "low", "high")),
+]
+POINTS = 2000  # of all learning curves together: a page of many models stays small
+
+
+def colour(field: str, names: Sequence[Any], title: str | None = None, colours: Sequence[str] = COLOURS) -> alt.Color:
+    """Names and their colours, in the order given."""
+    chosen = [colours[i % len(colours)] for i in range(len(names))]
+    scale = alt.Scale(domain=list(names), range=chosen)
+    return alt.Color(f"{field}:N", title=title, scale=scale, legend=alt.Legend(symbolOpacity=1))
+
+
+def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
+    """Choices from the most to the least accurate, each with its interval; the page supplies the data "ranking"."""
+    data = alt.NamedData(name="ranking")
+    best = alt.EncodingSortField("accuracy", op="max", order="descending")
+    y = alt.Y("label:N", sort=best, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
+    x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True))
+    tint = colour("name", names).legend(None)
+    tooltip = [
+        alt.Tooltip("label:N", title="choice"),
+        alt.Tooltip("accuracy:Q", format=".2f"),
+        alt.Tooltip("low:Q", format=".2f"),
+        alt.Tooltip("high:Q", format=".2f"),
+    ]
+    bar = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55).encode(alt.X("low:Q"), y, tint, alt.X2("high"))
+    point = alt.Chart(data).mark_point(filled=True, size=70, opacity=1).encode(x, y, tint, tooltip=tooltip)
+    fit = alt.AutoSizeParams(type="fit-x", contains="padding")
+    return finish((bar + point).properties(width="container", height=24 * lines + 10, autosize=fit))
+
+
+def curves(found: Sequence[Choice]) -> alt.LayerChart:
+    """Accuracy by test shot with its interval over episodes, a line a choice."""
+    values = [
+        {"choice": f"{choice.label}, {choice.setting}", "test shot": shot, "accuracy": cell["accuracy"]}
+        | {"low": cell["accuracy"] - (cell["ci95"] or 0), "high": cell["accuracy"] + (cell["ci95"] or 0)}
+        for choice in found
+        for shot, cell in choice.cells.items()
+    ]
+    names = list(dict.fromkeys(value["choice"] for value in values))
+    chart = alt.Chart(inline(values)).encode(
+        alt.X("test shot:O", axis=alt.Axis(labelAngle=0)), colour("choice", names), tooltip=_TIPS
+    )
+    y = alt.Y("accuracy:Q", title="accuracy (%)", scale=alt.Scale(zero=False))
+    line = chart.mark_line(point=True).encode(y)
+    bar = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(alt.Y("low:Q"), alt.Y2("high"))
+    return finish((bar + line).properties(width=380, height=280))
+
+
+def frontier(found: Sequence[Score], names: Sequence[str]) -> alt.FacetChart:
+    """Mean accuracy over test shots against sensitivity, a panel a setting; down and right is better.
+
+    The line joins what nothing else beats in both: the choices a reader has to weigh."""
+    values = []
+    for score in found:
+        grid = score.grid
+        point = {"method": grid.name, "setting": grid.setting, "accuracy": float(grid.accuracy.mean())}
+        low, high = (score.sensitivity if end is None else end for end in (score.low, score.high))
+        values.append(point | {"sensitivity": score.sensitivity, "low": low, "high": high})
+    for value in values:
+        value["frontier"] = not any(_beats(other, value) for other in values)
+    x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
+    y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
+    line = alt.Chart().mark_line(color="#888", strokeDash=[4, 3]).transform_filter("datum.frontier").encode(x, y)
+    bars = alt.Chart().mark_rule(strokeWidth=2, opacity=0.6).encode(x, alt.Y("low:Q"), colour("method", names))
+    tooltip = ["method:N", "setting:N", *(alt.Tooltip(f"{n}:Q", format=".2f") for n in ("accuracy", "sensitivity"))]
+    points = (
+        alt.Chart().mark_point(filled=True, size=90, opacity=1).encode(x, y, colour("method", names), tooltip=tooltip)
+    )
+    panel = (line + bars.encode(alt.Y2("high")) + points).properties(width=260, height=240)
+    facet = panel.facet(alt.Facet("setting:N", title=None, sort=None), data=inline(values), columns=3)
+    return finish(facet.resolve_scale(x="independent", y="independent"))
+
+
+def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether one is better in accuracy or sensitivity and in neither worse, in the same setting."""
+    gain, loss = one["accuracy"] - other["accuracy"], one["sensitivity"] - other["sensitivity"]
+    return one["setting"] == other["setting"] and gain >= 0 and loss <= 0 and (gain, loss) != (0, 0)
+
+
+def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str) -> alt.FacetChart:
+    """A measure or two by epoch, a panel a setting and head, a colour a train shot."""
+    values = [
+        {
+            "head": f"{row['head']}, {row['data']}/{row['backbone']}",
+            "train shot": row["train_shot"],
+            "seed": row["seed"],
+        }
+        | {"epoch": row["epoch"], "of": name.replace("_", " "), "value": row[name]}
+        for name in measures
+        for row in thinned(history, name)
+    ]
+    shots = sorted({value["train shot"] for value in values})
+    key = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#777") if len(measures) > 1 else None
+    base = alt.Chart().encode(
+        alt.X("epoch:Q", axis=alt.Axis(tickMinStep=1, grid=False)),
+        alt.Y("value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(titlePadding=12)),
+        colour("train shot", shots, "train shot", SHOT_COLOURS),
+        tooltip=["head:N", "train shot:O", "epoch:Q", "of:N", alt.Tooltip("value:Q", format=".3f")],
+    )
+    lines = base.mark_line(strokeWidth=1.8).encode(alt.StrokeDash("of:N", title=None, legend=key), alt.Detail("seed:N"))
+    panel = (lines + base.mark_point(filled=True, size=16)).properties(width=210, height=190)
+    return finish(panel.facet(alt.Facet("head:N", title=None, sort=None), data=inline(values), columns=3))
+
+
+def thinned(history: Sequence[Row], measure: str) -> list[Row]:
+    """Epochs of each model at which something was measured, evenly thinned to what a small panel can show."""
+    models: dict[tuple[Any, ...], list[Row]] = {}
+    for row in history:
+        if isinstance(row.get(measure), float):
+            where = tuple(row[name] for name in ("data", "backbone", "head", "train_shot", "seed"))
+            models.setdefault(where, []).append(row)
+    most = int(np.clip(POINTS // max(1, len(models)), 10, 60))
+    return [
+        rows[i] for rows in models.values() for i in np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))
+    ]

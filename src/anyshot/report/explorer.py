@@ -1,0 +1,142 @@
+"""Every grid as the page's explorer shows it: cells for each view, a sentence, a table; charts are shared."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anyshot.figures import Panel, finish, steps
+from anyshot.report.answer import INTERVALS, Choice, first_pair, why_no_sensitivity, words
+from anyshot.report.runs import Findings, key
+from anyshot.report.tables import paper_grids
+from anyshot.sensitivity import decompose
+from anyshot.summaries import Summary, grid_summary, two_decimals
+from anyshot.table import Grid
+
+VIEWS = ("accuracy", "offsets", "residual")
+
+
+class Explorer:
+    """Every grid as the page shows it: cells for each view, a sentence, a table; charts without data are shared."""
+
+    def __init__(self, findings: Findings, found: Sequence[Choice]) -> None:
+        self.findings, self.skeletons = findings, dict[str, Any]()
+        self.data, self.summaries, self.options = dict[str, Any](), dict[str, Summary](), dict[str, list[Any]]()
+        self.ours = findings.grids
+        matched = paper_grids(self.ours).values() if not findings.printed else ()
+        self.theirs = [grid for i, grid in enumerate(matched) if grid not in list(matched)[:i]]
+        known = [grid for grid in (*self.ours, *self.theirs) if not np.isnan(grid.accuracy).any()]
+        parts = [decompose(grid.accuracy) for grid in known]
+        offsets = [grid.accuracy - p.test_bias[:, None] for grid, p in zip(known, parts, strict=True)]
+        self.limits = {
+            "offsets": max((float(np.abs(values).max()) for values in offsets), default=0) or 1.0,
+            "residual": max((float(np.abs(v).max()) for p in parts for v in (p.residual, p.model_bias)), default=0)
+            or 1.0,
+        }
+        measured = np.concatenate([grid.accuracy.ravel() for grid in (*self.ours, *self.theirs)])
+        self.lowest, self.highest = float(np.nanmin(measured)), float(np.nanmax(measured))
+        cells = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in found}
+        for grid in self.ours:
+            self._add(grid, grid.setting, {s: cells[grid.setting, grid.name, s] for s in grid.train_shots})
+        for grid in self.theirs:
+            self._add(grid, f"the paper: {grid.setting}", {})
+
+    def _add(self, grid: Grid, place: str, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> None:
+        prefix = "paper-" if place.startswith("the paper: ") else ""
+        slug = prefix + re.sub(r"[^a-z0-9]+", "-", "-".join(key(grid)).lower()).strip("-")
+        id = slug if slug not in self.summaries else f"{slug}-{len(self.summaries)}"
+        why = why_no_sensitivity(grid)
+        score = self.findings.scores.get(key(grid), {}) if not prefix else {}
+        views = {}
+        notes = _cell_notes(grid, cells)
+        for view in VIEWS:
+            panels = dict(zip(VIEWS, steps(grid, self.limits.get(view), notes), strict=False))
+            if view in panels and not (why and view != "accuracy"):
+                views[view] = {**_compact(panels[view]), "skeleton": self._skeleton(panels[view], view)}
+        parts = None if why else decompose(grid.accuracy)
+        means = np.where(np.isnan(grid.accuracy).any(1), np.nan, grid.accuracy.mean(1))
+        score_words = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
+        about = f"{score_words.capitalize()} points" if parts else f"No sensitivity: {why}"
+        if parts and isinstance(score.get("low"), float):
+            about += (
+                f", 95 % interval {score['low']:.2f} to {score['high']:.2f}, noise floor {score['noise_floor']:.2f}"
+            )
+        self.data[id] = {
+            "id": id,
+            "name": grid.name,
+            "title": f"{grid.name}, {place}",
+            "score": score_words,
+            "about": f"{about}.{_known(cells)}",
+            "why": why,
+            "sensitivity": parts.sensitivity if parts else None,
+            "means": {s: float(m) for s, m in zip(grid.test_shots, means, strict=True) if np.isfinite(m)},
+            "views": views,
+            "notes": [notes[t, s] for t in grid.test_shots for s in grid.train_shots if (t, s) in notes],
+        }
+        self.summaries[id] = grid_summary(grid) if parts else partial_summary(grid)
+        self.options.setdefault(place, []).append((id, grid.name))
+
+    def _skeleton(self, panel: Panel, view: str) -> str:
+        """The name of the chart that draws such a panel, made when first asked for."""
+        name = f"{view} {panel.grid.test_shots} {panel.grid.train_shots}"
+        if name not in self.skeletons:
+            spec = finish(panel.chart(named=True)).to_dict()
+            if view == "accuracy":  # one scale for all, as the other views have
+                spec["layer"][0]["encoding"]["color"]["scale"] |= {"domainMin": self.lowest, "domainMax": self.highest}
+            self.skeletons[name] = spec
+        return name
+
+    def chosen(self) -> dict[str, str]:
+        """What to compare first."""
+        ids = dict(zip([key(grid) for grid in self.ours], self.data, strict=False))
+        left, right = (*first_pair(self.ours), self.ours[0], self.ours[-1])[:2]
+        return {"a": ids[key(left)], "b": ids[key(right)]}
+
+
+def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
+    """A panel's values without what page.js puts back (edges, middles, notes): the page stays small."""
+    kept = ("x", "y", "text", "ink")
+    return {
+        name: [{k: cell[k] for k in kept} | {"value": round(cell["value"], 3)} for cell in cells]
+        for name, cells in panel.values.items()
+    }
+
+
+def partial_summary(grid: Grid) -> Summary:
+    """A grid that has no sensitivity: the accuracies there are."""
+    shots = [str(shot) if shot else "accuracy" for shot in grid.train_shots]
+    rows = [
+        [str(shot), *("" if np.isnan(cell) else f"{cell:.2f}" for cell in cells)]
+        for shot, cells in zip(grid.test_shots, grid.accuracy, strict=True)
+    ]
+    title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot (columns)"
+    return Summary(title, ["test shot", *shots], rows)
+
+
+def _known(cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> str:
+    """How well the cells of a grid are known, for a reader who sees no single cell's note."""
+    every = [cell for column in cells.values() for cell in column.values()]
+    widest = {name: [cell[name] for cell in every if cell[name] is not None] for name in INTERVALS}
+    parts = [
+        f"± {max(found):.2f} over {over}"
+        for found, over in zip(widest.values(), ("episodes", "new classes"), strict=True)
+        if found
+    ]
+    return f" No cell's interval is wider than {' or '.join(parts)}." if parts else ""
+
+
+def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> dict[tuple[Any, int], str]:
+    """What stands over a cell: its accuracy, intervals, episodes and seeds."""
+    notes = {}
+    for y, test in enumerate(grid.test_shots):
+        for x, train in enumerate(grid.train_shots):
+            if np.isnan(grid.accuracy[y, x]):
+                continue
+            note = f"{f'{train}-shot model' if train else 'model'} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
+            cell = cells.get(train, {}).get(test, {})
+            for name, over in (("ci95", "over episodes"), ("ci95_classes", "over new classes")):
+                note += f"\n± {cell[name]:.2f} {over}" if cell.get(name) is not None else ""
+            note += f"\n{cell['episodes']:,} episodes" if cell.get("episodes") else ""
+            notes[test, train] = note + (f", {cell['seeds']} seeds" if cell.get("seeds", 1) > 1 else "")
+    return notes

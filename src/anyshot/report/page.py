@@ -1,0 +1,230 @@
+"""The page: one HTML file from one template, all it needs inside: Vega, figures as Vega-Lite, tables, downloads."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import anyshot
+from anyshot.errors import BadInput
+from anyshot.files import write_text
+from anyshot.report import tables
+from anyshot.report.answer import (
+    EVERYWHERE,
+    Choice,
+    accurate_slots,
+    choices,
+    rank,
+    robust_sentence,
+    scores,
+    why_no_sensitivity,
+    widest,
+    words,
+)
+from anyshot.report.charts import ranking
+from anyshot.report.drawn import drawn_figures
+from anyshot.report.explorer import Explorer
+from anyshot.report.methods import CITATION, methods
+from anyshot.report.runs import Findings
+from anyshot.summaries import ENDINGS, Summary, counterpart, gain_summary
+from anyshot.table import Grid, shot_order
+
+TOP = 12  # choices in the ranking chart; all are in its table
+
+
+def page(findings: Findings, audit: bool = False) -> str:
+    """The report as HTML; with the audit of the paper as a section where asked for."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    here = Path(__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    context = _context(findings, audit)
+    data = context.pop("data")
+    code = {name: Markup((here / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
+    return environment.get_template("page.html").render(
+        context, **code, data=Markup(as_script(data)), vega=Markup(vega_code()), version=anyshot.__version__
+    )
+
+
+def as_script(value: Any) -> str:
+    """JSON that is safe inside a <script>: no name in it can end the element or start a comment."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate({ord("<"): "\\u003c", ord(">"): "\\u003e", 0x2028: "\\u2028", 0x2029: "\\u2029"})
+
+
+def vega_code() -> str:
+    """Vega, Vega-Lite and vega-embed in one script, kept in the user's cache: bundling takes longer than the report."""
+    import vl_convert
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot"
+    kept = cache / f"vega-{version('vl-convert-python')}.js"
+    if kept.is_file():
+        return kept.read_text(encoding="utf-8")
+    code = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+    with contextlib.suppress(BadInput, OSError):  # a cache that cannot be written costs time, not the report
+        write_text(kept, code)
+    return code
+
+
+def _context(findings: Findings, audit: bool) -> dict[str, Any]:
+    """All that the template shows, and under `data` all that the script needs."""
+    found, listed = choices(findings), findings.grids
+    shots = sorted({shot for choice in found for shot in choice.cells}, key=shot_order)
+    settings = list(dict.fromkeys(choice.setting for choice in found))
+    setting = widest(found)
+    settings.sort(key=lambda name: name != EVERYWHERE)  # the widest view first
+    every = dict.fromkeys(shots, 1.0)
+    ranked = rank(found, setting, every)
+    robust = {name: robust_sentence(scores(findings), name) for name in settings}
+    figures = drawn_figures(findings, found)
+    shown = Explorer(findings, found)
+    small = {"sensitivity": tables.sensitivity_table(findings)}
+    if ranked:
+        everywhere = [pair for name in settings if name != EVERYWHERE for pair in rank(found, name, every)]
+        small["ranking"] = tables.ranking_table(everywhere)
+    complete = [grid for grid in listed if not np.isnan(grid.accuracy).any() and _fits(grid, listed)]
+    if complete:
+        small["gains"] = gain_summary(complete)
+    recipes = tables.recipe_tables(findings.recipes) if findings.recipes else []
+    matched = not findings.printed and tables.paper_grids(listed)
+    beside = tables.beside_paper(listed) if matched else None
+    audited = _audit() if audit else None
+    files = _files(findings, small | shown.summaries | {figure.id: figure.table for figure in figures})
+    files |= _texts({f"recipes-{i}": summary for i, summary in enumerate(recipes, 1)})
+    if beside:
+        files |= _texts({"beside-the-paper": beside})
+    if audited:
+        named = {f"audit-{i}": summary for i, summary in enumerate(audited["sections"].values(), 1)}
+        files |= _texts({"audit": audited["counts"], **named})
+    paragraphs = methods(findings, found)
+    files |= {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION}
+    specs = {figure.id: figure.spec for figure in figures} | {"ranking": _ranking_spec(found)}
+    sections = [("answer", "Answer"), ("explore", "Explore")] + ([("paper", "Beside the paper")] if beside else [])
+    sections += [("audit", "What holds in the paper")] if audited else []
+    return {
+        "title": findings.title,
+        "subtitle": _subtitle(findings, listed),
+        "sections": [*sections, ("take", "Take away"), ("methods", "Methods")],
+        "settings": settings,
+        "setting": setting,
+        "robust": robust,
+        "slots": accurate_slots(ranked),
+        "shots": shots,
+        "words": words,
+        "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
+        "class_intervals": any(cell["ci95_classes"] is not None for c in found for cell in c.cells.values()),
+        "notes": _notes(findings, listed, found),
+        "options": shown.options,
+        "chosen": shown.chosen(),
+        "figures": figures,
+        "recipes": recipes,
+        "beside": beside,
+        "audit": audited,
+        "tables": small,
+        "grids": shown.summaries,
+        "methods": paragraphs,
+        "citation": CITATION,
+        "date": datetime.now(UTC).date().isoformat(),
+        "data": {
+            "setting": setting,
+            "top": TOP,
+            "choices": [_as_data(choice) for choice in found],
+            "robust": robust,
+            "specs": specs,
+            "grids": shown.data,
+            "skeletons": shown.skeletons,
+            "files": files,
+        },
+    }
+
+
+def _as_data(choice: Choice) -> dict[str, Any]:
+    names = ("accuracy", "ci95", "ci95_classes")
+    cells = {shot: {name: cell[name] for name in names} for shot, cell in choice.cells.items()}
+    return {"setting": choice.setting, "head": choice.head, "name": choice.name, "label": choice.label, "cells": cells}
+
+
+def _ranking_spec(found: Sequence[Choice]) -> dict[str, Any]:
+    most = max(Counter(choice.setting for choice in found).values())
+    spec: dict[str, Any] = ranking(list(dict.fromkeys(choice.name for choice in found)), min(TOP, most)).to_dict()
+    return spec
+
+
+def _fits(grid: Grid, among: Sequence[Grid]) -> bool:
+    """Whether a grid can be set against its counterpart: the same test shots, nothing missing."""
+    other = counterpart(grid, among)
+    return other is None or (other.test_shots == grid.test_shots and not np.isnan(other.accuracy).any())
+
+
+def _notes(findings: Findings, listed: Sequence[Grid], found: Sequence[Choice]) -> list[str]:
+    """What a reader must know to read the answer."""
+    cells = [cell for choice in found for cell in choice.cells.values()]
+    notes = []
+    if any(cell["ci95"] is not None for cell in cells):
+        note = "“± over episodes”: other episodes of the same classes; use it to compare heads on this data."
+        if any(cell["ci95_classes"] is not None for cell in cells):
+            note += " “± over new classes”: other classes of the same kind; expect it in use."
+        notes.append(note)
+    if findings.printed:
+        notes.append(
+            "The paper prints no interval of a sensitivity score, and one interval a test shot for all models."
+        )
+    whys = [f"{grid.name} on {grid.setting}: {why}" for grid in listed if (why := why_no_sensitivity(grid))]
+    if whys:
+        more = f"; and {len(whys) - 6} more" if len(whys) > 6 else ""
+        notes.append(f"Without a sensitivity score: {'; '.join(whys[:6])}{more}.")
+    return notes
+
+
+def _subtitle(findings: Findings, listed: Sequence[Grid]) -> str:
+    models = len({(row["data"], row["backbone"], row["head"], row["train_shot"], row["seed"]) for row in findings.rows})
+    settings = len({grid.setting for grid in listed})
+    episodes = sorted({row["episodes"] for row in findings.rows if isinstance(row.get("episodes"), int)})
+    parts = [_count(models, "model"), _count(len(listed), "grid"), _count(settings, "setting")]
+    return " · ".join(parts + ([f"{' or '.join(f'{n:,}' for n in episodes)} episodes a cell"] if episodes else []))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def _audit() -> dict[str, Any]:
+    from anyshot.paper import audit
+
+    checks = audit.run()
+    columns = ["where", "claim", "printed", "recomputed"]
+    listed = {
+        name: Summary(name, columns, [[c.where, c.claim, c.printed, c.recomputed] for c in found], names=4)
+        for name, found in audit.sections(checks).items()
+    }
+    return {"counts": audit.counts(checks), "sections": listed}
+
+
+def _files(findings: Findings, summaries: Mapping[str, Summary]) -> dict[str, str]:
+    columns = list(dict.fromkeys(name for row in findings.rows for name in row))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(findings.rows)
+    return {"table.csv": file.getvalue()} | _texts(summaries)
+
+
+def _texts(summaries: Mapping[str, Summary]) -> dict[str, str]:
+    """Each table in each format, by file name."""
+    return {
+        f"{name}.{ending}": summary.text(format)
+        for name, summary in summaries.items()
+        for format, ending in ENDINGS.items()
+    }

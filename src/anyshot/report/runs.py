@@ -1,0 +1,143 @@
+"""What is in a run's folder, or in several: rows, scores, recipes, learning curves. All but table.csv may be absent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from anyshot.errors import BadInput
+from anyshot.files import read_json
+from anyshot.table import Grid, Row, grids, read_table
+
+Key = tuple[str, str, str, str]
+NEEDED = ("data", "head", "test_shot", "accuracy")
+OPTIONAL = {"backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
+AT = " @ "  # between a head and its run, where two runs hold different models of one recipe's name
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report is made of."""
+
+    title: str
+    rows: list[Row]
+    scores: dict[Key, Row] = field(default_factory=dict)
+    """Sensitivity with its interval, by grid: the rows of sensitivity.csv."""
+    recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[Row] = field(default_factory=list)
+    consistency: list[Row] = field(default_factory=list)
+    about: list[dict[str, Any]] = field(default_factory=list)
+    """Versions and protocol of each run that recorded them."""
+    printed: bool = False
+    """Whether these are the paper's numbers rather than ours."""
+
+    @cached_property
+    def grids(self) -> list[Grid]:
+        return grids(self.rows)
+
+
+def key(of: Grid | Row) -> Key:
+    """What names a grid."""
+    if isinstance(of, Grid):
+        return of.data, of.backbone, of.head, of.readout
+    return of["data"], of["backbone"], of["head"], of["readout"]
+
+
+def read_runs(folders: Sequence[Path]) -> Findings:
+    """Read the runs in these folders as one; a head that two runs trained differently keeps its run's name."""
+    tables = [_table(folder) for folder in folders]
+    names = _names(folders)
+    claimed: dict[tuple[Any, ...], set[str]] = {}
+    for table in tables:
+        for row in table:
+            claimed.setdefault(_cell(row), set()).add(f"{row['model']} {row['accuracy']}")
+    disputed = {cell[:4] for cell, models in claimed.items() if len(models) > 1}
+    everything = Findings(", ".join(names), [])
+    seen = set()
+    for folder, name, table in zip(folders, names, tables, strict=True):
+        for row in _signed(table, name, disputed):
+            if _cell(row) not in seen:
+                everything.rows.append(row)
+            seen.add(_cell(row))
+        for row in _signed(_read(folder / "sensitivity.csv"), name, disputed):
+            everything.scores.setdefault(key(row), row)
+        everything.consistency.extend(_signed(_read(folder / "consistency.csv"), name, disputed))
+        for path in sorted(folder.glob("*/recipe.json")):
+            model, recipe = path.parent.name, read_json(path)
+            if model not in everything.recipes and isinstance(recipe, dict):
+                everything.recipes[model] = recipe
+                everything.history.extend(_history(path.parent, recipe))
+        if (folder / "about.json").exists():
+            everything.about.append(read_json(folder / "about.json"))
+    return everything
+
+
+def paper_findings() -> Findings:
+    """The paper's printed grids, read like a run of ours; its intervals are those of Sec. 4.2, alike for all models."""
+    from anyshot.paper import printed
+
+    margins = dict(zip(printed.TEST_SHOTS, map(float, printed.text("confidence interval")), strict=True))
+    rows = [OPTIONAL | {"queries": 16, "ci95": margins[row["test_shot"]]} | row for row in printed.rows()]
+    rows.sort(key=lambda row: row["head"] == "frn-old")  # printed in one setting, for comparison: last
+    return Findings("The paper's printed grids", rows, consistency=printed.consistency_rows(), printed=True)
+
+
+def _table(folder: Path) -> list[Row]:
+    """The usable rows of a run, with a value for each column a report relies on."""
+    if not folder.exists():
+        raise BadInput(f"there is no folder {folder}.")
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder: a report is made from folders that hold a table.csv.")
+    path = folder / "table.csv"
+    if not path.exists():
+        found = "it is empty" if not any(folder.iterdir()) else "it has no table.csv"
+        raise BadInput(f"{folder} is not a run: {found}; a study writes its table there when its models are tested.")
+    rows = []
+    for number, row in enumerate(read_table(path), start=2):
+        missing = [column for column in NEEDED if row.get(column) in (None, "")]
+        if missing:
+            raise BadInput(f"line {number} of {path} has no {missing[0]}: was the file cut short?")
+        if isinstance(row["accuracy"], str):
+            raise BadInput(f"line {number} of {path} has {row['accuracy']!r} for accuracy: a number belongs there.")
+        for column, otherwise in OPTIONAL.items():
+            if row.get(column) in (None, ""):
+                row[column] = otherwise
+        if isfinite(row["accuracy"]):
+            rows.append(row)
+    if not rows:
+        raise BadInput(f"{path} holds no accuracy yet: a report needs at least one tested model.")
+    return rows
+
+
+def _read(path: Path) -> list[Row]:
+    """The rows of a table that may be absent and that may name no readout."""
+    rows = [OPTIONAL | row for row in (read_table(path) if path.exists() else [])]
+    return [row for row in rows if {"data", "head"} <= row.keys()]
+
+
+def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
+    path = folder / "history.csv"
+    where = {name: recipe.get(name, "") for name in ("data", "backbone", "head", "train_shot", "seed")}
+    where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
+    return [where | row for row in (read_table(path) if path.exists() else []) if isinstance(row.get("epoch"), float)]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path, longer where two would be alike."""
+    resolved = [folder.resolve() for folder in folders]
+    for length in range(1, max(len(path.parts) for path in resolved) + 1):
+        names = ["/".join(path.parts[-length:]) for path in resolved]
+        if len(set(names)) == len(set(resolved)):
+            return names
+    return names
+
+
+def _cell(row: Row) -> tuple[Any, ...]:
+    return *key(row), row["train_shot"], row["seed"], row["test_shot"]
+
+
+def _signed(rows: Sequence[Row], run: str, disputed: set[Key]) -> list[Row]:
+    """The rows, their heads marked with the run where another run has a different model of the same name."""
+    return [row | {"head": f"{row['head']}{AT}{run}"} if key(row) in disputed else row for row in rows]

@@ -1,0 +1,158 @@
+"""The tables behind the report's figures, each a `Summary`: shown, and taken away as CSV, Markdown or LaTeX."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anyshot.paper import printed
+from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity, words
+from anyshot.report.runs import AT, Findings
+from anyshot.sensitivity import decompose
+from anyshot.summaries import Summary, two_decimals
+from anyshot.table import Grid, Row, grids, shot_order
+
+
+def sensitivity_table(findings: Findings) -> Summary:
+    """Every grid's score with its interval and noise floor, the most robust first; or why it has none."""
+    rows = [
+        [score.grid.setting, score.grid.name]
+        + [_number(value) for value in (score.sensitivity, score.low, score.high, score.noise_floor)]
+        + [f"{score.grid.accuracy.mean():.2f}", ""]
+        for score in scores(findings)
+    ]
+    for grid in findings.grids:
+        if why := why_no_sensitivity(grid):
+            rows.append(
+                [grid.setting, grid.name, "", "", "", "", f"{np.nanmean(grid.accuracy):.2f}", f"no score: {why}"]
+            )
+    columns = ["setting", "head", "sensitivity", "low", "high", "noise floor", "mean accuracy", "remark"]
+    columns, rows = _without_empty(columns, rows)
+    return Summary(
+        "Shot sensitivity, lower is better; low to high: 95 % interval over episodes", columns, rows, names=2
+    )
+
+
+def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary:
+    """Choices by expected accuracy, all test shots alike."""
+    rows = [
+        [choice.setting, choice.name, str(choice.train_shot or "")]
+        + [_number(value[name]) for name in ("accuracy", "ci95", "ci95_classes")]
+        for choice, value in ranked
+    ]
+    columns = ["setting", "head", "train shot", "expected accuracy", "± episodes", "± new classes"]
+    columns, rows = _without_empty(columns, rows)
+    return Summary("Expected accuracy where every test shot counts alike", columns, rows, names=2)
+
+
+def bias_table(found: Sequence[Grid]) -> Summary:
+    """Model bias by train shot."""
+    shots = sorted({shot for grid in found for shot in grid.train_shots})
+    rows = []
+    for grid in found:
+        bias = dict(zip(grid.train_shots, decompose(grid.accuracy).model_bias, strict=True))
+        rows.append([grid.setting, grid.name, *(f"{bias[shot]:+.2f}" if shot in bias else "" for shot in shots)])
+    columns = ["setting", "head", *(f"{shot}-shot model" for shot in shots)]
+    return Summary("Model bias: mean distance of each model to its group, in points", columns, rows, names=2)
+
+
+def curve_table(found: Sequence[Choice]) -> Summary:
+    """Accuracy by test shot, with its interval over episodes."""
+    shots = sorted({shot for choice in found for shot in choice.cells}, key=shot_order)
+    rows = [[choice.setting, choice.label, *(_cell(choice.cells.get(shot)) for shot in shots)] for choice in found]
+    columns = ["setting", "head", *(words(shot) for shot in shots)]
+    return Summary("Accuracy by test shot, ± 95 % interval over episodes", columns, rows, names=2)
+
+
+def frontier_table(found: Sequence[Score]) -> Summary:
+    rows = [
+        [score.grid.setting, score.grid.name, f"{score.grid.accuracy.mean():.2f}", two_decimals(score.sensitivity)]
+        for score in found
+    ]
+    columns = ["setting", "head", "mean accuracy", "sensitivity"]
+    return Summary("Mean accuracy over the grid, and sensitivity", columns, rows, names=2)
+
+
+def history_table(history: Sequence[Row]) -> Summary:
+    """Where each model's training ended, and the best of its validations."""
+    models: dict[tuple[str, ...], list[Row]] = {}
+    for row in history:
+        where = tuple(str(row[name]) for name in ("data", "backbone", "head", "train_shot", "seed"))
+        models.setdefault(where, []).append(row)
+    rows = []
+    for where, epochs in models.items():
+        validated = [row["val_accuracy"] for row in epochs if isinstance(row.get("val_accuracy"), float)]
+        end = [_number(epochs[-1].get(name)) for name in ("loss", "train_accuracy")]
+        rows.append([*where, str(len(epochs)), *end, _number(max(validated, default=None))])
+    columns = ["data", "backbone", "head", "train shot", "seed", "epochs", "last loss", "last train accuracy"]
+    return Summary("Training of each model", [*columns, "best validation accuracy"], rows, names=3)
+
+
+def consistency_table(found: Sequence[Row]) -> Summary:
+    names = ("data", "backbone", "head", "score", "train_shot")
+    rows = [[*(str(row.get(name, "")) for name in names), f"{float(row['consistency']):.1f}"] for row in found]
+    columns = [name.replace("_", " ") for name in names]
+    return Summary("Predictions that survive a new support, in percent", [*columns, "consistency"], rows, names=4)
+
+
+def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
+    """What all models share, once; and what tells them apart, a row a model."""
+    fields = list(dict.fromkeys(name for recipe in recipes.values() for name in recipe))
+    seen = {name: {_value(recipe.get(name)) for recipe in recipes.values()} for name in fields}
+    shared = [[name, values.pop()] for name, values in seen.items() if len(values) == 1]
+    varied = [name for name in fields if name not in dict(shared)]
+    rows = [[model, *(_value(recipe.get(name)) for name in varied)] for model, recipe in recipes.items()]
+    alike = Summary("What the recipes of all models share", ["field", "value"], shared, names=2)
+    return [alike] + ([Summary("What tells the recipes apart", ["model", *varied], rows)] if varied else [])
+
+
+def paper_grids(found: Sequence[Grid]) -> dict[int, Grid]:
+    """The paper's grid of the same setting, head and readout, by the place of ours."""
+    theirs = {(grid.data, grid.backbone, grid.head, grid.readout): grid for grid in grids(printed.rows())}
+    places = {i: (g.data, g.backbone, g.head.split(AT)[0], g.readout) for i, g in enumerate(found)}
+    return {i: theirs[where] for i, where in places.items() if where in theirs}
+
+
+def beside_paper(found: Sequence[Grid]) -> Summary:
+    """Ours and theirs: sensitivity, and mean accuracy by test shot over the train shots both have."""
+    rows = []
+    shots = sorted({shot for i in paper_grids(found) for shot in found[i].test_shots}, key=shot_order)
+    for i, theirs in paper_grids(found).items():
+        ours = found[i]
+        both = [s for s in ours.train_shots if s in theirs.train_shots]
+        if not both:
+            continue
+        score = "" if why_no_sensitivity(ours) else two_decimals(decompose(ours.accuracy).sensitivity)
+        for who, grid, own in (
+            ("ours", ours, score),
+            ("paper", theirs, two_decimals(decompose(theirs.accuracy).sensitivity)),
+        ):
+            columns = [grid.train_shots.index(s) for s in both]
+            means = dict(zip(grid.test_shots, grid.accuracy[:, columns].mean(1), strict=True))
+            rows.append([ours.setting, ours.name, who, own, *(_number(means.get(shot)) for shot in shots)])
+    header = ["setting", "head", "whose", "sensitivity", *(words(shot) for shot in shots)]
+    title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
+    return Summary(title, header, rows, names=3)
+
+
+def _value(value: Any) -> str:
+    """A field of a recipe; a recipe within it (its pretraining) by what tells it apart."""
+    if isinstance(value, dict):
+        return f"{value.get('head')}, {value.get('epochs')} epochs, batch {value.get('batch')}, lr {value.get('lr')}"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _number(value: Any) -> str:
+    return two_decimals(float(value)) if isinstance(value, int | float) and np.isfinite(value) else ""
+
+
+def _cell(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return ""
+    return f"{cell['accuracy']:.2f}" + (f" ± {cell['ci95']:.2f}" if cell["ci95"] is not None else "")
+
+
+def _without_empty(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The table without columns that hold nothing."""
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]

@@ -1,0 +1,71 @@
+"""The report in a terminal: the answer, the sensitivities, and two grids as coloured heatmaps."""
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from anyshot.report.answer import accurate_slots, choices, first_pair, rank, robust_sentence, scores, widest
+from anyshot.report.runs import Findings
+from anyshot.report.tables import sensitivity_table
+from anyshot.sensitivity import decompose
+from anyshot.summaries import Summary
+from anyshot.table import Grid
+
+BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
+
+
+def show(findings: Findings, console: Console | None = None) -> None:
+    """Print a report. Names come from files: they are printed as they are, never read as markup."""
+    console = console or Console()
+    found = choices(findings)
+    setting = widest(found)
+    shots = {shot: 1.0 for choice in found for shot in choice.cells}
+    slots = accurate_slots(rank(found, setting, shots), "shots that all count alike")
+    for name, rest in (
+        robust_sentence(scores(findings), setting),
+        (slots["best"], f"{slots['accuracy']}{slots['margin']}."),
+    ):
+        console.print(Text.assemble((name, "bold"), rest))
+    console.print(_table(sensitivity_table(findings)))
+    pair = first_pair(findings.grids)
+    limit = max((float(np.abs(decompose(grid.accuracy).residual).max()) for grid in pair), default=0.0)
+    for grid in pair:
+        console.print(_heatmap(grid, limit or 1.0))
+
+
+def _table(summary: Summary) -> Table:
+    """A summary as it fits a terminal: a setting that all rows share stands in the title."""
+    settings = {row[0] for row in summary.rows}
+    first = 1 if len(settings) == 1 else 0
+    title = f"{summary.title}; {settings.pop()}" if first else summary.title
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i, column in enumerate(summary.columns[first:], first):
+        words = i < summary.names or column == "remark"
+        table.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for row in summary.rows:
+        table.add_row(*(Text(cell) for cell in row[first:]))
+    return table
+
+
+def _heatmap(grid: Grid, limit: float) -> Table:
+    """The residual, blue below zero and orange above; the test bias to the right, the model bias in the first row."""
+    parts = decompose(grid.accuracy)
+    title = (
+        f"{grid.name}, {grid.setting}: residual by test shot (rows) and train shot, sensitivity {parts.sensitivity:.2f}"
+    )
+    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for column in ("", *map(str, grid.train_shots), "mean"):
+        table.add_column(Text(column), justify="right")
+    table.add_row("model bias", *(f"{bias:+.2f}" for bias in parts.model_bias), "")
+    for shot, cells, mean in zip(grid.test_shots, parts.residual, parts.test_bias, strict=True):
+        table.add_row(f"{shot}-shot", *(_cell(value, limit) for value in cells), f"{mean:.2f}")
+    return table
+
+
+def _cell(value: float, limit: float) -> Text:
+    share = min(1.0, abs(value) / limit)
+    red, green, blue = (WHITE + share * ((ORANGE if value > 0 else BLUE) - WHITE)).astype(int)
+    ink = "white" if share > 0.6 else "black"
+    return Text(f"{value:+7.2f}", style=f"{ink} on rgb({red},{green},{blue})")

@@ -1,0 +1,1 @@
+"""`anyshot serve`: a local web page and HTTP API around an ImageClassifier."""

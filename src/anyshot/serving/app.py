@@ -1,0 +1,204 @@
+"""The HTTP API. State is one ImageClassifier in memory: a change builds the next one aside, so readers never wait.
+
+GET    /                              the page
+GET    /api/classes                   classes, counts, examples, calibration
+POST   /api/classes/examples?name=    an image as the body: one more example of a class, known or new
+DELETE /api/classes?name=             forget a class
+POST   /api/classify?shot=            an image as the body: probabilities of all classes, and what fewer shots say
+GET    /api/thumbnails/KEY            a small JPEG of a kept example
+POST   /api/save                      write to the folder the server was started with, where it was started so
+"""
+
+import copy
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from scipy.special import softmax
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from anyshot.classifier import FewShotClassifier
+from anyshot.errors import BadInput
+from anyshot.image_classifier import ImageClassifier
+from anyshot.serving.uploads import class_name, read_image
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "testserver")
+MOST_CLASSES = 1000
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'"
+
+
+class Shelf:
+    """The classifier that is served. Readers take `now`; writers, one at a time, put a changed copy in its place."""
+
+    def __init__(self, classifier: ImageClassifier, folder: Path | None = None) -> None:
+        self.now, self.folder = classifier, folder
+        self._changing = threading.Lock()
+        self._fewer_lock = threading.Lock()
+        self._fewer: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
+
+    @property
+    def classes(self) -> list[str]:
+        return [str(label) for label in self.now.classes_] if self.is_fitted else []
+
+    @property
+    def is_fitted(self) -> bool:
+        return hasattr(self.now.classifier, "support_")
+
+    def change(self, how: Callable[[ImageClassifier], Any]) -> None:
+        with self._changing:
+            changed = copy.copy(self.now)
+            changed.classifier = copy.copy(self.now.classifier)  # its support is never changed in place
+            how(changed)
+            self.now = changed
+
+    def add(self, name: str, image: bytes) -> None:
+        if name not in self.classes and len(self.classes) >= MOST_CLASSES:
+            raise HTTPException(409, f"There are {MOST_CLASSES} classes: remove one first.")
+        label = dict(zip(self.classes, self.now.classes_, strict=True))[name] if name in self.classes else name
+        self.change(lambda classifier: classifier.partial_fit([image], [label]))
+
+    def remove(self, name: str) -> None:
+        if name not in self.classes:
+            raise HTTPException(404, "There is no such class.")
+        label = self.now.classes_[self.classes.index(name)]
+        if len(self.classes) == 1:
+            self.change(_forget_all)
+        else:
+            self.change(lambda classifier: classifier.remove([label]))
+
+    def about(self) -> dict[str, Any]:
+        if not self.is_fitted:
+            return {"classes": [], "can_save": self.folder is not None}
+        inner = self.now.classifier
+        support, coverage = inner.support_, inner.coverage_
+        return {
+            "classes": [
+                {
+                    "name": name,
+                    "count": int(support.counts[place]),
+                    "examples": [
+                        f"{key:016x}"
+                        for key in support.keys[support.owner == place].tolist()
+                        if key in self.now.thumbnails
+                    ],
+                }
+                for place, name in enumerate(self.classes)
+            ],
+            "calibrated": inner.calibrated_,
+            "accuracy": None if coverage is None else coverage.accuracy_of_all,
+            "most_shots": int(support.kept_counts.max()),
+            "can_save": self.folder is not None,
+        }
+
+    def classify(self, image: bytes) -> dict[str, Any]:
+        """Probabilities of the classes, at all examples and at each smaller shot."""
+        now = self.now
+        if not self.is_fitted:
+            raise HTTPException(409, "There are no classes yet: add one first.")
+        inner = now.classifier
+        vectors = inner.vectors(now.features(now.read(image)[None]))
+        logits = inner.logits_of(vectors)
+        threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
+        return {
+            "classes": [str(label) for label in inner.classes_],
+            "probabilities": softmax(logits, axis=1)[0].round(6).tolist(),
+            "is_known": bool(logits.max() >= threshold),
+            "by_shot": [
+                {"shot": shot, "probabilities": softmax(fewer.logits_of(vectors)[0]).round(6).tolist()}
+                for shot, fewer in self._at_shots(now).items()
+            ],
+        }
+
+    def _at_shots(self, now: ImageClassifier) -> dict[int, FewShotClassifier]:
+        """The classifier with fewer examples a class, made once a change."""
+        with self._fewer_lock:  # one works, the others wait for it
+            made_for, fewer = self._fewer
+            if made_for is now and fewer:
+                return fewer
+            inner = now.classifier
+            most = min(int(inner.support_.kept_counts.max()), inner.keep)
+            shots = [shot for shot in range(1, most + 1) if shot < 8 or shot % 4 == 0 or shot == most]
+            fewer = {shot: inner.at_shot(shot) for shot in shots}
+            self._fewer = now, fewer
+        return fewer
+
+
+def _forget_all(classifier: ImageClassifier) -> None:
+    del classifier.classifier.support_
+    classifier.thumbnails = {}
+
+
+def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK) -> FastAPI:
+    """The application. Other host names are refused, so that no web page reaches it by taking its address."""
+    app = FastAPI(title="anyshot", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+
+    @app.middleware("http")
+    async def guard(request: Request, answer: Callable[[Request], Any]) -> Response:
+        response = await answer(request)
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    @app.exception_handler(BadInput)
+    async def bad_input(request: Request, error: BadInput) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 422)
+
+    # As many at once as there are cores: more would only wait for each other, each with memory of its own.
+    work = partial(to_thread.run_sync, limiter=CapacityLimiter(max(2, os.cpu_count() or 2)))
+    page = files("anyshot.serving")
+    kinds = {"page.css": "text/css", "page.js": "text/javascript"}
+
+    @app.get("/", response_class=HTMLResponse)
+    def index() -> str:
+        return (page / "page.html").read_text(encoding="utf-8")
+
+    for name, kind in kinds.items():
+        text = (page / name).read_text(encoding="utf-8")
+        app.add_api_route(
+            f"/{name}", lambda text=text, kind=kind: Response(text, media_type=kind), include_in_schema=False
+        )
+
+    @app.get("/api/classes")
+    def classes() -> dict[str, Any]:
+        return shelf.about()
+
+    @app.post("/api/classes/examples")
+    async def add_example(request: Request, name: str) -> dict[str, Any]:
+        label, image = class_name(name), await read_image(request)
+        await work(shelf.add, label, image)
+        return shelf.about()
+
+    @app.delete("/api/classes")
+    async def remove_class(name: str) -> dict[str, Any]:
+        await work(shelf.remove, class_name(name))
+        return shelf.about()
+
+    @app.post("/api/classify")
+    async def classify(request: Request) -> dict[str, Any]:
+        image = await read_image(request)
+        return await work(shelf.classify, image)
+
+    @app.get("/api/thumbnails/{key}")
+    def thumbnail(key: str) -> Response:
+        try:
+            return Response(shelf.now.thumbnails[int(key, 16)], media_type="image/jpeg")
+        except (ValueError, KeyError):
+            raise HTTPException(404, "There is no such example.") from None
+
+    @app.post("/api/save")
+    def save() -> dict[str, str]:
+        if shelf.folder is None or not shelf.is_fitted:
+            raise HTTPException(409, "Nothing to save, or the server was started without --save.")
+        shelf.now.save(shelf.folder)
+        return {"saved": "yes"}
+
+    return app

@@ -1,0 +1,58 @@
+"""What a client may send: one image as the body of a request, small enough, and truly an image.
+
+Nothing of it touches the disk: no form parser spools it, no name of a file is sent, and pictures are decoded in memory
+by the decoders of a few formats only, after their size in pixels has been read from the header.
+"""
+
+import io
+import warnings
+from urllib.parse import unquote
+
+from fastapi import HTTPException, Request
+from PIL import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+MOST_BYTES = 20_000_000
+MOST_PIXELS = 60_000_000
+MOST_NAME = 100
+
+
+async def read_image(request: Request, most: int = MOST_BYTES) -> bytes:
+    """The body of a request, an image of at most `most` bytes; what is not is refused as early as it shows."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not kind.startswith("image/"):
+        # Also what keeps other web pages out: a browser sends such a type to another host only if that host agrees.
+        raise HTTPException(415, "Send one image as the body, with its type (image/jpeg, image/png, ...).")
+    too_large = HTTPException(413, f"An image may have at most {most // 1_000_000} MB.")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > most:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise too_large
+    check_image(bytes(body))
+    return bytes(body)
+
+
+def check_image(data: bytes) -> None:
+    """Whether the header is that of an image in one of the formats, of a bearable size."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            width, height = Image.open(io.BytesIO(data), formats=FORMATS).size
+    except Image.DecompressionBombError:
+        width, height = MOST_PIXELS, 2
+    except (OSError, ValueError, SyntaxError):
+        raise HTTPException(415, f"That is not an image; the formats are {', '.join(FORMATS)}.") from None
+    if width * height > MOST_PIXELS:
+        raise HTTPException(413, f"An image may have at most {MOST_PIXELS // 1_000_000} million pixels.")
+
+
+def class_name(text: str) -> str:
+    """The name of a class as a client gave it: any printable text, not too long."""
+    name = " ".join(unquote(text).split())
+    if not name or len(name) > MOST_NAME or not name.isprintable():
+        raise HTTPException(422, f"A class needs a name of 1 to {MOST_NAME} printable characters.")
+    return name

@@ -1,0 +1,207 @@
+"""Classifiers as folders: safetensors, JSON and a model card, laid out as a Hugging Face repository; nothing can run.
+
+    classifier.safetensors   sums, counts, kept examples; what the head learned; the basis of a projection
+    config.json              the estimator's arguments and the labels
+    README.md                the model card
+
+Upload it with `huggingface_hub.upload_folder(folder_path=..., repo_id=...)`; a downloaded snapshot loads as it is.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from anyshot.calibration import leave_one_out
+from anyshot.classifier import FewShotClassifier
+from anyshot.errors import BadInput
+from anyshot.files import read_json, whole, write_json, write_text
+from anyshot.model import read_tensors
+from anyshot.support import Support
+
+FORMAT = 1
+ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
+LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carry and no code can hide in
+
+
+@contextlib.contextmanager
+def saved(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which then becomes `path`, whole; an earlier classifier there gives way, nothing else."""
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not (path / "config.json").is_file():
+        raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
+    with whole(path) as aside:
+        aside.mkdir()
+        yield aside
+        if path.exists():
+            os.replace(path, old)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
+    """The tensors and the configuration, into a folder that is there."""
+    support = classifier.support_
+    if support.labels.dtype.kind not in LABEL_KINDS:
+        raise BadInput(f"labels of type {support.labels.dtype} cannot be saved: use text or numbers.")
+    tensors = {f"parameters.{name}": value for name, value in classifier.reading_.parameters.items()}
+    for name in ("sums", "counts", "kept", "owner"):
+        tensors[name] = torch.from_numpy(getattr(support, name))
+    tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
+    if classifier.basis_ is not None:
+        tensors["basis"] = classifier.basis_
+    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
+    config = {
+        "library": "anyshot",
+        "format": FORMAT,
+        **{name: getattr(classifier, name) for name in ARGUMENTS},
+        "positions": classifier.positions_,
+        "features": classifier.n_features_in_,
+        "labels": support.labels.tolist(),
+        "label_type": support.labels.dtype.str,
+    }
+    if hasattr(classifier, "feature_names_in_"):
+        config["feature_names"] = classifier.feature_names_in_.tolist()
+    write_json(folder / "config.json", config)
+
+
+def read_classifier(folder: Path) -> FewShotClassifier:
+    """A classifier from its folder."""
+    config = read_json(folder / "config.json")
+    tensors, _ = read_tensors(folder / "classifier.safetensors")
+    try:
+        if config["library"] != "anyshot" or config["format"] != FORMAT:
+            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads format {FORMAT}.")
+        if np.dtype(config["label_type"]).kind not in LABEL_KINDS:
+            raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
+        labels = np.array(config["labels"], config["label_type"])
+        arrays = {name: tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")}
+        arguments = {name: config[name] for name in ARGUMENTS}
+        positions, features = int(config["positions"]), int(config["features"])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{folder} is not a whole classifier ({error!r}): save it again.") from None
+    _check(labels, folder=folder, **arrays)
+    support = Support(labels=labels, **{**arrays, "keys": arrays["keys"].view(np.uint64)})
+    learned = {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith("parameters.")}
+    basis = tensors["basis"].numpy() if "basis" in tensors else None
+    classifier = FewShotClassifier(positions=positions, parameters=learned or None, base=basis, **arguments)
+    classifier.restore(support, features)
+    if "feature_names" in config:
+        classifier.feature_names_in_ = np.array(config["feature_names"], object)
+    return classifier
+
+
+def _check(
+    labels: np.ndarray,
+    sums: np.ndarray,
+    counts: np.ndarray,
+    kept: np.ndarray,
+    owner: np.ndarray,
+    keys: np.ndarray,
+    folder: Path,
+) -> None:
+    """Sizes agree and indices point into what is there: a damaged file is told apart before it is used."""
+    way, many = len(labels), len(keys)
+    if not (
+        labels.shape == counts.shape == (way,)
+        and owner.shape == keys.shape == (many,)
+        and sums.ndim == kept.ndim == 2
+        and (len(sums), len(kept)) == (way, many)
+        and sums.shape[1] == kept.shape[1]
+        and sums.dtype == kept.dtype == np.float64
+        and counts.dtype == owner.dtype == keys.dtype == np.int64
+        and np.isfinite(sums).all()
+        and np.isfinite(kept).all()
+        and (np.diff(owner) >= 0).all()
+        and set(owner.tolist()) == set(range(way))  # every class has an example
+        and (counts >= np.bincount(owner, minlength=way)).all()
+        and len(np.unique(labels)) == way
+    ):
+        raise BadInput(f"{folder} is not a whole classifier (its classes and tensors do not fit): save it again.")
+
+
+# ----------------------------------------------------------------------------------------------------------------- card
+
+
+def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, Any]) -> None:
+    """The model card. `about` may name the model, its data and its sensitivity."""
+    support, coverage = classifier.support_, classifier.coverage_
+    lines = [
+        "---",
+        "library_name: anyshot",
+        "pipeline_tag: image-classification",
+        "tags: [few-shot, image-classification, anyshot]",
+        "---",
+        "",
+        f"# A few-shot classifier of {len(support.labels)} classes",
+        "",
+        f"Each class is the mean of its examples (head `{classifier.head}`, readout `{classifier.readout}`); "
+        "more examples and more classes can be added at any time, without training.",
+        "",
+        *(f"- {name}: {value}" for name, value in about.items()),
+        "",
+        "```python",
+        "from anyshot import ImageClassifier",
+        "",
+        'classifier = ImageClassifier.load("path/of/this/folder")  # FewShotClassifier.load for features',
+        'classifier.predict(["photo.jpg"])',
+        "```",
+        "",
+        "## Classes and shots",
+        "",
+        "| class | examples |",
+        "|---|---|",
+        *(f"| {_cell(label)} | {n} |" for label, n in zip(support.labels, support.counts, strict=True)),
+        "",
+        "## How it holds at fewer shots",
+        "",
+        *_shot_lines(classifier),
+        "",
+        "## Can its probabilities be believed?",
+        "",
+        *_calibration_lines(classifier),
+    ]
+    if coverage is not None:
+        lines += [
+            "",
+            f"Images whose best logit is below {coverage.threshold:.4g} count as none of these. Left out, "
+            f"{coverage.accepted:.1%} of the examples are accepted, {coverage.accuracy:.1%} of those rightly "
+            f"classified ({coverage.accuracy_of_all:.1%} of all); with its own class taken away, "
+            f"{coverage.unknown_rejected:.1%} of them are rejected.",
+        ]
+    write_text(folder / "README.md", "\n".join(lines) + "\n")
+
+
+def _shot_lines(classifier: FewShotClassifier) -> list[str]:
+    """Leave-one-out accuracy at nested shots, on the kept examples themselves."""
+    support = classifier.support_
+    most = int(support.kept_counts.min()) - 1
+    if most < 1 or len(support.labels) < 2:
+        return ["Some class has a single example: nothing can be left out to measure it."]
+    shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
+    rows = []
+    for shot in shots:
+        scores, owner = leave_one_out(classifier.reading_, support.first(shot + 1))
+        rows.append(f"| {shot} | {(scores.argmax(1) == owner).mean():.1%} |")
+    return ["| shot | accuracy, leaving one out |", "|---|---|", *rows]
+
+
+def _calibration_lines(classifier: FewShotClassifier) -> list[str]:
+    if not classifier.calibrated_:
+        return [f"They are not calibrated: the scale of the logits, {classifier.scale_:.4g}, was given or guessed."]
+    return [
+        f"The scale of the logits, {classifier.scale_:.4g}, is fitted by leaving examples out; the expected "
+        f"calibration error on them is {classifier.support_calibration_error():.1%}."
+    ]
+
+
+def _cell(label: Any) -> str:
+    """A label inside a table of Markdown, whatever is in it."""
+    return "".join(f"&#{ord(c)};" if c in "|<>&`*_[]\\\n\r" else c for c in str(label))

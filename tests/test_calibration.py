@@ -1,0 +1,145 @@
+"""Calibration against slow and obvious references, and what its numbers promise on data drawn anew."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from test_classifier import classifier, examples
+
+from anyshot import FewShotClassifier
+from anyshot.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
+from anyshot.heads import HEADS
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_leaving_one_out_is_a_classifier_without_it(head):
+    """Every score equals that of a classifier fitted on what is left: one less of every class that has another."""
+    X, y = examples(23, 5, seed=4)
+    X, y = X[(y < 4) | (np.arange(23) < 5)], y[(y < 4) | (np.arange(23) < 5)]  # class 4 has one example
+    fitted = classifier(head).fit(X, y)
+    scores, owner = leave_one_out(fitted.reading_, fitted.support_)
+    support = fitted.support_
+    row = 0
+    for place, (mine, rank) in enumerate(_ranks(support.owner)):
+        if support.counts[mine] < 2:
+            continue
+        means = []
+        for other in range(len(support.labels)):
+            inside = np.flatnonzero(support.owner == other)
+            gone = place if other == mine else inside[rank % min(len(inside), TURNS)]
+            left = inside if len(inside) == 1 else inside[inside != gone]
+            means.append(support.kept[left].mean(0))
+        refined = torch.from_numpy(np.stack(means))
+        if fitted.reading_.head.refine is not None:
+            refined = fitted.reading_.head.refine(refined, fitted.reading_.parameters, False)
+        expected = fitted.reading_.head.score(torch.from_numpy(support.kept[[place]]), refined)[0].numpy()
+        np.testing.assert_allclose(scores[row], expected, atol=1e-9)
+        assert owner[row] == mine
+        row += 1
+    assert row == len(scores)
+
+
+def _ranks(owner):
+    seen: dict[int, int] = {}
+    for mine in owner.tolist():
+        yield mine, seen.get(mine, 0)
+        seen[mine] = seen.get(mine, 0) + 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), way=st.integers(2, 6), images=st.integers(1, 40), unit=st.floats(1e-3, 1e3))
+def test_the_scale_is_the_likeliest(seed, way, images, unit):
+    rng = np.random.default_rng(seed)
+    owner = rng.integers(way, size=images)
+    scores = unit * (rng.normal(size=(images, way)) + np.eye(way)[owner])
+    doubt = 1 / (images + 1)
+    target = (1 - doubt) * np.eye(way)[owner] + doubt / way
+
+    def loss(log_scale):
+        return -(target * log_softmax(np.exp(log_scale) * scores, axis=1)).sum(1).mean()
+
+    found = fit_scale(scores, owner)
+    best = minimize_scalar(loss, bounds=np.log([1e-3 / unit, 1e3 / unit]), method="bounded").fun
+    assert loss(np.log(found)) <= best + 5e-4  # the bounds of the two searches differ
+    assert np.isfinite(found)
+
+
+def test_all_right_is_not_certain():
+    scores = np.eye(3)[np.arange(6) % 3]
+    sure = softmax(fit_scale(scores, np.arange(6) % 3) * scores, axis=1).max()
+    assert 0.8 < sure < 0.99
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), bins=st.integers(1, 30))
+def test_calibration_error_by_its_definition(seed, bins):
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.full(4, 0.5), size=50)
+    labels = rng.integers(4, size=50)
+    sure, right = probabilities.max(1), probabilities.argmax(1) == labels
+    expected = 0.0
+    for low in range(bins):
+        inside = (sure >= low / bins) & ((sure < (low + 1) / bins) | (low == bins - 1))
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - sure[inside].mean())
+    assert calibration_error(probabilities, labels, bins) == pytest.approx(expected)
+
+
+def draw(rng, centres, labels, spread):
+    return centres[labels] + spread * rng.normal(size=(len(labels), centres.shape[1]))
+
+
+@pytest.mark.parametrize(("shot", "most"), [(2, 0.18), (3, 0.12), (5, 0.08), (20, 0.05)])
+@pytest.mark.parametrize("head", ["proto", "cosine-proto"])
+def test_probabilities_hold_on_new_images(head, shot, most):
+    """Over many classifiers of few shots, those that say 80 % are right about 80 % of the time."""
+    rng = np.random.default_rng(0)
+    sure, right = [], []
+    for _ in range(60):
+        centres, known, labels = rng.normal(size=(5, 24)), np.repeat(np.arange(5), shot), np.repeat(np.arange(5), 20)
+        fitted = FewShotClassifier(head).fit(draw(rng, centres, known, 1.6), known)
+        sure.append(fitted.predict_proba(draw(rng, centres, labels, 1.6)))
+        right.append(labels)
+    assert calibration_error(np.concatenate(sure), np.concatenate(right)) < most
+
+
+def test_the_scale_of_fewer_shots_comes_from_them():
+    """The scale at a shot, from examples left out, is near that of classifiers which never had more."""
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(30):
+        centres, labels = rng.normal(size=(5, 24)), np.repeat(np.arange(5), 16)
+        many = FewShotClassifier("proto").fit(draw(rng, centres, labels, 1.6), labels)
+        few = FewShotClassifier("proto").fit(draw(rng, centres, labels[::4], 1.6), labels[::4])
+        ratios.append(many.at_shot(4).scale_ / few.scale_)
+    assert 0.8 < np.median(ratios) < 1.25
+
+
+def test_the_rejection_rate_holds_on_new_images():
+    rng = np.random.default_rng(0)
+    rejected, strangers = [], []
+    for _ in range(40):
+        centres = rng.normal(size=(8, 32))
+        labels = np.repeat(np.arange(5), 20)
+        fitted = FewShotClassifier("proto", reject=0.1).fit(draw(rng, centres, labels, 0.8), labels)
+        rejected.append(1 - fitted.is_known(draw(rng, centres, labels, 0.8)).mean())
+        strangers.append(1 - fitted.is_known(draw(rng, centres, 5 + np.arange(60) % 3, 0.8)).mean())
+        assert abs(fitted.coverage_.accepted - 0.9) <= 0.011
+    assert 0.06 < np.mean(rejected) < 0.14
+    assert np.mean(strangers) > 0.8
+
+
+@settings(max_examples=40, deadline=None)
+@given(rate=st.floats(0, 0.99), images=st.integers(1, 60), seed=st.integers(0, 999))
+def test_coverage_counts_what_it_says(rate, images, seed):
+    rng = np.random.default_rng(seed)
+    logits, owner = rng.normal(size=(images, 3)), rng.integers(3, size=images)
+    found = rejection(logits, owner, rate)
+    kept = logits.max(1) >= found.threshold
+    assert found.accepted == kept.mean()
+    assert 1 - found.accepted <= rate + 1e-9
+    if kept.any():
+        assert found.accuracy == (logits[kept].argmax(1) == owner[kept]).mean()

@@ -1,0 +1,227 @@
+"""The laws of FewShotClassifier: it predicts what the engine does; adding, merging and removing are exact."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from anyshot import BadInput, FewShotClassifier
+from anyshot.engine import Reading, recalls
+from anyshot.episodes import Plan
+from anyshot.heads import EMBEDS, HEADS
+from anyshot.projections import PROJECTIONS
+from anyshot.recipe import Recipe
+
+UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")
+POSITIONS, CHANNELS = 4, 6
+
+
+def examples(images=60, classes=5, seed=0, spread=0.8):
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(classes, POSITIONS, CHANNELS))
+    labels = np.arange(images) % classes
+    return centres[labels] + spread * rng.normal(size=(images, POSITIONS, CHANNELS)), labels
+
+
+def trained(head, d, seed=0):
+    torch.manual_seed(seed)
+    start = HEADS[head].parameters(d, Recipe(data="", head=head, train_shot=2, way=2))
+    return {"scale": np.array(3.0), **{name: value.double().numpy() for name, value in start.items()}}
+
+
+def classifier(head, **arguments):
+    if HEADS[head].couples:
+        arguments["parameters"] = trained(head, CHANNELS)
+    return FewShotClassifier(head, **arguments)
+
+
+def assert_same(left, right, X):
+    assert left.classes_.tolist() == right.classes_.tolist()
+    np.testing.assert_allclose(left.predict_proba(X), right.predict_proba(X), atol=1e-5)
+    np.testing.assert_allclose(left.scale_, right.scale_, rtol=1e-4)
+    np.testing.assert_allclose(left.coverage_.threshold, right.coverage_.threshold, rtol=1e-4)
+    np.testing.assert_array_equal(left.support_.counts, right.support_.counts)
+    np.testing.assert_array_equal(left.support_.keys, right.support_.keys)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_equals_the_evaluation_engine_on_the_same_episodes(head):
+    X, y = examples(100, 6)
+    plan = Plan(y, way=4, shot=5, queries=3, episodes=12, seed=3)
+    parameters = trained(head, CHANNELS) if HEADS[head].couples else trained(head, 0)
+    bank = EMBEDS[HEADS[head].embed](torch.from_numpy(X).float())
+    floats = {name: torch.tensor(value, dtype=torch.float32) for name, value in parameters.items()}
+    engine = recalls(bank, [Reading(HEADS[head], floats)], plan, [1, 5])[0]
+    draw = plan.draw(0, plan.episodes)
+    for index, shot in enumerate((1, 5)):
+        for episode in range(plan.episodes):
+            support, query = draw.support[episode, :, :shot], draw.query[episode]
+            fitted = classifier(head).fit(X[support.ravel()], np.repeat(np.arange(4), shot))
+            right = fitted.predict(X[query.ravel()]).reshape(4, 3) == np.arange(4)[:, None]
+            np.testing.assert_allclose(right.mean(1), engine[index, episode], atol=1e-6)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_partial_fit_in_any_order_and_batching_equals_fit(head, data):
+    X, y = examples(40, 4, seed=data.draw(st.integers(0, 99)))
+    order = np.array(data.draw(st.permutations(range(len(y)))))
+    cuts = sorted(data.draw(st.lists(st.integers(1, len(y) - 1), max_size=5, unique=True)))
+    whole = classifier(head, keep=6).fit(X, y)
+    pieces = classifier(head, keep=6)
+    for place in np.split(order, cuts):
+        pieces.partial_fit(X[place], y[place])
+    assert_same(whole, pieces, X)
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data(), head=st.sampled_from(UNTRAINED))
+def test_merge_equals_joint_fit(data, head):
+    X, y = examples(50, 5, seed=data.draw(st.integers(0, 99)))
+    names = np.array(["ant", "bee", "cicada", "dragonfly", "elephant beetle"])[y]
+    where = np.array(data.draw(st.lists(st.integers(0, 2), min_size=50, max_size=50)))
+    where[:3] = 0, 1, 2
+    parts = [FewShotClassifier(head, keep=5).fit(X[where == p], names[where == p]) for p in range(3)]
+    merged = parts[0].merge(*parts[1:])
+    assert_same(FewShotClassifier(head, keep=5).fit(X, names), merged, X)
+
+
+@settings(max_examples=10, deadline=None)
+@given(gone=st.sets(st.integers(0, 4), min_size=1, max_size=3), head=st.sampled_from(UNTRAINED))
+def test_removed_classes_leave_no_trace(gone, head):
+    X, y = examples(50, 5)
+    stay = ~np.isin(y, list(gone))
+    assert_same(
+        FewShotClassifier(head).fit(X, y).remove(sorted(gone)), FewShotClassifier(head).fit(X[stay], y[stay]), X
+    )
+
+
+def test_labels_may_be_anything_and_counts_may_differ():
+    X, y = examples(40, 4)
+    names = np.array(["z", "a", "long name", "m"])
+    place = np.r_[
+        np.flatnonzero(y == 0)[:1], np.flatnonzero(y == 1)[:7], np.flatnonzero(y == 2)[:2], np.flatnonzero(y == 3)
+    ]
+    fitted = FewShotClassifier().fit(X[place], names[y[place]])
+    assert fitted.classes_.tolist() == ["a", "long name", "m", "z"]
+    assert fitted.support_.counts.tolist() == [7, 2, 10, 1]
+    assert fitted.score(X, names[y]) > 0.9
+    sparse = FewShotClassifier().fit(X[place], np.array([10**9, -5, 77, 3])[y[place]])
+    assert sparse.classes_.tolist() == [-5, 3, 77, 10**9]
+    fitted.partial_fit(X[:1], ["new class, of a longer name"])
+    assert "new class, of a longer name" in fitted.classes_
+
+
+@pytest.mark.parametrize("head", UNTRAINED)
+def test_single_examples_are_enough(head):
+    X, y = examples(5, 5)
+    fitted = FewShotClassifier(head).fit(X, y)
+    assert not fitted.calibrated_
+    assert fitted.coverage_ is None
+    assert fitted.is_known(X).all()
+    assert fitted.predict(X).tolist() == y.tolist()
+    assert np.isfinite(fitted.predict_proba(X)).all()
+
+
+def test_rows_of_a_map_and_the_map_are_the_same():
+    X, y = examples()
+    rows = X.reshape(len(X), -1)
+    for head in UNTRAINED:
+        given_maps = FewShotClassifier(head).fit(X, y)
+        given_rows = FewShotClassifier(head, positions=POSITIONS).fit(rows, y)
+        np.testing.assert_array_equal(given_maps.predict_proba(X), given_rows.predict_proba(rows))
+    with pytest.raises(BadInput, match="has 5 positions, but the classifier was made for 4"):
+        given_maps.predict(np.zeros((1, 5, CHANNELS)))
+
+
+def test_projections_are_those_of_the_readouts():
+    X, y = examples()
+    base, base_y = examples(90, 9, seed=1)
+    for name in ("pca", "est"):
+        basis = PROJECTIONS[name](torch.from_numpy(base.reshape(90, -1)), torch.from_numpy(base_y), 3)
+        fitted = FewShotClassifier("proto", readout=f"{name}3", base=(base, base_y), scale=2.0).fit(X, y)
+        by_hand = FewShotClassifier("proto", scale=2.0).fit(X.reshape(60, -1) @ basis.numpy(), y)
+        np.testing.assert_allclose(fitted.predict_proba(X), by_hand.predict_proba(X.reshape(60, -1) @ basis.numpy()))
+        again = FewShotClassifier("proto", readout=f"{name}3", base=basis.numpy(), scale=2.0).fit(X, y)
+        np.testing.assert_allclose(fitted.predict_proba(X), again.predict_proba(X))
+    with pytest.raises(BadInput, match=r"give them as base=\(X, y\)"):
+        FewShotClassifier("proto", readout="pca3").fit(X, y)
+
+
+def test_swapped_is_the_other_score():
+    X, y = examples()
+    swapped = FewShotClassifier("proto", readout="swapped").fit(X, y)
+    np.testing.assert_allclose(swapped.logits(X), FewShotClassifier("cosine-proto").fit(X, y).logits(X))
+
+
+def test_fewer_shots_are_nested_and_end_at_all():
+    X, y = examples()
+    fitted = FewShotClassifier().fit(X, y)
+    np.testing.assert_allclose(fitted.at_shot(12).predict_proba(X), fitted.predict_proba(X), rtol=1e-9)
+    firsts = [set(fitted.support_.first(shot).keys.tolist()) for shot in range(1, 13)]
+    assert all(less < more for less, more in pairwise(firsts))
+    np.testing.assert_allclose(fitted.support_.first(12).sums, fitted.support_.sums)
+
+
+def test_frames_of_pandas_and_polars():
+    X, y = examples()
+    rows, names = X.reshape(len(X), -1), np.array(list("abcde"))[y]
+    expected = FewShotClassifier().fit(rows, names).predict(rows).tolist()
+    columns = [f"f{i}" for i in range(rows.shape[1])]
+    frame = pd.DataFrame(rows, columns=columns)
+    assert FewShotClassifier().fit(frame, pd.Series(names)).predict(frame).tolist() == expected
+    table = pl.DataFrame(rows, schema=columns)
+    fitted = FewShotClassifier().fit(table, pl.Series(names))
+    assert fitted.predict(table).tolist() == expected
+    assert fitted.feature_names_in_.tolist() == columns
+
+
+def test_works_inside_scikit_learn():
+    X, y = examples(spread=2.0)
+    rows = X.reshape(len(X), -1)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), FewShotClassifier(positions=POSITIONS)),
+        {"fewshotclassifier__head": ["proto", "cosine-proto", "cosine-frn"]},
+        cv=3,
+        scoring="neg_log_loss",
+    ).fit(rows, y)
+    assert search.best_score_ > -np.log(5)
+    assert cross_val_score(clone(FewShotClassifier("proto")), rows, y, cv=3).mean() > 0.5
+
+
+def test_words_of_errors():
+    X, y = examples()
+    with pytest.raises(BadInput, match=r"did you mean 'cosine-proto'\?"):
+        FewShotClassifier("cosine-prot").fit(X, y)
+    with pytest.raises(BadInput, match="has to be trained"):
+        FewShotClassifier("feat").fit(X, y)
+    with pytest.raises(BadInput, match="cannot hold 7 positions"):
+        FewShotClassifier(positions=7).fit(X.reshape(len(X), -1), y)
+    fitted = FewShotClassifier().fit(X, y)
+    with pytest.raises(BadInput, match="no class 9 to remove"):
+        fitted.remove([9])
+    with pytest.raises(BadInput, match="the last one cannot be removed"):
+        fitted.remove(range(5))
+    with pytest.raises(BadInput, match="same head"):
+        fitted.merge(FewShotClassifier("proto").fit(X, y))
+    with pytest.raises(BadInput, match="cannot be in one classifier"):
+        fitted.partial_fit(X[:1], ["name"])
+    with pytest.raises(BadInput, match="shots 1 to 32"):
+        fitted.at_shot(33)
+
+
+def test_memory_is_bounded_whatever_the_number_of_examples():
+    X, y = examples(900, 3)
+    fitted = FewShotClassifier(keep=8).fit(X, y)
+    assert len(fitted.support_.kept) == 24
+    np.testing.assert_allclose(fitted.support_.sums[1], X[y == 1].reshape(300, -1).sum(0))

@@ -1,0 +1,113 @@
+"""docs/deploy.md, run block by block in an empty folder; and the verbs it shows."""
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_classifier_files import pictures, small_model
+
+from anyshot import cli
+
+PAGE = Path(__file__).parents[1] / "docs" / "deploy.md"
+
+
+def run(command, monkeypatch):
+    """A command line as the shell would run it: what it printed, and its exit code."""
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return out.getvalue(), err.getvalue(), code
+
+
+def test_the_walk_through(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for kind, text in re.findall(r"```(python|console)\n(.*?)```", PAGE.read_text(), re.S):
+        if kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(text, str(PAGE), "exec"), names)
+            continue
+        for command, shown in re.findall(r"\$ (.*)\n((?:(?!\$ ).*\n)*)", text):
+            out, err, code = run(command, monkeypatch)
+            assert code == 0, err
+            pattern = "(?s)" + ".*".join(re.escape(part.strip("\n")) for part in shown.split("..."))
+            assert re.match(pattern, out), f"{command} printed\n{out}"
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small_model().save(tmp_path / "run" / "model.safetensors")
+    pictures(tmp_path / "photos", images=8)
+    assert run("anyshot fit photos --model run -o model", monkeypatch)[2] == 0
+    return tmp_path
+
+
+def test_predictions_as_table_csv_and_json(model, monkeypatch):
+    pictures(model / "new", seed=3)
+    out, _, _ = run("anyshot predict model new --format json --top 2", monkeypatch)
+    rows = json.loads(out)
+    assert [row["class"] for row in rows] == [Path(row["image"]).parent.name for row in rows]
+    assert all(len(row["best"]) == 2 and row["best"][0]["class"] == row["class"] for row in rows)
+    lines = run("anyshot predict model new/red/0.png new/blue --format csv", monkeypatch)[0].splitlines()
+    assert lines[0] == "image,class,probability,is_known"
+    assert len(lines) == 6
+    table, _, _ = run("anyshot predict model new/red", monkeypatch)
+    assert table.count("red") >= 4
+    Path("noise").mkdir()
+    noise = np.random.default_rng(0).integers(0, 2, (64, 64, 3)).astype(np.uint8) * 255
+    from PIL import Image
+
+    Image.fromarray(noise).save("noise/0.png")
+    strange = json.loads(run("anyshot predict model noise --format json", monkeypatch)[0])
+    assert strange[0]["is_known"] in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("anyshot predict nowhere x.png", "is not an image classifier"),
+        ("anyshot predict model nowhere.png", "no file or folder nowhere.png"),
+        ("anyshot predict model run", "there are no pictures"),
+        ("anyshot fit nowhere --model run -o m", "there is no folder nowhere"),
+        ("anyshot fit photos --model nowhere -o m", "named like timm:nowhere"),
+        ("anyshot fit photos --model run -o m --head cosine-prot", "did you mean 'cosine-proto'"),
+        ("anyshot fit photos --model run -o photos", "not a classifier"),
+        ("anyshot advise photos", "--model"),
+        ("anyshot advise nowhere.npz", "no file nowhere.npz"),
+        ("anyshot advise photos --model run --way five", "not 'five'"),
+        ("anyshot export photos -o x.onnx", "is not an image classifier"),
+        ("anyshot serve nowhere", "named like timm:nowhere"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(model, monkeypatch, command, words):
+    _, err, code = run(command, monkeypatch)
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+    assert not Path("m").exists()
+
+
+def test_advice_as_text_page_and_numbers(model, monkeypatch):
+    out, err, code = run("anyshot advise photos --model run --out advice --episodes 60", monkeypatch)
+    assert code == 0, err
+    assert "Use " in out
+    numbers = json.loads(Path("advice/advice.json").read_text())
+    assert numbers["counts"] == [8, 8, 8]
+    page = Path("advice/advice.html").read_text()
+    assert "<svg" in page
+    assert "<script" not in page
+    assert "| accuracy at shot |" in Path("advice/advice.md").read_text()
+    np.savez("features.npz", features=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2)
+    assert "Which head" in run("anyshot advise features.npz --episodes 50", monkeypatch)[0]

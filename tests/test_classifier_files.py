@@ -1,0 +1,299 @@
+"""Classifiers as folders and ONNX files: what is loaded predicts what was saved, and damage is noticed."""
+
+import io
+import json
+import sys
+import types
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from test_classifier import classifier, examples
+
+from anyshot import BadInput, FewShotClassifier, ImageClassifier
+from anyshot.data.augmentation import prepare
+from anyshot.heads import HEADS
+from anyshot.model import Model
+from anyshot.onnx_export import export_onnx
+from anyshot.recipe import Recipe
+from anyshot.table import write_table
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_saved_and_loaded_are_the_same(head, tmp_path):
+    X, y = examples()
+    names = np.array(["ant", "b|e`e", "<c>", "d\ne", "é"])[y]
+    fitted = classifier(head, keep=6, reject=0.2).fit(X, names)
+    fitted.save(tmp_path / "model")
+    loaded = FewShotClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    assert loaded.coverage_ == fitted.coverage_
+    more = examples(20, 4, seed=7)
+    for each in (loaded, fitted):
+        each.partial_fit(more[0], np.array(["ant", "new", "é", "x"])[more[1]])
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    loaded.save(tmp_path / "model")  # over itself
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+def test_projections_travel(tmp_path):
+    X, y = examples()
+    fitted = FewShotClassifier("proto", readout="est3", base=examples(90, 9, seed=1)).fit(X, y)
+    fitted.save(tmp_path / "model")
+    loaded = FewShotClassifier.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.predict_proba(X), fitted.predict_proba(X))
+    assert loaded.fit(X, y).predict(X).tolist() == fitted.predict(X).tolist()
+
+
+@pytest.mark.parametrize("labels", [[True, False], [2**40, -1], ["a", "bb"]])
+def test_types_of_labels_travel(labels, tmp_path):
+    X, y = examples(20, 2)
+    fitted = FewShotClassifier().fit(X, np.array(labels)[y])
+    fitted.save(tmp_path / "model")
+    loaded = FewShotClassifier.load(tmp_path / "model")
+    assert loaded.classes_.dtype == fitted.classes_.dtype
+    assert loaded.classes_.tolist() == sorted(labels)
+
+
+def test_the_card_is_one_of_hugging_face(tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    X, y = examples()
+    FewShotClassifier().fit(X, np.array(["ant", "b|e`e", "<c>", "d\ne", "é"])[y]).save(tmp_path / "model")
+    card = hub.ModelCard.load(tmp_path / "model" / "README.md")
+    assert card.data.library_name == "anyshot"
+    assert card.data.pipeline_tag == "image-classification"
+    for words in (
+        "| ant | 12 |",
+        "&#60;c&#62;",
+        "| 11 |",
+        "accuracy, leaving one out",
+        "calibration error",
+        "rejected",
+    ):
+        assert words in card.text
+    assert "<c>" not in card.text
+
+
+def test_nothing_else_is_overwritten(tmp_path):
+    X, y = examples()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "mine.jpg").write_bytes(b"dear")
+    with pytest.raises(BadInput, match="not a classifier"):
+        FewShotClassifier().fit(X, y).save(tmp_path / "photos")
+    assert (tmp_path / "photos" / "mine.jpg").read_bytes() == b"dear"
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_damaged_folders_are_refused_in_a_sentence(data, tmp_path_factory):
+    X, y = examples()
+    folder = tmp_path_factory.mktemp("damaged") / "model"
+    FewShotClassifier().fit(X, y).save(folder)
+    name = data.draw(st.sampled_from(["config.json", "classifier.safetensors"]))
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: data.draw(st.integers(0, len(whole) - 2))])
+    with pytest.raises(BadInput):
+        FewShotClassifier.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("owner", torch.full((60,), 9)),
+        ("counts", torch.zeros(5, dtype=torch.long)),
+        ("sums", torch.ones(4, 24).double()),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(name, value, tmp_path):
+    X, y = examples()
+    FewShotClassifier().fit(X, y).save(tmp_path / "model")
+    tensors = load_file(tmp_path / "model" / "classifier.safetensors")
+    save_file({**tensors, name: value}, tmp_path / "model" / "classifier.safetensors")
+    with pytest.raises(BadInput, match="do not fit"):
+        FewShotClassifier.load(tmp_path / "model")
+
+
+def test_labels_cannot_smuggle_objects(tmp_path):
+    X, y = examples()
+    FewShotClassifier().fit(X, y).save(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "label_type": "|O"}))
+    with pytest.raises(BadInput, match="text or numbers"):
+        FewShotClassifier.load(tmp_path / "model")
+
+
+# ----------------------------------------------------------------------------------------------------------------- onnx
+
+
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options)
+
+
+@pytest.mark.parametrize("head", ["cosine-proto", "feat", "frn"])  # each of the ways that prototypes are refined
+def test_onnx_predicts_the_same_on_a_thousand_queries(head, tmp_path):
+    X, y = examples(60, 5)
+    queries = examples(1000, 5, seed=0, spread=1.5)[0].astype(np.float32)
+    fitted = classifier(head).fit(X, y)
+    export_onnx(fitted, tmp_path / "model.onnx")
+    runner = session(tmp_path / "model.onnx")
+    logits, vectors = runner.run(None, {"features": queries.reshape(1000, -1)})
+    expected = fitted.logits(queries)
+    np.testing.assert_allclose(logits, expected, atol=2e-3 * np.abs(expected).max())
+    assert (logits.argmax(1) == expected.argmax(1)).all()
+    # A class that the file has never seen: the mean of the vectors that it gives for the examples.
+    if "frn" not in head or HEADS[head].refine is None:
+        new = X[:6] + 1.0
+        means = fitted.support_.sums / fitted.support_.counts[:, None]
+        _, vectors = runner.run(None, {"features": new.astype(np.float32).reshape(6, -1)})
+        prototypes = np.concatenate([means, vectors.mean(0, keepdims=True)]).astype(np.float32)
+        more, _ = runner.run(None, {"features": queries.reshape(1000, -1), "prototypes": prototypes})
+        scale = fitted.scale_
+        wider = classifier(head, scale=scale).fit(np.concatenate([X, new]), np.r_[y, np.full(6, 5)])
+        assert more.shape == (1000, 6)
+        np.testing.assert_allclose(more, wider.logits(queries), atol=2e-3 * np.abs(more).max())
+
+
+# --------------------------------------------------------------------------------------------------------------- images
+
+
+def pictures(folder, classes=("red", "green", "blue"), images=4, seed=0):
+    """A folder of class folders of noisy coloured squares."""
+    rng = np.random.default_rng(seed)
+    for channel, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for number in range(images):
+            pixels = rng.integers(0, 90, (40, 50, 3))
+            pixels[..., channel % 3] += 120
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+def small_model(head="cosine-proto"):
+    torch.manual_seed(0)
+    recipe = Recipe(data="none", head=head, train_shot=4, way=4, width=8, size=32)
+    return Model(recipe, 3, HEADS[head]).eval()
+
+
+def colours(images):
+    return images.astype(np.float32).mean((1, 2)) - images.mean()
+
+
+@pytest.mark.parametrize("head", ["cosine-proto", "feat", "frn"])
+def test_a_folder_of_pictures(head, tmp_path):
+    folder = pictures(tmp_path / "photos")
+    small_model(head).save(tmp_path / "run" / "model.safetensors")
+    made = ImageClassifier(tmp_path / "run").fit(folder)
+    new = sorted(pictures(tmp_path / "new", seed=1).rglob("*.png"))
+    names = [path.parent.name for path in new]
+    assert head == "feat" or made.score(new, names) > 0.9  # FEAT's attention has not been trained here
+    assert made.classes_.tolist() == ["blue", "green", "red"]
+    assert made.predict(new[0].read_bytes()).tolist() == made.predict(str(new[0])).tolist()
+    made.save(tmp_path / "model")
+    loaded = ImageClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(new), made.predict_proba(new))
+    assert loaded.thumbnails == made.thumbnails
+    assert len(made.thumbnails) == 12
+    assert Image.open(io.BytesIO(next(iter(made.thumbnails.values())))).size == (32, 32)
+    assert made.remove(["red"]).classes_.tolist() == ["blue", "green"]
+    assert len(made.thumbnails) == 8
+    merged = made.merge(ImageClassifier(tmp_path / "run").fit([new[0]], ["white"]))
+    assert merged.classes_.tolist() == ["blue", "green", "white"]
+    assert len(merged.thumbnails) == 9
+
+
+def test_the_card_tells_the_sensitivity_of_a_study(tmp_path):
+    small_model().save(tmp_path / "study" / "run" / "model.safetensors")
+    row = {"data": "none", "backbone": "conv4", "head": "cosine-proto", "readout": "own"}
+    write_table(tmp_path / "study" / "sensitivity.csv", [{**row, "sensitivity": 1.5, "low": 1.0, "high": 2.0}])
+    ImageClassifier(tmp_path / "study" / "run").fit(pictures(tmp_path / "photos")).save(tmp_path / "model")
+    again = ImageClassifier.load(tmp_path / "model")
+    again.save(tmp_path / "again")
+    for folder in ("model", "again"):
+        assert "- sensitivity: 1.50 (1.00 to 2.00)" in (tmp_path / folder / "README.md").read_text()
+
+
+def test_another_head_on_the_same_model(tmp_path):
+    folder = pictures(tmp_path / "photos")
+    made = ImageClassifier(small_model("feat"), head="proto").fit(folder)
+    assert made.classifier.parameters is None
+    assert made.score(sorted(folder.rglob("*.png")), sorted(["red", "green", "blue"] * 4)) > 0.9
+
+
+def test_any_function_is_a_backbone(tmp_path):
+    folder = pictures(tmp_path / "photos")
+    made = ImageClassifier(colours, side=16).fit(folder)
+    made.save(tmp_path / "model")
+    with pytest.raises(BadInput, match=r"give it as backbone=\.\.\. again"):
+        ImageClassifier.load(tmp_path / "model")
+    loaded = ImageClassifier.load(tmp_path / "model", colours)
+    assert loaded.predict(sorted(folder.rglob("*.png"))).tolist() == sorted(["red", "green", "blue"] * 4)
+    with pytest.raises(BadInput, match="the backbone gave"):
+        ImageClassifier(lambda images: np.zeros(3)).fit(folder)
+
+
+def test_timm_models_by_name(tmp_path, monkeypatch):
+    """timm itself needs torchvision; what stands in for it has its interface."""
+
+    def create_model(name, pretrained, num_classes):
+        assert (pretrained, num_classes) == (True, 0)
+        if name != "tiny":
+            raise RuntimeError(f"Unknown model ({name})")
+        model = torch.nn.Sequential(torch.nn.AvgPool2d(24), torch.nn.Flatten())
+        model.pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2), "input_size": (3, 24, 24)}
+        return model
+
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
+    folder = pictures(tmp_path / "photos")
+    made = ImageClassifier("timm:tiny").fit(folder)
+    made.save(tmp_path / "model")
+    loaded = ImageClassifier.load(tmp_path / "model")
+    assert loaded.predict(sorted(folder.rglob("*.png"))).tolist() == sorted(["red", "green", "blue"] * 4)
+    with pytest.raises(BadInput, match="timm could not make 'huge'"):
+        ImageClassifier("timm:huge")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(BadInput, match="pip install"):
+        ImageClassifier("timm:tiny")
+    with pytest.raises(BadInput, match="named like timm:tiny"):
+        ImageClassifier("tiny")
+
+
+def test_pictures_that_are_none(tmp_path):
+    folder = pictures(tmp_path / "photos")
+    (folder / "red" / "text.png").write_text("not a picture")
+    with pytest.warns(UserWarning, match=r"left out: .*text.png cannot be read as an image"):
+        made = ImageClassifier(colours).fit(folder)
+    assert made.classifier.support_.counts.tolist() == [4, 4, 4]
+    with pytest.raises(BadInput, match=r"text.png cannot be read as an image"):
+        made.predict([folder / "red" / "text.png"])
+    with pytest.raises(BadInput, match=r"there is no file nowhere\.png"):
+        made.predict("nowhere.png")
+    with pytest.raises(BadInput, match="2 pictures and 1 labels"):
+        made.partial_fit([folder / "red" / "0.png"] * 2, ["red"])
+
+
+@pytest.mark.parametrize("size", [(32, 32), (20, 50), (35, 60), (96, 96)])
+def test_pictures_are_cut_as_in_evaluation(size):
+    """What the evaluation's own transform does to the decoded picture, to a grey level or two of rounding."""
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3)).astype(np.uint8)
+    pixels = np.array(Image.fromarray(pixels).resize(size[::-1]))  # smooth, as photos are
+    mine = prepare(torch.from_numpy(ImageClassifier(small_model()).read(pixels).copy()[None]), 32)
+    theirs = prepare(torch.from_numpy(pixels[None]), 32)
+    assert mine.shape == theirs.shape
+    assert (mine - theirs).abs().mean() < 0.05
+
+
+def test_onnx_of_pictures(tmp_path):
+    folder = pictures(tmp_path / "photos")
+    made = ImageClassifier(small_model()).fit(folder)
+    made.to_onnx(tmp_path / "model.onnx")
+    read = np.stack([made.read(path) for path in sorted(folder.rglob("*.png"))])
+    pixels = read.transpose(0, 3, 1, 2).astype(np.float32)
+    logits, _ = session(tmp_path / "model.onnx").run(None, {"images": pixels})
+    np.testing.assert_allclose(logits, made.classifier.logits(made.features(read)), atol=1e-3)

@@ -1,0 +1,58 @@
+"""Comparisons from a table equal what the paper's own numbers give."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from anyshot import BadInput, decompose
+from anyshot.cli import main
+from anyshot.comparisons import COMPARISONS, frn_forms, gains, offsets, run_comparison, swapped
+from anyshot.table import write_table
+
+ROWS = [
+    {"data": "glyphs", "backbone": "conv4", "head": head, "readout": readout, "train_shot": train, "test_shot": test}
+    | {"accuracy": 50 + 3 * test + (train == test) + 2 * head.startswith("cosine") - (readout == "swapped")}
+    for head in ("proto", "cosine-proto", "frn", "frn-old")
+    for readout in ("own", "swapped")
+    if readout == "own" or "proto" in head
+    for train in (4, 8)
+    for test in (4, 8)
+]
+
+
+def test_gains_offsets_swapped_and_frn_forms():
+    assert {(row["head"], row["against"], row["gain"]) for row in gains(ROWS)} == {("cosine-proto", "proto", 2.0)}
+    grid = np.array([[63.0, 62.0], [74.0, 75.0]])
+    proto = [row["offset"] for row in offsets(ROWS) if row["head"] == "proto"]
+    np.testing.assert_allclose(proto, decompose(grid).model_bias)
+    assert {row["change"] for row in swapped(ROWS)} == {-1}
+    assert [row["gain"] for row in frn_forms(ROWS)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", sorted(COMPARISONS))
+def test_the_verb_prints_keeps_and_draws(kind, tmp_path, monkeypatch, capsys):
+    write_table(tmp_path / "run" / "table.csv", ROWS)
+    words = [
+        "experiment",
+        "compare",
+        kind,
+        tmp_path / "run",
+        "--out",
+        tmp_path / "o.csv",
+        "--figure",
+        tmp_path / "f.svg",
+    ]
+    monkeypatch.setattr(sys, "argv", ["anyshot", *map(str, words)])
+    main()
+    assert "conv4" in capsys.readouterr().out
+    assert (tmp_path / "o.csv").exists()
+    assert (tmp_path / "f.svg").read_text().startswith("<svg")
+
+
+def test_what_is_not_there_gets_a_sentence(tmp_path):
+    write_table(tmp_path / "table.csv", [row for row in ROWS if row["head"] == "proto" and row["readout"] == "own"])
+    with pytest.raises(BadInput, match="needs a cosine head"):
+        run_comparison("gains", tmp_path, None, None)
+    with pytest.raises(BadInput, match="did you mean 'gains'"):
+        run_comparison("gain", tmp_path, None, None)

@@ -1,0 +1,345 @@
+"""A report tells what is in its folders, all of it, and nothing else; it says why where it cannot."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import TEST_SHOTS, rows, write_run
+from rich.console import Console
+
+from anyshot.errors import BadInput
+from anyshot.report import write_report
+from anyshot.report.answer import EVERYWHERE, choices, rank, robust_sentence, scores, why_no_sensitivity
+from anyshot.report.charts import thinned
+from anyshot.report.page import as_script
+from anyshot.report.runs import AT, Findings, paper_findings, read_runs
+from anyshot.report.tables import beside_paper, sensitivity_table
+from anyshot.report.text import show
+from anyshot.sensitivity import decompose
+from anyshot.table import grids, write_table
+
+EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
+CHOICES = choices(Findings("x", rows()))
+
+
+@pytest.fixture(autouse=True)
+def _no_vega(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests read the page, they do not run it: Vega stays out."""
+    monkeypatch.setattr("anyshot.report.page.vega_code", lambda: "/* Vega */")
+
+
+def data_of(page: str) -> dict:
+    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found.group(1))
+
+
+def written(tmp_path: Path, *folders: Path, paper: bool = False) -> str:
+    return write_report(folders, tmp_path / "report.html", paper).read_text(encoding="utf-8")
+
+
+def test_the_page_holds_every_cell_and_the_answer(tmp_path: Path) -> None:
+    table = rows()
+    page = written(tmp_path, write_run(tmp_path / "run", table))
+    data = data_of(page)
+    taken = list(csv.DictReader(io.StringIO(data["files"]["table.csv"])))
+    assert [float(row["accuracy"]) for row in taken] == [row["accuracy"] for row in table]
+    assert '<strong data-slot="robust">cosine-proto</strong>' in page
+    cells = {c["label"]: c["cells"] for c in data["choices"]}
+    assert cells["proto, 8-shot"]["4"]["accuracy"] == next(
+        row["accuracy"] for row in table if (row["head"], row["train_shot"], row["test_shot"]) == ("proto", 8, 4)
+    )
+    assert {"learning-curves", "frontier", "gains-by-test-shot", "offsets-by-train-shot"} <= data["specs"].keys()
+
+
+def test_the_ranking_is_the_weighted_mean_of_the_cells() -> None:
+    findings = Findings("x", rows())
+    ranked = rank(choices(findings), "glyphs/conv4", {1: 3.0, 32: 1.0})
+    (grid,) = [grid for grid in findings.grids if grid.head == "proto"]
+    means = (3 * grid.accuracy[0] + grid.accuracy[-1]) / 4
+    found = {choice.train_shot: value["accuracy"] for choice, value in ranked if choice.head == "proto"}
+    np.testing.assert_allclose([found[shot] for shot in grid.train_shots], means)
+    accuracies = [value["accuracy"] for _, value in ranked]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+@given(st.dictionaries(st.sampled_from(TEST_SHOTS), st.integers(0, 10).map(float), min_size=1))
+def test_an_expected_accuracy_lies_between_its_cells(weights: dict[int, float]) -> None:
+    for choice in CHOICES:
+        value = choice.expected(weights)
+        used = [choice.cells[shot]["accuracy"] for shot, weight in weights.items() if weight > 0]
+        assert (value is None) == (not used)
+        if value:
+            assert min(used) - 1e-9 <= value["accuracy"] <= max(used) + 1e-9
+            assert value["ci95"] == pytest.approx(0.2)
+
+
+def test_a_choice_that_was_not_measured_at_a_shot_is_not_ranked_by_it() -> None:
+    table = [row for row in rows() if (row["head"], row["test_shot"]) != ("proto", 32)]
+    heads = {choice.head for choice, _ in rank(choices(Findings("x", table)), "glyphs/conv4", EVERY)}
+    assert heads == {"cosine-proto"}
+
+
+def test_seeds_are_averaged_and_settings_too() -> None:
+    table = rows() + [row | {"seed": 1, "accuracy": row["accuracy"] + 2} for row in rows()]
+    table += [row | {"data": "other", "accuracy": 10.0} for row in rows()]
+    found = {(c.setting, c.label): c.cells for c in choices(Findings("x", table))}
+    base = {(row["head"], row["train_shot"], row["test_shot"]): row["accuracy"] for row in rows()}
+    cell = found["glyphs/conv4", "proto, 8-shot"][4]
+    assert cell["accuracy"] == pytest.approx(base["proto", 8, 4] + 1)
+    assert cell["seeds"] == 2
+    assert found[EVERYWHERE, "proto, 8-shot"][4]["accuracy"] == pytest.approx((base["proto", 8, 4] + 11) / 2)
+
+
+def test_the_most_robust_has_the_lowest_score_and_its_interval_is_the_runs_own(tmp_path: Path) -> None:
+    findings = read_runs([write_run(tmp_path / "run", rows())])
+    best = min(findings.grids, key=lambda grid: decompose(grid.accuracy).sensitivity)
+    name, rest = robust_sentence(scores(findings), "glyphs/conv4")
+    score = decompose(best.accuracy).sensitivity
+    assert name == best.name
+    assert f"{score:.2f} points (95 % interval {score - 0.2:.2f} to {score + 0.2:.2f})" in rest
+
+
+def test_half_of_the_cells_missing(tmp_path: Path) -> None:
+    table = [row for i, row in enumerate(rows()) if (i + i // len(TEST_SHOTS)) % 2]
+    page = written(tmp_path, write_run(tmp_path / "run", table))
+    (grid, *_) = data_of(page)["grids"].values()
+    assert grid["why"] == "12 of its 24 cells are missing"
+    assert set(grid["views"]) == {"accuracy"}
+    assert len(grid["views"]["accuracy"]["cells"]) == 12
+    assert "12 of its 24 cells are missing" in page
+
+
+def test_a_single_train_shot_says_why_there_is_no_score(tmp_path: Path) -> None:
+    page = written(tmp_path, write_run(tmp_path / "run", rows(train_shots=(8,))))
+    assert "trained at 8 shots only, and sensitivity compares at least two train shots" in page
+    assert "curves" in data_of(page)["specs"]
+
+
+def test_rows_without_a_train_shot_are_a_curve(tmp_path: Path) -> None:
+    table = [{k: v for k, v in row.items() if k not in ("train_shot", "backbone")} for row in rows(train_shots=(0,))]
+    data = data_of(written(tmp_path, write_run(tmp_path / "run", table, models=False)))
+    assert {c["label"] for c in data["choices"]} == {"proto", "cosine-proto"}
+    assert data["setting"] == "glyphs"
+    assert "curves" in data["specs"]
+
+
+def test_unequal_shots_are_shots_with_a_name(tmp_path: Path) -> None:
+    table = [
+        row | {"test_shot": "uniform", "train_shot": ""} for row in rows(train_shots=(0,)) if row["test_shot"] == 1
+    ]
+    page = written(tmp_path, write_run(tmp_path / "run", table, models=False))
+    assert [list(choice["cells"]) for choice in data_of(page)["choices"]] == [["uniform"]] * 2
+
+
+def test_consistency_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows())
+    where = {"data": "glyphs", "backbone": "conv4", "head": "proto", "train_shot": 4, "episodes": 10}
+    shares = [
+        where | {"score": score, "consistency": share} for score, share in (("euclidean", 40.0), ("cosine", 60.0))
+    ]
+    write_table(folder / "consistency.csv", shares)
+    data = data_of(written(tmp_path, folder))
+    assert "consistency" in data["specs"]
+    assert "cosine,4,60.0" in data["files"]["consistency.csv"]
+
+
+def test_one_row_is_enough(tmp_path: Path) -> None:
+    page = written(tmp_path, write_run(tmp_path / "run", rows()[:1], models=False))
+    assert f"{rows()[0]['accuracy']}" in data_of(page)["files"]["table.csv"]
+
+
+@pytest.mark.parametrize("evil", ['<script>alert("x")</script>', "</script><b>&", "a|b_c${}", "[bold]x[/bold]"])
+def test_names_stay_names(tmp_path: Path, evil: str) -> None:
+    table = rows(heads=("proto", evil), data=evil)
+    folder = write_run(tmp_path / "run", table)
+    page = written(tmp_path, folder)
+    assert "<script>alert" not in page
+    assert "</script><b>" not in page
+    assert {choice["head"] for choice in data_of(page)["choices"]} == {"proto", evil}
+    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    show(read_runs([folder]), console)
+    assert evil in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+NASTY = st.text(alphabet='<>/script!-"\\ \u2028é', max_size=12)
+
+
+@given(st.recursive(NASTY | st.none() | st.integers(), lambda x: st.lists(x) | st.dictionaries(NASTY, x), max_leaves=5))
+def test_data_in_a_script_cannot_end_it(value: object) -> None:
+    text = as_script(value)
+    assert "<" not in text
+    assert json.loads(text) == value
+
+
+def test_several_runs_together(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", rows(heads=("proto",)))
+    two = write_run(tmp_path / "two", rows(heads=("cosine-proto",)))
+    assert {grid.head for grid in read_runs([one, two]).grids} == {"proto", "cosine-proto"}
+    assert len(read_runs([one, one]).rows) == len(rows(heads=("proto",)))
+
+
+def test_runs_that_differ_keep_their_names(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", rows())
+    two = write_run(tmp_path / "two", [row | {"model": "another"} for row in rows(seed=1)])
+    found = read_runs([one, two])
+    assert {grid.head for grid in found.grids} == {
+        f"{head}{AT}{run}" for head in ("proto", "cosine-proto") for run in ("one", "two")
+    }
+    assert len(scores(found)) == 4
+    assert all(score.low is not None for score in scores(found))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda folder: None, "is not a run: it is empty"),
+        (lambda folder: (folder / "notes.txt").write_text("x"), "is not a run: it has no table.csv"),
+        (lambda folder: (folder / "table.csv").write_text("data,head,test_shot,accuracy\n"), "holds no accuracy yet"),
+        (lambda folder: (folder / "table.csv").write_text("data,head\nx,y\n"), "line 2 of .* has no test_shot"),
+        (
+            lambda folder: (folder / "table.csv").write_text("data,head,test_shot,accuracy\nx,y,1,good\n"),
+            "line 2 of .* has 'good' for accuracy",
+        ),
+    ],
+)
+def test_a_folder_that_is_no_run_gets_one_clear_sentence(tmp_path: Path, make: object, sentence: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    make(folder)  # type: ignore[operator]
+    with pytest.raises(BadInput, match=sentence):
+        written(tmp_path, folder)
+
+
+def test_no_folder_and_nothing_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no folder"):
+        written(tmp_path, tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="name at least one"):
+        written(tmp_path)
+
+
+def test_beside_the_paper(tmp_path: Path) -> None:
+    theirs = {(r["train_shot"], r["test_shot"]): r["accuracy"] for r in paper_findings().rows if _is_cub_proto(r)}
+    table = [row | {"accuracy": theirs[row["train_shot"], row["test_shot"]]} for row in rows(("proto",), data="cub")]
+    ours, paper = beside_paper(grids(table)).rows
+    assert (ours[2], paper[2]) == ("ours", "paper")
+    assert ours[3:] == paper[3:]
+    data = data_of(written(tmp_path, write_run(tmp_path / "run", table)))
+    assert "paper-cub-conv4-proto-own" in data["grids"]
+    assert (
+        data["grids"]["paper-cub-conv4-proto-own"]["sensitivity"] == data["grids"]["cub-conv4-proto-own"]["sensitivity"]
+    )
+
+
+def _is_cub_proto(row: dict) -> bool:
+    return (row["data"], row["backbone"], row["head"], row["readout"]) == ("cub", "conv4", "proto", "own")
+
+
+def test_the_paper_as_a_report_is_small_and_holds_its_tables(tmp_path: Path) -> None:
+    page = written(tmp_path, paper=True)
+    assert len(page.encode()) < 2_000_000  # Vega adds 0.9 MB: together under 3 MB
+    assert "What holds in the paper" in page
+    data = data_of(page)
+    assert len(data["grids"]) == 49
+    table = {(row[0], row[1]): row[2] for row in sensitivity_table(paper_findings()).rows}
+    assert table["meta-inat/conv4", "proto"] == "14.86"  # as Table 2 prints it
+    assert table["meta-inat/conv4", "cosine-proto"] == "2.13"
+
+
+def test_every_table_and_figure_can_be_taken_away(tmp_path: Path) -> None:
+    page = written(tmp_path, write_run(tmp_path / "run", rows()), paper=True)
+    data = data_of(page)
+    asked = set(re.findall(r'data-file="([^"]+)"', page))
+    assert asked <= data["files"].keys()
+    assert all(data["files"][name].strip() for name in asked)
+    assert set(re.findall(r'data-picture="([^"]+)"', page)) <= {*data["specs"], "grids"}
+    assert r"\toprule" in data["files"]["sensitivity.tex"]
+    (grid, *_) = grids(rows())
+    numbers = re.findall(r"\d+\.\d\d", data["files"]["glyphs-conv4-proto-own.csv"].split("model bias")[0])
+    kept = np.array(numbers, float).reshape(len(grid.test_shots), -1)
+    np.testing.assert_allclose(kept[:, :-1], grid.accuracy, atol=0.00501)
+
+
+def test_ids_are_unique_and_tables_stand_behind_figures(tmp_path: Path) -> None:
+    page = written(tmp_path, write_run(tmp_path / "run", rows()), paper=True)
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    for name in re.findall(r'data-figure="([^"]+)"', page):
+        assert f'id="table-{name}"' in page
+
+
+def test_methods_say_protocol_versions_and_seeds(tmp_path: Path) -> None:
+    page = written(tmp_path, write_run(tmp_path / "run", rows()))
+    text = data_of(page)["files"]["methods.txt"]
+    for words in (
+        "1,000 5-way episodes",
+        "16 queries",
+        "seed 7",
+        "torch 2.13.0",
+        "64 classes of 4",
+        "epochs 3",
+        "lr 0.1",
+    ):
+        assert words in text
+
+
+def test_text_prints_answer_scores_and_a_coloured_heatmap(tmp_path: Path) -> None:
+    findings = read_runs([write_run(tmp_path / "run", rows())])
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor")
+    show(findings, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "is the most robust" in text
+    assert "\x1b[38;2;" in text or "48;2;" in text
+    for score in scores(findings):
+        assert f"{score.sensitivity:.2f}" in text
+
+
+def test_long_learning_curves_are_thinned_to_their_ends() -> None:
+    where = {"data": "d", "backbone": "b", "head": "h", "seed": 0}
+    history = [where | {"train_shot": s, "epoch": float(e), "loss": 1.0 / e} for s in (4, 8) for e in range(1, 801)]
+    kept = thinned(history, "loss")
+    assert len(kept) <= 120
+    assert [row["epoch"] for row in kept if row["train_shot"] == 4][:: len(kept) // 2 - 1] == [1.0, 800.0]
+
+
+def test_why_is_empty_only_for_a_grid_with_a_score() -> None:
+    assert [why_no_sensitivity(grid) for grid in grids(rows())] == ["", ""]
+    assert "tested at 4-shot only" in why_no_sensitivity(grids([r for r in rows() if r["test_shot"] == 4])[0])
+
+
+def test_a_report_imports_no_torch(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows())
+    code = (
+        "import sys; from pathlib import Path; from anyshot.report import page, write_report, show_report\n"
+        "page.vega_code = lambda: ''\n"
+        f"write_report([Path({str(folder)!r})], Path({str(tmp_path / 'r.html')!r}), paper=True)\n"
+        f"show_report([Path({str(folder)!r})])\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", f"import anyshot.report.page\n{code}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_verb_writes_a_page_or_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from anyshot.cli import main
+
+    folder = write_run(tmp_path / "run", rows())
+    monkeypatch.setattr(sys, "argv", ["anyshot", "report", str(folder), "-o", str(tmp_path / "page.html")])
+    main()
+    assert capsys.readouterr().out == f"open {tmp_path / 'page.html'}\n"
+    assert "glyphs" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["anyshot", "report", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "is not a run: it has no table.csv" in capsys.readouterr().err

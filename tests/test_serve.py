@@ -1,0 +1,250 @@
+"""The server: what clients may do, what is refused, and a real browser that does it."""
+
+import asyncio
+import importlib.util
+import io
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+from PIL import Image
+from test_classifier_files import colours, small_model
+
+from anyshot import ImageClassifier
+from anyshot.serving.app import Shelf, make_app
+from anyshot.serving.uploads import MOST_BYTES
+
+CHROMIUM = Path("/usr/bin/chromium")
+JPEG = {"Content-Type": "image/jpeg"}
+
+
+def benchmark():
+    path = Path(__file__).parents[1] / "benchmarks" / "serving.py"
+    spec = importlib.util.spec_from_file_location("serving_benchmark", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def picture(channel, seed=0, size=(40, 50), form="PNG"):
+    rng = np.random.default_rng([channel, seed])
+    pixels = rng.integers(0, 90, (*size, 3))
+    pixels[..., channel] += 120
+    out = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(out, form)
+    return out.getvalue()
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server of an empty classifier, in a thread; yields its address and its shelf."""
+    shelf = Shelf(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")
+    running = uvicorn.Server(uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none"))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}", shelf
+    running.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def client(server):
+    with httpx.Client(base_url=server[0], timeout=20) as http:
+        yield http
+
+
+def add(client, name, image, **headers):
+    return client.post("/api/classes/examples", params={"name": name}, content=image, headers={**JPEG, **headers})
+
+
+def test_learn_classify_forget(client, server):
+    assert client.get("/api/classes").json() == {"classes": [], "can_save": True}
+    assert client.post("/api/classify", content=picture(0), headers=JPEG).status_code == 409
+    for seed in range(3):
+        for channel, name in enumerate(("red", "a name / with ünicode?")):
+            assert add(client, name, picture(channel, seed)).status_code == 200
+    about = client.get("/api/classes").json()
+    assert [(one["name"], one["count"]) for one in about["classes"]] == [("a name / with ünicode?", 3), ("red", 3)]
+    thumbnail = client.get(f"/api/thumbnails/{about['classes'][0]['examples'][0]}")
+    assert Image.open(io.BytesIO(thumbnail.content)).format == "JPEG"
+    answer = client.post("/api/classify", content=picture(0, 9), headers=JPEG).json()
+    assert answer["classes"][int(np.argmax(answer["probabilities"]))] == "red"
+    assert [one["shot"] for one in answer["by_shot"]] == [1, 2, 3]
+    np.testing.assert_allclose(answer["by_shot"][-1]["probabilities"], answer["probabilities"], atol=1e-5)
+    assert client.post("/api/save").status_code == 200
+    assert ImageClassifier.load(server[1].folder, colours).classes_.tolist() == ["a name / with ünicode?", "red"]
+    assert [one["name"] for one in client.delete("/api/classes", params={"name": "red"}).json()["classes"]] == [
+        "a name / with ünicode?"
+    ]
+    assert client.delete("/api/classes", params={"name": "red"}).status_code == 404
+    assert client.delete("/api/classes", params={"name": "a name / with ünicode?"}).json()["classes"] == []
+    assert add(client, "blue", picture(2)).json()["classes"][0]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"just text", {"Content-Type": "image/png"}, 415),
+        (b"just text", {"Content-Type": "text/plain"}, 415),
+        (picture(0), {"Content-Type": "multipart/form-data; boundary=x"}, 415),
+        (picture(0)[:200], {"Content-Type": "image/png"}, 422),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", {"Content-Type": "image/png"}, 415),
+        (b"\0" * (MOST_BYTES + 1), JPEG, 413),
+        (b"", JPEG, 415),
+    ],
+)
+def test_what_is_no_image_is_refused(client, body, headers, status):
+    answer = client.post("/api/classes/examples", params={"name": "x"}, content=body, headers=headers)
+    assert answer.status_code == status
+    assert answer.json()["detail"]
+    assert client.get("/api/classes").json()["classes"] == []
+
+
+def test_a_hundred_megabytes_are_refused_while_they_come(client, server):
+    sent = 0
+
+    def chunks():
+        nonlocal sent
+        for _ in range(100):
+            sent += 1_000_000
+            yield b"\xff" * 1_000_000
+
+    try:  # without a length, so that only counting helps
+        assert client.post("/api/classify", content=chunks(), headers=JPEG).status_code == 413
+    except httpx.WriteError:  # the server had answered and closed before all was sent
+        assert sent < 100_000_000
+    assert client.get("/api/classes").status_code == 200
+
+
+@pytest.mark.parametrize("side", [8_000, 14_000])
+def test_bombs_are_refused_before_they_are_decoded(client, side):
+    out = io.BytesIO()
+    Image.new("1", (side, side)).save(out, "PNG")
+    answer = client.post("/api/classify", content=out.getvalue(), headers=JPEG)
+    assert answer.status_code == 413
+    assert "million pixels" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("name", ["", "   ", "x" * 101, "a\0b", "\x1b[31m"])
+def test_names_must_be_printable(client, name):
+    assert add(client, name, picture(0)).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "C:\\x", "/tmp/x", "<script>alert(1)</script>"])
+def test_names_never_become_paths_or_code(client, server, name, tmp_path):
+    before = sorted(Path(tmp_path).rglob("*"))
+    assert add(client, name, picture(0)).json()["classes"][0]["name"] == name
+    client.get(f"/api/thumbnails/{name}")
+    client.get("/../../etc/passwd")
+    assert sorted(Path(tmp_path).rglob("*")) == before
+    client.post("/api/save")
+    assert {path.name for path in server[1].folder.iterdir()} == {
+        "README.md",
+        "backbone.json",
+        "classifier.safetensors",
+        "config.json",
+        "thumbnails.safetensors",
+    }
+
+
+def test_other_hosts_and_pages_are_kept_out(client):
+    assert client.get("/api/classes", headers={"Host": "evil.example"}).status_code == 400
+    page = client.get("/")
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert (
+        "access-control-allow-origin" not in client.options("/api/classify", headers={"Origin": "http://evil"}).headers
+    )
+
+
+def test_in_a_real_browser(server, tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("there is no Chromium here")
+    files = {}
+    for channel, name in enumerate(("red", "green", "blue")):
+        files[name] = [tmp_path / f"{name}{seed}.png" for seed in range(4)]
+        for seed, path in enumerate(files[name]):
+            path.write_bytes(picture(channel, seed))
+    (tmp_path / "text.png").write_text("I am not a picture")
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(100_000_000)
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        problems = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(server[0])
+        for name in ("red", "green"):
+            page.get_by_label("Name of a class").fill(name)
+            page.set_input_files("#add-files", files[name][:3])
+            page.locator(f"#classes li[data-name={name}] span", has_text=f"{name} (3)").wait_for()
+        assert page.locator("#classes li[data-name=red] img").count() == 3
+        page.wait_for_function("[...document.querySelectorAll('#classes img')].every(image => image.naturalWidth > 0)")
+        page.set_input_files("#ask-file", files["red"][3])
+        page.locator("#verdict", has_text="red (").wait_for()
+        assert page.locator("#scores tr").count() == 2
+        page.locator("#shots").fill("0")
+        assert page.locator("#shots-now").inner_text() == "at most 1 example of each class"
+        assert "red" in page.locator("#verdict").inner_text()
+        for name, words in (("text.png", "not an image"), ("large.png", "at most 20 MB")):
+            page.set_input_files("#ask-file", tmp_path / name)
+            page.locator("#problem", has_text=words).wait_for()
+            page.get_by_label("Name of a class").fill("other")
+            page.set_input_files("#add-files", tmp_path / name)
+            page.locator("#problem", has_text=words).wait_for()
+        # The page's own check aside, the server refuses what is too large.
+        status = """async () => { try { const body = new Uint8Array(2.1e7);
+            const headers = {'Content-Type': 'image/png'};
+            return (await fetch('/api/classify', {method: 'POST', headers, body})).status
+            } catch (e) { return 'cut' } }"""
+        assert page.evaluate(status) in (413, "cut")
+        assert page.locator("#classes li").count() == 2
+        page.get_by_role("button", name="Remove green").click()
+        page.locator("#about", has_text="1 class").wait_for()
+        browser.close()
+    assert problems == []
+
+
+def test_many_clients_at_once():
+    """Three seconds of what benchmarks/serving.py does for thirty, through the command line."""
+    found = benchmark().measure(clients=50, seconds=3, size=32)
+    assert found["errors"] == 0
+    assert found["requests"] > 20
+    assert found["memory_mb_at_the_end"] < 1.3 * found["memory_mb_after_warm_up"]
+
+
+def test_a_taken_port_is_one_sentence(server, tmp_path):
+    small_model().save(tmp_path / "run" / "model.safetensors")
+    port = re.search(r":(\d+)$", server[0])[1]
+    command = [sys.executable, "-m", "anyshot.cli", "serve", str(tmp_path / "run"), "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "choose another --port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_reading_goes_on_while_the_classifier_changes(server):
+    async def run():
+        async with httpx.AsyncClient(base_url=server[0], timeout=30) as http:
+            add = [
+                http.post(
+                    "/api/classes/examples", params={"name": f"c{i % 3}"}, content=picture(i % 3, i), headers=JPEG
+                )
+                for i in range(24)
+            ]
+            first = await add[0]
+            asked = [http.post("/api/classify", content=picture(0, i), headers=JPEG) for i in range(12)]
+            return [first, *await asyncio.gather(*add[1:], *asked)]
+
+    assert {answer.status_code for answer in asyncio.run(run())} == {200}
+    counts = {one["name"]: one["count"] for one in server[1].about()["classes"]}
+    assert counts == {"c0": 8, "c1": 8, "c2": 8}  # none of the additions was lost
