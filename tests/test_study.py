@@ -95,8 +95,10 @@ def test_two_processes_train_what_one_does(undisturbed, tmp_path):
     for path in models:
         ours = read_tensors(path)[0]
         alone = read_tensors(undisturbed / path.parent.name / path.name)[0]
-        for name, value in alone.items():  # about 60 updates
-            torch.testing.assert_close(ours[name], value, rtol=2e-3, atol=2e-4, msg=f"{path.parent.name} {name}")
+        # Some 60 updates. Most agree to 1e-5; the original FRN starts unsteadily here and magnifies rounding.
+        tolerance = 2e-2 if "frn-old" in path.parent.name else 1e-4
+        for name, value in alone.items():
+            torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=tolerance, msg=f"{path.parent.name} {name}")
 
 
 def test_ray_finishes_when_a_node_is_killed(undisturbed, tmp_path):
