@@ -7,6 +7,7 @@ base class is allowed the argument that current torch has dropped.
 
 import importlib
 import sys
+import time
 import types
 from typing import Any
 
@@ -69,6 +70,25 @@ def easyfsl_row(
             sampler = samplers.TaskSampler(data, n_way=5, n_shot=shot, n_query=16, n_tasks=trials)
             loader = DataLoader(data, batch_sampler=sampler, collate_fn=sampler.episodic_collate_fn)
             utils.evaluate(getattr(kinds, method)(backbone), loader, device="cpu", use_tqdm=False)
+
+
+def plain_conv4() -> torch.nn.Module:
+    """Conv-4 as a user of easyfsl would write it: convolution, batch norm, ReLU, pool, flatten."""
+    layers: list[torch.nn.Module] = []
+    for channels in (3, 64, 64, 64):
+        conv = torch.nn.Conv2d(channels, 64, 3, padding=1)
+        layers += [conv, torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    return torch.nn.Sequential(*layers, torch.nn.Flatten())
+
+
+def time_from_images(shots: tuple[int, ...]) -> float:
+    """Seconds of easyfsl evaluating one trial at each shot on 84x84 images in memory; it embeds in every trial."""
+    images = torch.randn(1200, 3, 84, 84, generator=torch.Generator().manual_seed(0))
+    labels, backbone = np.repeat(np.arange(20), 60), plain_conv4()
+    easyfsl_row(images, labels, ["PrototypicalNetworks"], (1,), 1, backbone)
+    start = time.perf_counter()
+    easyfsl_row(images, labels, ["PrototypicalNetworks"], shots, 1, backbone)
+    return time.perf_counter() - start
 
 
 @torch.no_grad()

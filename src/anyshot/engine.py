@@ -1,6 +1,6 @@
 """The evaluation engine: a bank of vectors and a plan in, the recall of every class in every episode out.
 
-Each image is embedded once. Chunks of episodes, small enough for the cache, run on all cores. Two ways lead to the
+Each image is embedded once. Chunks of episodes, about as large as the cache, run on all cores. Two ways lead to the
 inner products of prototypes and queries, and `cheaper` chooses between them by counting operations:
 
     sums    the support is summed in nested bags, so that all test shots cost little more than the largest; one product
@@ -14,8 +14,9 @@ from the features of each chunk, or of each block of the table, when they are ne
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,9 +33,10 @@ Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "patter
 Recall = Float[np.ndarray, "head pattern episode way"]
 Logits = Float[Tensor, "episode pattern way query"]
 
-CHUNK_FLOATS = 2_000_000  # queries and prototypes of a chunk: what a share of the last-level cache holds
+CHUNK_FLOATS = 12_000_000  # queries and prototypes of a chunk: few and large operations, still near the cache
+DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once costs half of drawing each chunk's
 BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
-TABLE_BYTES = 1 << 29  # the largest table of pairs
+TABLE_BYTES = 3 << 28  # the largest table of pairs
 BLOCK = 128  # images of a block of the table
 
 
@@ -119,26 +121,45 @@ def each_logits(
     patterns = full_patterns(shots, plan)
     bank = _Bank(vectors, readings)
     method = cheaper(vectors, plan, len(patterns), readings)
-    size = max(1, CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns))))
-    size = min(size, 64)
+    size = CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns)))
+    size = max(1, min(size, 64 if all(reading.inner for reading in readings) else 16))
     table = bank.table() if method == "pairs" else None
     own = threading.local()
 
-    def run(start: int) -> None:
+    def run(start: int, draw: Draw) -> None:
         with torch.inference_mode():
-            stop = min(start + size, plan.episodes)
             if not hasattr(own, "room"):
                 own.room = {}
-            chunk = _Chunk(bank, table, plan.draw(start, stop), patterns[:, start:stop], own.room)
+            chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], own.room)
             for index, reading in enumerate(readings):
                 keep(index, start, chunk.logits(reading))
-        progress(stop - start)
+        progress(len(draw.classes))
 
+    def chunks() -> Iterator[tuple[int, Draw]]:
+        many = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
+        for first in range(0, plan.episodes, many):
+            drawn = plan.draw(first, min(first + many, plan.episodes))
+            for start in range(0, len(drawn.classes), size):
+                yield first + start, Draw(*(array[start : start + size] for array in drawn))
+
+    if all(reading.inner for reading in readings):  # a few large operations: threads inside them keep all cores busy
+        for start, draw in chunks():
+            run(start, draw)
+    else:  # many small factorisations: a thread a chunk
+        _side_by_side(run, chunks())
+
+
+def _side_by_side(run: Callable[[int, Draw], None], chunks: Iterator[tuple[int, Draw]]) -> None:
     threads = torch.get_num_threads()
-    # One thread a chunk: coarse pieces keep all cores busy where threads inside small operations would only wait.
     with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
         try:
-            list(pool.map(run, range(0, plan.episodes, size)))
+            running: deque[Future] = deque()
+            for start, draw in chunks:  # a few ahead of the workers, so that memory stays bounded
+                running.append(pool.submit(run, start, draw))
+                if len(running) > 4 * threads:
+                    running.popleft().result()
+            for future in running:
+                future.result()
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
@@ -317,7 +338,7 @@ class _Chunk:
     def _by_sums(self) -> tuple[Tensor, Tensor]:
         sums = self._sums
         qp = torch.bmm(sums.flatten(1, 2), self._query.mT).unflatten(1, self.shots.shape[1:])
-        return qp, torch.linalg.vecdot(sums, sums)
+        return qp, torch.linalg.vector_norm(sums, dim=-1).square()
 
     def _by_pairs(self, table: Tensor) -> tuple[Tensor, Tensor]:
         images = len(table)

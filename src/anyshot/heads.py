@@ -197,7 +197,7 @@ class _RidgeInverse(torch.autograd.Function):
     def forward(ctx: Any, grams: Tensor, ridge: Tensor) -> Tensor:
         matrix = unpack(grams)
         matrix.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix, upper=True), upper=True)
         ctx.save_for_backward(inverse)
         return pack(inverse)
 
@@ -251,10 +251,11 @@ def _norm(vectors: Vectors) -> Float[Tensor, "*batch"]:
 class Inner:
     """A score that needs only the inner products of query and prototype (qp) and of each with itself (qq, pp): many
     heads and shots can be answered from one matrix product. `centred`: the score does not change when all vectors move
-    together, so it is computed about their centre, where it loses no digits."""
+    together, so it is computed about their centre, where it loses no digits. `norms`: it looks at qq and pp at all."""
 
     of: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     centred: bool = False
+    norms: bool = True
 
     def __call__(
         self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"]
@@ -262,8 +263,11 @@ class Inner:
         if self.centred:
             centre = prototypes.mean(-2, keepdim=True).detach()
             query, prototypes = query - centre, prototypes - centre
+        qp = query @ prototypes.mT
+        if not self.norms:
+            return self.of(qp, qp, qp, query.shape[-1])
         qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
-        return self.of(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
+        return self.of(qp, qq[..., :, None], pp[..., None, :], query.shape[-1])
 
 
 def _euclidean(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
@@ -281,7 +285,7 @@ def _dot(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
 
 euclidean = Inner(_euclidean, centred=True)  # Eq. 1: -|q - p|^2 / d
 cosine = Inner(_cosine)  # Eq. 2
-dot = Inner(_dot)  # Eq. 5
+dot = Inner(_dot, norms=False)  # Eq. 5
 
 # ---------------------------------------------------------------------------------------------------------------- heads
 
