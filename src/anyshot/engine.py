@@ -166,7 +166,8 @@ def _side_by_side(run: Callable[[int, Draw], None], chunks: Iterator[tuple[int, 
 
 
 def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Reading]) -> str:
-    """'sums' or 'pairs', whichever costs fewer multiply-adds in all; a looked-up entry counts as 16 of them.
+    """'sums' or 'pairs', whichever costs fewer multiply-adds in all; an entry looked up in the table counts as 180 of
+    them while the table fits a cache, as 400 where it does not (measured).
 
     sums:  an episode gathers its support and queries (d each) and multiplies prototypes with queries
     pairs: a table of images^2 products (half, by symmetry), then support x query look-ups an episode
@@ -176,10 +177,13 @@ def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Read
     if any(reading.inner is None for reading in readings) or images * images * 4 > TABLE_BYTES:
         return "sums"
     queries = plan.way * plan.queries
+    look_up = 180 if images * images * 4 <= 1 << 24 else 400
     gathered = plan.way * (plan.shot + plan.queries) * 8  # a number read from far costs as much as 8 multiply-adds
     made = plan.way * (plan.shot + plan.queries) * work
     sums = plan.episodes * (made + d * (gathered + patterns * plan.way * queries))
-    pairs = images * images * (d + work / BLOCK) / 2 + plan.episodes * 16 * plan.way * plan.shot * (queries + plan.shot)
+    pairs = images * images * (d + work / BLOCK) / 2 + plan.episodes * look_up * plan.way * plan.shot * (
+        queries + plan.shot
+    )
     return "pairs" if pairs < sums else "sums"
 
 
