@@ -27,8 +27,8 @@ def cores() -> int:
 def side_by_side(recipes: Sequence[Recipe], heads: Mapping[str, Head], workers: int = 0) -> tuple[int, int]:
     """How many models train at once, and with how many threads each.
 
-    One thread a model, as many models as there are cores: measured faster than one model on all cores, whose threads
-    wait for each other, and its weights do not depend on the number of cores. Fewer where memory does not hold them
+    One thread a model, as many models as there are cores: one model on all cores has threads that wait for each other,
+    and its weights do not depend on the number of cores. Fewer where memory does not hold them
     or there are fewer models than cores; the cores are then shared out. It is decided by the whole list of recipes,
     never by what of it is already done. With GPUs: one model each."""
     if (together := int(os.environ.get("LOCAL_WORLD_SIZE", "0"))) > 0:  # under torchrun: all processes on each model
