@@ -9,6 +9,9 @@ import pytest
 
 from anyshot.cli import main
 from anyshot.data.store import write_store
+from anyshot.heads import HEADS
+from anyshot.model import Model
+from anyshot.recipe import Recipe
 
 RNG = np.random.default_rng(0)
 
@@ -50,7 +53,9 @@ def test_evaluate_prints_a_table_and_keeps_it(birds, tmp_path, monkeypatch, caps
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["evaluate", "nowhere"], "is not a store"),
+        (["evaluate", "nowhere"], "there is no store nowhere"),
+        (["evaluate", "."], "is not a store"),
+        (["evaluate", "BIRDS", "--model", "MODEL", "--shots", "1"], "holds features already"),
         (["evaluate", "BIRDS", "--split", "tset"], "did you mean 'test'"),
         (["evaluate", "BIRDS", "--way", "7"], "7 ways does not fit 6 classes"),
         (["evaluate", "BIRDS", "--way", "some"], "number of classes or 'all'"),
@@ -63,8 +68,11 @@ def test_evaluate_prints_a_table_and_keeps_it(birds, tmp_path, monkeypatch, caps
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(birds, tmp_path, monkeypatch, capsys, words, sentence):
     monkeypatch.chdir(tmp_path)
+    recipe = Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2)
+    Model(recipe, 3, HEADS["proto"]).save(tmp_path / "model" / "model.safetensors")
     before = sorted(tmp_path.rglob("*"))
-    assert run(monkeypatch, *[birds if word == "BIRDS" else word for word in words]) == 2
+    named = {"BIRDS": birds, "MODEL": tmp_path / "model"}
+    assert run(monkeypatch, *[named.get(word, word) for word in words]) == 2
     printed = capsys.readouterr().err
     assert sentence in printed
     assert printed.count("\n") == 1

@@ -170,6 +170,12 @@ def test_a_store_of_features(tmp_path):
         evaluate_store(store, split="val")
 
 
+def test_an_evaluation_prints_as_its_table():
+    found = evaluate(FEATURES, LABELS, heads="proto", **SMALL)
+    assert "new classes" in str(found)
+    assert repr(found) == "<Evaluation of proto: 3 rows>"
+
+
 def test_public_names():
     for name in anyshot.__all__:
         assert getattr(anyshot, name) is not None

@@ -79,7 +79,8 @@ class Plan:
                 raise BadInput(f"an evaluation needs at least 1 of {name}, not {getattr(self, name)}.")
         classes = len(self._counts)
         if not 2 <= self.way <= classes:
-            raise BadInput(f"an episode of {self.way} ways does not fit {classes} classes: choose 2 to {classes} ways.")
+            fit = f"choose 2 to {classes} ways" if classes > 2 else "choose 2 ways, or split off more classes"
+            raise BadInput(f"an episode of {self.way} ways does not fit {classes} classes: {fit}.")
         smallest = int(self._counts.argmin())
         feasible = int(self._counts[smallest]) - self.queries
         if feasible < self.shot:

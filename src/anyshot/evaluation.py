@@ -72,6 +72,9 @@ class Evaluation:
     def __len__(self) -> int:
         return len(self.recall) * len(self.names)
 
+    def __repr__(self) -> str:
+        return f"<Evaluation of {', '.join(dict.fromkeys(head for head, _ in self.recall))}: {len(self)} rows>"
+
     def accuracies(self, head: str, readout: str = "own") -> Float[np.ndarray, "pattern episode"]:
         """Accuracy of each episode, in percent: the mean over its classes, or over classes as common among the queries
         as `dirichlet` makes them."""
@@ -104,7 +107,7 @@ class Evaluation:
                 )
         return rows
 
-    def text(self) -> str:
+    def __str__(self) -> str:
         """The rows for a terminal, and what their intervals mean."""
         lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
         for row in self:
@@ -137,7 +140,7 @@ class Evaluation:
 def evaluate(
     features: ArrayLike | Tensor,
     labels: ArrayLike,
-    heads: Sequence[str] = ("proto", "cosine-proto"),
+    heads: Sequence[str] | str = ("proto", "cosine-proto"),
     shots: Sequence[int] | str = SHOTS,
     way: int | Literal["all"] = 5,
     queries: int = 16,
@@ -160,6 +163,7 @@ def evaluate(
     the queries: the smaller, the more unequal."""
     if dirichlet is not None and not dirichlet > 0:
         raise BadInput(f"the Dirichlet concentration must be above 0, not {dirichlet}.")
+    heads = (heads,) if isinstance(heads, str) else heads
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
     if isinstance(shots, str):
@@ -214,6 +218,9 @@ def evaluate_store(
     part = store.part(split)
     if model is None and not store.is_features:
         raise BadInput(f"{store.path} holds images: name a trained model to embed them, or pack features instead.")
+
+    if model is not None and store.is_features:
+        raise BadInput(f"{store.path} holds features already: leave the model out.")
 
     def features(part: Part) -> np.ndarray:
         return part.items if model is None else model.features(part.items)
@@ -356,4 +363,4 @@ def run_evaluation(
         arrays: dict[str, Any] = {f"{head} {readout}": recall for (head, readout), recall in found.recall.items()}
         with whole(out / "recall.npz") as aside, aside.open("wb") as file:
             np.savez_compressed(file, **arrays)
-    return found.text()
+    return str(found)

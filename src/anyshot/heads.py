@@ -263,11 +263,11 @@ class Inner:
         if self.centred:
             centre = prototypes.mean(-2, keepdim=True).detach()
             query, prototypes = query - centre, prototypes - centre
-        qp = query @ prototypes.mT
         if not self.norms:
+            qp = query @ prototypes.mT
             return self.of(qp, qp, qp, query.shape[-1])
         qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
-        return self.of(qp, qq[..., :, None], pp[..., None, :], query.shape[-1])
+        return self.of(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
 
 
 def _euclidean(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:

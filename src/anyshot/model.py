@@ -63,6 +63,10 @@ class Model(nn.Module):
 
 def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
     """A trained model from its file or the folder that holds it."""
+    if path.is_dir() and not (path / "model.safetensors").exists() and any(path.glob("*/model.safetensors")):
+        raise BadInput(
+            f"{path} is the folder of a study: name the folder of one of its models, such as {_one_of(path)}."
+        )
     path = path / "model.safetensors" if path.is_dir() else path
     state, about = read_tensors(path)
     if "recipe" not in about:
@@ -73,6 +77,10 @@ def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
         {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     )
     return model.eval()
+
+
+def _one_of(study: Path) -> Path:
+    return min(study.glob("*/model.safetensors")).parent
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:

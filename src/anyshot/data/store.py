@@ -162,6 +162,8 @@ def seal(
 
 def open_store(path: Path, verify: bool = False) -> Store:
     """Open a store; with `verify`, read every byte and compare the checksums first."""
+    if not path.exists():
+        raise BadInput(f"there is no store {path}: make one with `anyshot pack`.")
     if not (path / "store.json").is_file():
         raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
     about = read_json(path / "store.json")

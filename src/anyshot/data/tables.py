@@ -74,7 +74,8 @@ def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: P
     for known in columns:
         if known.lower() in usual:
             return columns[known]
-    raise BadInput(f"{path} has no {what} column among {', '.join(columns)}: name it with --{what}-column.")
+    among = f" among {', '.join(columns)}" if columns else ""
+    raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
 
 
 def label_text(labels: Iterable[Any], path: Path) -> list[str]:

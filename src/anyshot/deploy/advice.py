@@ -121,6 +121,12 @@ def advise(
     steps, pool = np.array(measured), Pool(int(np.median(counts[inside])), len(inside), ways, queries)
     widths = {name: pool.half_widths(a, steps) for name, a in accuracies.items()}
     forecasts = {n: f for n, a in accuracies.items() if (f := forecast(steps, a, pool.images, MORE, pool, seed))}
+    top = accuracies[best].mean(1) - widths[best]
+    if top.max() <= 1 / ways:
+        doubts.append(
+            f"No accuracy is surely above chance ({1 / ways:.1%}): these features do not tell these classes apart, and "
+            "what is said above is noise. Try other features before labelling more."
+        )
     _doubt(doubts, used_names, counts[inside], measured, widths[best], forecasts.get(best))
     seen = _look(maps[torch.from_numpy(here)], used, best, together.get(best), (embed or {}).get(best))
     original = np.flatnonzero(here)

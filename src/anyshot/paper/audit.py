@@ -97,7 +97,7 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
         table = Table(title=f"{title} ({len(listed)})", title_justify="left", title_style="bold", expand=True)
         table.add_column("verdict", no_wrap=True)
         for column, ratio in (("where", 2), ("claim", 5), ("printed", 2), ("recomputed", 6)):
-            table.add_column(column, ratio=ratio)
+            table.add_column(column, ratio=ratio, overflow="fold")
         for check in listed:
             verdict = f"[{colours[check.verdict]}]{check.verdict}[/]"
             table.add_row(verdict, check.where, check.claim, check.printed, check.recomputed)
