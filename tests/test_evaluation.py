@@ -176,6 +176,13 @@ def test_an_evaluation_prints_as_its_table():
     assert repr(found) == "<Evaluation of proto: 3 rows>"
 
 
+def test_ties_are_told():
+    assert evaluate(FEATURES, LABELS, **SMALL).ties == 0
+    blank = evaluate(np.zeros_like(FEATURES), LABELS, heads="cosine-proto", shots=[1], queries=4, episodes=20, way=3)
+    assert blank.ties == 100
+    assert "ties" in str(blank)
+
+
 def test_public_names():
     for name in anyshot.__all__:
         assert getattr(anyshot, name) is not None

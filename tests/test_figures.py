@@ -211,3 +211,9 @@ def test_cosine_is_stable_where_euclidean_is_not(seed: int) -> None:
     assert right["cosine"] > 0.9 > right["Euclidean"]
     assert angles["cosine"] < 20 < angles["Euclidean"]
     assert illustration.illustrate(seed).to_dict()
+
+
+def test_term_ratios_show_mean_and_deviation(tmp_path):
+    chart = figures.term_ratios([{"train_shot": 4, "mean": 2.03, "deviation": 0.06}])
+    figures.save(chart, tmp_path / "terms.svg")
+    assert "2.0" in (tmp_path / "terms.svg").read_text()

@@ -313,6 +313,7 @@ def terms(
     episodes: int = 1000,
     seed: int = 0,
     out: Path | None = None,
+    figure: Path | None = None,
 ) -> None:
     """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
 
@@ -323,11 +324,17 @@ def terms(
         episodes: Trials.
         seed: Seed of the episodes.
         out: CSV file to keep the table in.
+        figure: File to draw it to (.svg, .png, .pdf).
     """
     from anyshot.experiments import run_term_ratio
     from anyshot.table import show_table
 
-    print(show_table(run_term_ratio(store, models, split, episodes, seed), out))
+    rows = run_term_ratio(store, models, split, episodes, seed)
+    if figure is not None:
+        from anyshot import figures
+
+        figures.save(figures.term_ratios(rows), figure)
+    print(show_table(rows, out))
 
 
 @experiment.command

@@ -120,7 +120,15 @@ class Evaluation:
         )
         lines.append("95 % intervals: '+- episodes' over other draws of episodes from these images (is this table well")
         lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
+        if self.ties:
+            lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
         return "\n".join(lines)
+
+    @property
+    def ties(self) -> float:
+        """The share of class recalls (in percent) that hold a tie: a query whose own class shares the best logit."""
+        counts = [recall * self.plan.queries for recall in self.recall.values()]
+        return 100 * float(np.mean([np.abs(count - count.round()) > 1e-3 for count in counts]))
 
     def _protocol(self) -> Row:
         return {"way": self.plan.way, "queries": self.plan.queries, "episodes": self.plan.episodes}

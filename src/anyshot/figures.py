@@ -173,6 +173,21 @@ def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     return finish(panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline(values)))
 
 
+def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
+    """The ratio of FRN's first term to its last by train shot: mean, and one deviation to each side."""
+    values = [
+        {"train shot": row["train_shot"], "ratio": float(row["mean"])}
+        | {"low": float(row["mean"]) - float(row["deviation"]), "high": float(row["mean"]) + float(row["deviation"])}
+        for row in rows
+    ]
+    _some(values, "there are no rows to draw")
+    base = alt.Chart(inline(values)).encode(alt.X("train shot:O", axis=alt.Axis(labelAngle=0)))
+    y = alt.Y("low:Q", title="ratio of terms, mean and deviation", scale=alt.Scale(zero=False))
+    bars = base.mark_rule(color=BLUE, strokeWidth=2).encode(y, alt.Y2("high:Q"))
+    dots = base.mark_point(color=BLUE, filled=True, size=60).encode(alt.Y("ratio:Q"))
+    return finish((bars + dots).properties(width=220, height=200))
+
+
 @dataclass(frozen=True)
 class Panel:
     """Cells with their numbers; a margin to the right and one above, set off by a gap. No limit: a sequential scale."""
