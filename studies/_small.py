@@ -6,17 +6,20 @@ from anyshot.recipe import Recipe
 from anyshot.study import Study, packed
 
 PAPER_HEADS = ("proto", "cosine-proto", "feat", "cosine-feat", "frn", "cosine-frn")
+SHOTS = (4, 8, 16, 32)
 
 
-def small_study(data, heads, epochs, train_images, seeds, validation_queries):
+def small_study(data, heads, epochs, train_images, seeds, validation_queries, mixed=()):
     """`seeds(head)` says how often a head is trained, `validation_queries(train_shot)` how many queries its validation
-    classes have images for."""
+    classes have images for; the heads `mixed` are also trained once a seed with a shot drawn anew for every batch, and
+    validated at 16 shots."""
     recipes = [
         Recipe(
             data=data,
             head=head,
             train_shot=train_shot,
             way=256 // train_shot,
+            mixed=shots,
             size=32,
             augment=("crop", "flip", "jitter"),
             epochs=epochs,
@@ -34,7 +37,7 @@ def small_study(data, heads, epochs, train_images, seeds, validation_queries):
         for seed in range(max(map(seeds, heads or PAPER_HEADS)))  # a whole study first, then the next seed
         for head in heads or PAPER_HEADS
         if seed < seeds(head)
-        for train_shot in (4, 8, 16, 32)
+        for train_shot, shots in [*((shot, ()) for shot in SHOTS), *([(16, SHOTS)] if head in mixed else [])]
     ]
     readouts = {name: ("swapped",) for name, head in HEADS.items() if id(head.score) in SWAPPED}
     readouts["proto"] = ("swapped", "pca60", "est60")
