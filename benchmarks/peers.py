@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
@@ -81,35 +82,76 @@ def plain_conv4() -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Flatten())
 
 
-def time_from_images(shots: tuple[int, ...]) -> float:
+def our_conv4() -> torch.nn.Module:
+    """Our own backbone, and the allocator's settings of our own workers, for easyfsl to use."""
+    from anyshot.backbones import Conv4
+    from anyshot.launch import keep_memory
+
+    keep_memory()
+    return torch.nn.Sequential(Conv4(), torch.nn.Flatten())
+
+
+def time_from_images(shots: tuple[int, ...], backbone: torch.nn.Module) -> float:
     """Seconds of easyfsl evaluating one trial at each shot on 84x84 images in memory; it embeds in every trial."""
     images = torch.randn(1200, 3, 84, 84, generator=torch.Generator().manual_seed(0))
-    labels, backbone = np.repeat(np.arange(20), 60), plain_conv4()
+    labels = np.repeat(np.arange(20), 60)
     easyfsl_row(images, labels, ["PrototypicalNetworks"], (1,), 1, backbone)
     start = time.perf_counter()
     easyfsl_row(images, labels, ["PrototypicalNetworks"], shots, 1, backbone)
     return time.perf_counter() - start
 
 
+def frn(support: Tensor, query: Tensor, ridge: float = 1e-3) -> Tensor:
+    """FRN as its authors compute it: every position of every query is reconstructed from every class, as a row."""
+    gram = support.mT @ support
+    size = ridge * gram.flatten(1).norm(dim=1)
+    inverse = torch.linalg.inv(gram + size[:, None, None] * torch.eye(gram.shape[-1]))
+    rows = query.flatten(0, 1)
+    back = rows @ (inverse @ gram)
+    return (back - rows).square().sum(-1).unflatten(1, query.shape[:2]).mean(-1).neg().mT
+
+
+def frn_by_class(support: Tensor, query: Tensor, ridge: float = 1e-3) -> Tensor:
+    """FRN in its new form (Eq. 5), class after class."""
+    logits = []
+    for pool in support:
+        gram = pool.mT @ pool
+        hat = torch.linalg.inv(gram + ridge * gram.norm() * torch.eye(gram.shape[0])) @ gram
+        logits.append(((query @ hat) * query).sum((1, 2)))
+    return torch.stack(logits, 1)
+
+
+def cosine_frn_by_class(support: Tensor, query: Tensor) -> Tensor:
+    """Cosine FRN (Eq. 6) as the formula reads, class after class: the queries' Grams anew for each."""
+    logits = []
+    for pool in support:
+        gram, grams = pool.mT @ pool, query.mT @ query
+        logits.append((grams * gram).sum((1, 2)) / (grams.flatten(1).norm(dim=1) * gram.norm()))
+    return torch.stack(logits, 1)
+
+
+def cosine_frn_tight(support: Tensor, query: Tensor) -> Tensor:
+    """Cosine FRN with the queries' Grams made once a call and one product for all classes: as good as an episode at a
+    time gets without sharing anything between shots or episodes."""
+    grams, prototypes = (query.mT @ query).flatten(1), (support.mT @ support).flatten(1)
+    return F.normalize(grams, dim=1) @ F.normalize(prototypes, dim=1).mT
+
+
+LOOPS = {
+    "FRN's own form": frn,
+    "frn, a class at a time": frn_by_class,
+    "cosine-frn, a class at a time": cosine_frn_by_class,
+    "cosine-frn, tight": cosine_frn_tight,
+}
+
+
 @torch.no_grad()
-def loop_row(maps: Tensor, draw: Any, shots: tuple[int, ...], cosine: bool, ridge: float = 1e-3) -> list[float]:
-    """FRN, or cosine FRN, as a plain loop over episodes, shots and classes on cached features; accuracies by shot."""
+def loop_row(maps: Tensor, draw: Any, shots: tuple[int, ...], loop: str) -> list[float]:
+    """One of LOOPS on cached features, an episode and a shot at a time; accuracies by shot."""
     right = np.zeros(len(shots))
     for support, query in zip(draw.support, draw.query, strict=True):
-        q = maps[query.ravel()]
         true = np.arange(len(query)).repeat(query.shape[1])
         for number, shot in enumerate(shots):
-            logits = []
-            for images in support:
-                pool = maps[images[:shot]].flatten(0, 1)
-                gram = pool.mT @ pool
-                if cosine:
-                    grams = q.mT @ q
-                    norms = grams.flatten(1).norm(dim=1) * gram.norm()
-                    logits.append((grams * gram).sum((1, 2)) / norms)
-                else:
-                    eye = torch.eye(gram.shape[0])
-                    hat = torch.linalg.inv(gram + ridge * gram.norm() * eye) @ gram
-                    logits.append(((q @ hat) * q).sum((1, 2)))
-            right[number] += (torch.stack(logits, 1).argmax(1).numpy() == true).mean()
+            logits = LOOPS[loop](maps[support[:, :shot]].flatten(1, 2), maps[query.ravel()])
+            right[number] += (logits.argmax(1).numpy() == true).mean()
     return list(right / len(draw.support))

@@ -301,7 +301,7 @@ class _Chunk:
         if not isinstance(score, Inner):
             return score(query[:, None], means).mT
         # All patterns as rows of one product: a product a pattern would read the queries as many times.
-        return score(query, means.flatten(1, 2)).mT.unflatten(1, means.shape[1:3])
+        return score.by_prototype(query, means.flatten(1, 2)).unflatten(1, means.shape[1:3])
 
     def _refined(self, reading: Reading, means: Tensor) -> Float[Tensor, "episode pattern way d"]:
         head, vectors = reading.head, self.bank.vectors
