@@ -7,7 +7,7 @@ import pytest
 
 from anyshot import BadInput, decompose
 from anyshot.cli import main
-from anyshot.comparisons import COMPARISONS, frn_forms, gains, offsets, run_comparison, swapped
+from anyshot.comparisons import COMPARISONS, frn_forms, gains, mixed, offsets, run_comparison, swapped
 from anyshot.table import write_table
 
 ROWS = [
@@ -19,6 +19,7 @@ ROWS = [
     for train in (4, 8)
     for test in (4, 8)
 ]
+MIXED = [{**row, "head": "proto-mixed", "accuracy": row["accuracy"] - 0.25} for row in ROWS[:2]]
 
 
 def test_gains_offsets_swapped_and_frn_forms():
@@ -30,9 +31,16 @@ def test_gains_offsets_swapped_and_frn_forms():
     assert [row["gain"] for row in frn_forms(ROWS)] == [0.0, 0.0]
 
 
+def test_mixed_training_stands_beside_the_best_and_worst_of_single_shots():
+    (four, eight) = mixed([*ROWS, *MIXED])
+    assert (four["accuracy"], four["best"], four["mean"], four["worst"], four["behind"]) == (62.75, 63, 62.5, 62, 0.25)
+    assert (eight["accuracy"], eight["best"], eight["behind"]) == (73.75, 75, 1.25)
+    assert mixed(ROWS) == []
+
+
 @pytest.mark.parametrize("kind", sorted(COMPARISONS))
 def test_the_verb_prints_keeps_and_draws(kind, tmp_path, monkeypatch, capsys):
-    write_table(tmp_path / "run" / "table.csv", ROWS)
+    write_table(tmp_path / "run" / "table.csv", [*ROWS, *MIXED])
     words = [
         "experiment",
         "compare",

@@ -78,6 +78,7 @@ def study(
     workers: int = 0,
     dry_run: bool = False,
     tensorboard: bool = False,
+    ready: bool = False,
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
 
@@ -91,6 +92,7 @@ def study(
         workers: Models trained side by side here; as many as cores and memory carry by default.
         dry_run: List models, updates, images and the estimated time on this machine, and do nothing.
         tensorboard: Mirror the histories as event files into OUT/tensorboard.
+        ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
     """
     from anyshot.study import Source, find_study, plan_study, run_study
 
@@ -101,10 +103,50 @@ def study(
         return
     from anyshot.report import show_report, write_report
 
-    folder = out or Path("runs") / path.stem
-    if run_study(source, folder, data, only, workers, on, tensorboard):
+    if ready:
+        from anyshot.ready import run_ready
+
+        folder = out or Path("runs") / f"{path.stem}-ready"
+        rows = run_ready(source, folder, only)
+    else:
+        folder = out or Path("runs") / path.stem
+        rows = run_study(source, folder, data, only, workers, on, tensorboard)
+    if rows:
         show_report([folder])
         print(f"open {write_report([folder], folder / 'report.html')}")
+
+
+@app.command
+def publish(
+    name: Annotated[str, tyro.conf.Positional],
+    /,
+    out: Folder,
+    run: Path | None = None,
+    data: Path = Path("data"),
+    only: str = "",
+    ready: str = "",
+) -> None:
+    """Gather what a study found into one folder for others: tables with intervals, side experiments, figures, recipes.
+
+    Args:
+        name: The study, as `anyshot study` knows it; it must have been run.
+        out: Folder to write, in place of what is there.
+        run: Folder of its results; runs/NAME by default.
+        data: Folder of stores.
+        only: Only some models, as in `anyshot study`.
+        ready: Keep these models, and their features of the test classes, beside the study for `--ready`.
+    """
+    from anyshot.publishing import publish
+    from anyshot.ready import write_ready
+    from anyshot.study import Source, find_study, select
+
+    source = Source(find_study(name))
+    folder = run or Path("runs") / source.path.stem
+    publish(source, folder, data, out, only)
+    print(f"published in {out}")
+    if ready:
+        study = source.load()
+        print(f"models kept in {write_ready(source, study, select(study.recipes, ready), folder, data)}")
 
 
 @app.command

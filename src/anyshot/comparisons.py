@@ -1,15 +1,19 @@
 """Comparisons that a table already holds, ours or the paper's, as rows: gains by test shot and offsets by train shot
-(Fig. 4), swapped predictors (Fig. 5), FRN's old form against its new one (Table 4). Nothing here imports torch.
+(Fig. 4), swapped predictors (Fig. 5), FRN's old form against its new one (Table 4), mixed-shot training beside
+single shots. Nothing here imports torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyshot.errors import BadInput, choose
 from anyshot.sensitivity import decompose
 from anyshot.summaries import counterpart
 from anyshot.table import Grid, Row, grids, read_table, show_table
+
+if TYPE_CHECKING:
+    from anyshot.figures import Chart
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -54,6 +58,24 @@ def frn_forms(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [row for grid in new for row in _difference(grid, old[grid.setting])]
 
 
+def mixed(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Each model trained with mixed shots beside the models of its head that were trained for one shot, by test shot:
+    the best, the mean and the worst of these, and how far it stays behind the best."""
+    found = _whole(rows)
+    fixed = {(grid.setting, f"{grid.head}-mixed", grid.readout): grid for grid in found}
+    out = []
+    for grid in found:
+        other = fixed.get((grid.setting, grid.head, grid.readout))
+        if other is None or grid.readout != "own":
+            continue
+        about = {"data": grid.data, "backbone": grid.backbone, "head": grid.head}
+        for shot, accuracy in zip(grid.test_shots, grid.accuracy.mean(1).tolist(), strict=True):
+            cells = other.accuracy[other.test_shots.index(shot)].tolist()
+            beside = {"best": max(cells), "mean": sum(cells) / len(cells), "worst": min(cells)}
+            out.append(about | {"test_shot": shot, "accuracy": accuracy} | beside | {"behind": max(cells) - accuracy})
+    return out
+
+
 def _difference(grid: Grid, other: Grid) -> list[Row]:
     ours, theirs = (decompose(one.accuracy) for one in (grid, other))
     about = {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "against": other.head}
@@ -72,6 +94,7 @@ COMPARISONS: dict[str, tuple[Callable[[Sequence[Mapping[str, Any]]], list[Row]],
     "offsets": (offsets, "a head with several train shots"),
     "swapped": (swapped, "the readout 'swapped'"),
     "frn-forms": (frn_forms, "both frn and frn-old"),
+    "mixed": (mixed, "a head trained with mixed shots and the same head trained for single ones"),
 }
 
 
@@ -83,19 +106,23 @@ def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) 
     if not found:
         raise BadInput(f"{run} holds nothing to compare by {kind}: it needs {needs}.")
     if figure is not None:
-        _draw(kind, rows, figure)
+        from anyshot import figures
+
+        figures.save(draw(kind, rows), figure)
     return show_table(found, out)
 
 
-def _draw(kind: str, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw(kind: str, rows: Sequence[Mapping[str, Any]]) -> "Chart":
+    """The figure of a comparison."""
     from anyshot import figures
 
     whole = _whole(rows)
     if kind == "gains":
-        figures.save(figures.gains_by_test_shot(whole), path)
-    elif kind == "offsets":
-        figures.save(figures.offsets_by_train_shot(whole), path)
-    elif kind == "swapped":
-        figures.save(figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")]), path)
-    else:
-        figures.save(figures.side_by_side([grid for grid in whole if grid.head in ("frn", "frn-old")]), path)
+        return figures.gains_by_test_shot(whole)
+    if kind == "offsets":
+        return figures.offsets_by_train_shot(whole)
+    if kind == "swapped":
+        return figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")])
+    if kind == "mixed":
+        return figures.mixed_shots(mixed(rows))
+    return figures.side_by_side([grid for grid in whole if grid.head in ("frn", "frn-old")])

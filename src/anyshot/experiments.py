@@ -73,12 +73,14 @@ def _twice(prototypes: Prototypes, parameters: Parameters, train: bool) -> Proto
     return pack(once @ once)
 
 
-def run_consistency(store: Path, models: Sequence[Path], split: str, episodes: int, seed: int) -> list[Row]:
+def run_consistency(
+    store: Path, models: Sequence[Path], split: str, episodes: int, seed: int, queries: int = 16
+) -> list[Row]:
     """Table 1 for trained models: each under both scores."""
     rows = []
     for path in models:
         model, vectors, labels, names = _embedded(store, path, split)
-        plan = Plan(labels, shot=2, episodes=episodes, seed=seed, class_names=names)
+        plan = Plan(labels, shot=2, queries=queries, episodes=episodes, seed=seed, class_names=names)
         if not any(model.head.score is score for score in SCORES.values()):
             raise BadInput(f"consistency compares Euclidean and cosine scores; {path} holds {model.recipe.head}.")
         readings = [Reading(replace(model.head, score=score), _learned(model)) for score in SCORES.values()]
@@ -98,14 +100,16 @@ def run_consistency(store: Path, models: Sequence[Path], split: str, episodes: i
     return rows
 
 
-def run_term_ratio(store: Path, models: Sequence[Path], split: str, episodes: int, seed: int) -> list[Row]:
+def run_term_ratio(
+    store: Path, models: Sequence[Path], split: str, episodes: int, seed: int, queries: int = 16
+) -> list[Row]:
     """The ratio of FRN's terms for trained models."""
     rows = []
     for path in models:
         model, grams, labels, names = _embedded(store, path, split)
         if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
             raise BadInput(f"the ratio of terms is FRN's; {path} holds {model.recipe.head}.")
-        plan = Plan(labels, shot=5, episodes=episodes, seed=seed, class_names=names)
+        plan = Plan(labels, shot=5, queries=queries, episodes=episodes, seed=seed, class_names=names)
         found = term_ratio(grams, _learned(model), plan)
         about = {"data": store.name, "backbone": model.recipe.backbone, "train_shot": model.recipe.train_shot}
         rows.append(about | {name: round(value, 5) for name, value in vars(found).items()})

@@ -188,6 +188,47 @@ def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
     return finish((bars + dots).properties(width=220, height=200))
 
 
+def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
+    """Mixed-shot training (dots) beside the same head trained for one shot (best to worst), a panel a head."""
+    values = [
+        {"head": row["head"], "test shot": row["test_shot"], "accuracy": float(row["accuracy"])}
+        | {"best": float(row["best"]), "worst": float(row["worst"])}
+        for row in rows
+    ]
+    _some(values, "there are no rows to draw")
+    base = alt.Chart().encode(alt.X("test shot:O", axis=alt.Axis(labelAngle=0)))
+    y = alt.Y("worst:Q", title="accuracy (%), and the range of single shots", scale=alt.Scale(zero=False))
+    bars = base.mark_bar(color=BLUE, opacity=0.35, size=14).encode(y, alt.Y2("best:Q"))
+    dots = base.mark_point(color=ORANGE, filled=True, size=50, opacity=1).encode(alt.Y("accuracy:Q"))
+    panel = (bars + dots).properties(width=220, height=220)
+    heads = list(dict.fromkeys(value["head"] for value in values))
+    return finish(panel.facet(alt.Column("head:N", title=None, sort=heads), data=inline(values)))
+
+
+def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
+    """Recall of classes by the shot that they had themselves, averaged over train shots; a panel a kind of support."""
+    values = [
+        {"head": row["head"], "family": row["head"].removeprefix("cosine-"), "support": row["test_shot"]}
+        | {"score": "cosine" if row["head"].startswith("cosine-") else "Euclidean"}
+        | {"own shot": row["own_shot"], "recall": float(row["recall"])}
+        for row in rows
+        if not row["head"].endswith("-mixed")
+    ]
+    _some(values, "there are no rows to draw")
+    families = list(dict.fromkeys(value["family"] for value in values))
+    base = alt.Chart().encode(
+        alt.X("own shot:O", axis=alt.Axis(labelAngle=0)),
+        alt.Y("mean(recall):Q", title="recall (%)", scale=alt.Scale(zero=False)),
+        alt.Color("family:N", title="head", scale=alt.Scale(domain=families, range=_range(families))),
+        alt.Detail("head:N"),
+    )
+    dash = alt.StrokeDash("score:N", sort=["Euclidean", "cosine"], legend=_DASH)
+    panel = (base.mark_line().encode(dash) + base.mark_point(filled=True, size=30)).properties(width=220, height=240)
+    kinds = list(dict.fromkeys(value["support"] for value in values))
+    facets = panel.facet(alt.Column("support:N", title=None, sort=kinds), data=inline(values))
+    return finish(facets.resolve_scale(x="independent"))
+
+
 @dataclass(frozen=True)
 class Panel:
     """Cells with their numbers; a margin to the right and one above, set off by a gap. No limit: a sequential scale."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
@@ -61,6 +62,12 @@ class Study:
 
     def readouts_of(self, recipe: Recipe) -> tuple[str, ...]:
         return ("own", *self.readouts.get(recipe.head, ()))
+
+    def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
+        """The episodes that all models of the study are tested on."""
+        from anyshot.episodes import Plan
+
+        return Plan(labels, self.way, max(self.shots), self.queries, self.episodes, self.seed, tuple(class_names))
 
     def protocol(self, recipe: Recipe) -> dict[str, Any]:
         """All that decides a model's test, besides the model and the store."""
@@ -184,6 +191,11 @@ def run_study(
             _run(missing, submit)
             if not is_first():
                 return []
+    return write_tables(study, recipes, out)
+
+
+def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row]:
+    """From the recalls of tested models to the study's tables; the rows of the first."""
     rows = [row for recipe in recipes for row in cells(study, recipe, out / recipe.name)]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", certainties(study, recipes, out))
@@ -245,33 +257,38 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     result = result_path(study, recipe, folder)
     if result.exists():
         return
-    plan = None if recipe.batch else _plan(study, store)  # before the training, to say early what does not fit
+    test = store.part("test")
+    # The plan comes before the training, to say early what does not fit.
+    plan = None if recipe.batch else study.plan(test.labels, test.class_names)
     model = train(recipe, store, folder, study.all_heads)
     if plan is not None and is_first():
-        _test(study, model, store, plan, result)
+        train_labels = store.part("train").labels
+        evaluate_model(study, model, lambda split: model.features(store.part(split).items), train_labels, plan, result)
     wait()
 
 
-def _plan(study: Study, store: Store) -> "Plan":
-    from anyshot.episodes import Plan
-
-    test = store.part("test")
-    return Plan(test.labels, study.way, max(study.shots), study.queries, study.episodes, study.seed, test.class_names)
-
-
-def _test(study: Study, model: "Model", store: Store, plan: "Plan", result: Path) -> None:
-    """Recalls of all readouts of a model, and the classes of the episodes, as one file."""
+def evaluate_model(
+    study: Study,
+    model: "Model",
+    features: Callable[[str], Float[np.ndarray, "image position channel"]],
+    train_labels: Int[np.ndarray, " image"] | None,
+    plan: "Plan",
+    result: Path,
+) -> None:
+    """Recalls of all readouts of a model, and the classes of the episodes, as one file. `features` gives those of the
+    images of a split; those of the training classes are asked for only if a projection is fitted."""
     import torch
 
     from anyshot.engine import Reading
     from anyshot.readouts import read_out
 
     def vectors(split: str) -> torch.Tensor:
-        return model.embed(torch.from_numpy(model.features(store.part(split).items)))
+        return model.embed(torch.from_numpy(features(split)))
 
     @cache
     def base() -> tuple[torch.Tensor, torch.Tensor]:
-        return vectors("train"), torch.from_numpy(store.part("train").labels)
+        assert train_labels is not None
+        return vectors("train"), torch.from_numpy(train_labels)
 
     readouts = study.readouts_of(model.recipe)
     learned = {name: value.detach() for name, value in model.learned.items()}

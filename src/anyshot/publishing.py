@@ -1,0 +1,189 @@
+"""What a study found, for others to read: one folder of tables and figures, with recipes and histories, without images,
+weights or anything that only this machine needs. A report can be made from it as from the run itself.
+
+    table.csv, sensitivity.csv, about.json, MODEL/recipe.json, MODEL/history.csv    as the study left them
+    gains.csv        each cosine head above its Euclidean counterpart by test shot, paired, with intervals
+    offsets.csv, swapped.csv, frn-forms.csv, mixed.csv                              comparisons within the table
+    consistency.csv, terms.csv                                                      the paper's side experiments
+    unequal.csv, unequal-gains.csv, unequal-recall.csv                              supports with unequal shots
+    figures/, README.md
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyshot import figures
+from anyshot.comparisons import COMPARISONS, draw
+from anyshot.data.store import Store
+from anyshot.files import whole, write_text
+from anyshot.intervals import class_interval, episode_interval
+from anyshot.progress import progress
+from anyshot.recipe import Recipe
+from anyshot.results import result_path
+from anyshot.study import Source, Study, select
+from anyshot.summaries import Summary, gain_summary, sensitivity_summary, two_decimals
+from anyshot.table import Row, grids, read_table, write_table
+
+UNEQUAL = ("step", "long-tailed")
+Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and seed -> pattern x episode, in percent
+
+
+def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") -> None:
+    """Write all that the run of a study found to `out`, replacing what is there."""
+    study = source.load()
+    recipes = select(study.recipes, only)
+    rows = read_table(run / "table.csv")
+    with whole(out) as aside, progress("publishing", float(len(recipes))) as advance:
+        for name in ("table.csv", "sensitivity.csv", "about.json"):
+            _copy(run / name, aside / name)
+        for recipe in recipes:
+            for name in ("recipe.json", "history.csv"):
+                _copy(run / recipe.name / name, aside / recipe.name / name)
+        write_table(aside / "gains.csv", _gains(*_recalls(study, recipes, run), study.shots))
+        charts: dict[str, Any] = {
+            "tradeoff": figures.scatter([grid for grid in grids(rows) if len(grid.train_shots) > 1])
+        }
+        for kind, (compare, _) in COMPARISONS.items():
+            if found := compare(rows):
+                if kind != "gains":
+                    write_table(aside / f"{kind}.csv", _rounded(found))
+                charts[kind] = draw(kind, rows)
+        for name, table in _side_experiments(study, recipes, run, data, advance).items():
+            write_table(aside / f"{name}.csv", table)
+            charts |= {name: FIGURES[name](table)} if name in FIGURES else {}
+        whole_grids = [grid for grid in grids(rows) if len(grid.train_shots) > 1 and np.isfinite(grid.accuracy).all()]
+        for setting in dict.fromkeys(grid.setting for grid in whole_grids):
+            here = [grid for grid in whole_grids if grid.setting == setting]
+            charts["heatmaps-" + setting.replace("/", "-")] = figures.side_by_side(here)
+        for name, chart in charts.items():
+            figures.save(chart, aside / "figures" / f"{name}.svg")
+        write_text(aside / "README.md", _page(source.path.stem, rows, read_table(run / "sensitivity.csv")))
+        if out.exists():
+            shutil.rmtree(out)
+
+
+FIGURES = {
+    "consistency": figures.consistency,
+    "terms": figures.term_ratios,
+    "unequal-recall": figures.unequal_shots,
+}
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _rounded(rows: Sequence[Row]) -> list[Row]:
+    return [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+
+
+def _recalls(study: Study, recipes: Sequence[Recipe], run: Path) -> tuple[Accuracies, np.ndarray]:
+    """The accuracy of each model in each episode under its own readout, and the classes of the episodes."""
+    accuracies = {}
+    for recipe in recipes:
+        with np.load(result_path(study, recipe, run / recipe.name), allow_pickle=False) as found:
+            accuracies[recipe.label, recipe.train_shot, recipe.seed] = 100 * found["own"].mean(-1, dtype=np.float64)
+            classes = found["classes"]
+    return accuracies, classes
+
+
+def _gains(accuracies: Accuracies, classes: np.ndarray, names: Sequence[int | str]) -> list[Row]:
+    """Cosine above Euclidean heads on the same episodes, averaged over the train shots and seeds that both have; one
+    row a test shot, and one a train shot too."""
+    rows = []
+    for head in dict.fromkeys(key[0] for key in accuracies if key[0].startswith("cosine-")):
+        other = head.removeprefix("cosine-")
+        both = sorted(key[1:] for key in accuracies if key[0] == head and (other, *key[1:]) in accuracies)
+        shots = sorted({shot for shot, _ in both})
+        for train_shot, kept in [("all", both), *((shot, [key for key in both if key[0] == shot]) for shot in shots)]:
+            gain = np.mean([accuracies[head, *key] - accuracies[other, *key] for key in kept], axis=0)
+            for name, episodes in zip(names, gain, strict=True):
+                about = {"head": head, "against": other, "train_shot": train_shot, "test_shot": name}
+                rows.append(about | {"models": len(kept)} | _measured(episodes, classes, "gain"))
+    return rows
+
+
+def _measured(episodes: np.ndarray, classes: np.ndarray, name: str) -> Row:
+    intervals = {"ci95": episode_interval(episodes), "ci95_classes": class_interval(episodes, classes)}
+    return {key: round(value, 4) for key, value in ({name: float(episodes.mean())} | intervals).items()}
+
+
+def _side_experiments(
+    study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Any
+) -> dict[str, list[Row]]:
+    """Consistency, the ratio of FRN's terms, and unequal shots, of all models that they concern."""
+    from anyshot.experiments import SCORES, run_consistency, run_term_ratio
+
+    tables: dict[str, list[Row]] = {"consistency": [], "terms": []}
+    unequal = _Unequal(study)
+    asked = ("test", min(1000, study.episodes), study.seed, study.queries)
+    for recipe in recipes:
+        store = study.stores[recipe.data](data)
+        folder = run / recipe.name
+        head = study.all_heads[recipe.head]
+        named = {"head": recipe.label, "train_shot": recipe.train_shot, "seed": recipe.seed}
+        if any(head.score is score for score in SCORES.values()) and head.embed != "gram":
+            tables["consistency"] += [row | named for row in run_consistency(store.path, [folder], *asked)]
+        if recipe.head == "frn":
+            tables["terms"] += [row | named for row in run_term_ratio(store.path, [folder], *asked)]
+        unequal.add(recipe, store, folder)
+        advance(1.0, recipe.name)
+    return {name: table for name, table in {**tables, **unequal.tables()}.items() if table}
+
+
+class _Unequal:
+    """Supports whose classes have unequal shots, from 1 to the study's largest; each model on the same episodes."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.rows: list[Row] = []
+        self.recall: list[Row] = []
+        self.accuracies: dict[tuple[str, int, int], np.ndarray] = {}
+        self.classes = np.empty((0, 0), int)
+
+    def add(self, recipe: Recipe, store: Store, folder: Path) -> None:
+        from anyshot.evaluation import evaluate_store
+        from anyshot.model import load_model
+
+        model, test = load_model(folder, self.study.all_heads), store.part("test")
+        plan = self.study.plan(test.labels, test.class_names)
+        self.classes = plan.draw(0, plan.episodes).classes
+        named = {"train_shot": recipe.train_shot, "seed": recipe.seed, "head": recipe.label}
+        accuracies = []
+        for kind in UNEQUAL:
+            found = evaluate_store(store, model, shots=kind, plan=plan)
+            accuracies.append(found.accuracies(recipe.head)[0])
+            self.rows += [row | named for row in found]
+            self.recall += [{**named, **row, "head": recipe.label} for row in found.by_own_shot(recipe.head)]
+        self.accuracies[recipe.label, recipe.train_shot, recipe.seed] = np.stack(accuracies)
+
+    def tables(self) -> dict[str, list[Row]]:
+        gains = _gains(self.accuracies, self.classes, UNEQUAL)
+        return {"unequal": self.rows, "unequal-gains": gains, "unequal-recall": _rounded(self.recall)}
+
+
+def _page(name: str, rows: Sequence[Row], scores: Sequence[Row]) -> str:
+    """The folder's first page."""
+    found = [grid for grid in grids(rows) if len(grid.train_shots) > 1]
+    columns = ["head", "readout", "seeds", "sensitivity", "95 % interval", "noise floor"]
+    cells = [
+        [
+            row["head"],
+            row["readout"],
+            f"{row['seeds']:.0f}",
+            two_decimals(row["sensitivity"]),
+            f"{two_decimals(row['low'])} to {two_decimals(row['high'])}",
+            two_decimals(row["noise_floor"]),
+        ]
+        for row in scores
+    ]
+    first = Summary("Sensitivity with its interval over episodes", columns, cells, names=2)
+    parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
+    for summary in (first, sensitivity_summary(found), gain_summary(found)):
+        parts += [f"## {summary.title}", summary.markdown().rstrip()]
+    return "\n\n".join(parts) + "\n"

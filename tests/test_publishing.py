@@ -1,0 +1,122 @@
+"""What is published says what the run says; models that come with a study are tested as they were."""
+
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anyshot.errors import BadInput
+from anyshot.publishing import publish
+from anyshot.ready import run_ready, write_ready
+from anyshot.report.runs import read_runs
+from anyshot.study import Source, run_study
+from anyshot.table import read_table
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A small study of its own folder, run: its source, its results and its data."""
+    folder = tmp_path_factory.mktemp("published")
+    shutil.copy(Path(__file__).with_name("own_study.py"), folder / "own_study.py")
+    source = Source(folder / "own_study.py", ("proto", "cosine-proto", "frn"))
+    run_study(source, folder / "run", folder / "data", workers=2)
+    return source, folder / "run", folder / "data"
+
+
+@pytest.fixture(scope="module")
+def published(ran, tmp_path_factory):
+    source, run, data = ran
+    out = tmp_path_factory.mktemp("results") / "own"
+    publish(source, run, data, out)
+    return out
+
+
+def test_a_report_of_what_is_published_has_the_runs_numbers(ran, published):
+    ours, theirs = read_runs([ran[1]]), read_runs([published])
+    assert str(theirs.rows) == str(ours.rows)  # as text: an interval may be NaN
+    assert theirs.scores == ours.scores
+    assert theirs.recipes == ours.recipes
+    assert theirs.history == ours.history
+
+
+def test_gains_are_the_differences_of_the_tables_accuracies(published):
+    cells = defaultdict(list)
+    for row in read_table(published / "table.csv"):
+        if row["readout"] == "own":
+            cells[row["head"], row["test_shot"]].append(row["accuracy"])
+    gains = [row for row in read_table(published / "gains.csv") if row["train_shot"] == "all"]
+    assert [row["test_shot"] for row in gains] == [1, 2, 4]
+    for row in gains:
+        shot = row["test_shot"]
+        assert row["gain"] == pytest.approx(
+            np.mean(cells["cosine-proto", shot]) - np.mean(cells["proto", shot]), abs=1e-3
+        )
+
+
+def test_unequal_gains_are_the_differences_of_the_unequal_accuracies(published):
+    rows = read_table(published / "unequal.csv")
+    assert {row["test_shot"] for row in rows} == {"step", "long-tailed"}
+    for gain in read_table(published / "unequal-gains.csv"):
+        mean = {
+            head: np.mean(
+                [
+                    row["accuracy"]
+                    for row in rows
+                    if (row["head"], row["test_shot"]) == (head, gain["test_shot"])
+                    and gain["train_shot"] in ("all", row["train_shot"])
+                ]
+            )
+            for head in ("proto", "cosine-proto")
+        }
+        assert gain["gain"] == pytest.approx(mean["cosine-proto"] - mean["proto"], abs=1e-3)
+
+
+def test_each_model_has_its_side_experiments(ran, published):
+    models = len(read_table(published / "table.csv")) and {row["model"] for row in read_table(published / "table.csv")}
+    consistency, terms = (read_table(published / f"{name}.csv") for name in ("consistency", "terms"))
+    assert len(models) == 6
+    assert len(consistency) == 4 * 2  # proto and cosine-proto at two train shots, under two scores
+    assert [row["train_shot"] for row in terms] == [2, 4]
+    assert {path.suffix for path in (published / "figures").iterdir()} == {".svg"}
+
+
+def test_no_weights_and_no_images_are_published(published):
+    files = [path for path in published.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".csv", ".json", ".svg", ".md"}
+    assert max(path.stat().st_size for path in files) < 1e6
+
+
+def test_publishing_again_replaces_what_was_there(ran, published, tmp_path):
+    source, run, data = ran
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "old.csv").write_text("stale")
+    publish(source, run, data, tmp_path / "own")
+    assert not (tmp_path / "own" / "old.csv").exists()
+    assert (tmp_path / "own" / "table.csv").read_bytes() == (published / "table.csv").read_bytes()
+
+
+def test_models_that_come_with_a_study_are_tested_without_its_data(ran, tmp_path):
+    source, run, data = ran
+    study = source.load()
+    folder = write_ready(source, study, [recipe for recipe in study.recipes if recipe.head != "frn"], run, data)
+    assert folder == source.path.parent / "ready" / "own_study"
+    rows = run_ready(source, tmp_path)
+    ours = {tuple(row[key] for key in ("model", "readout", "test_shot")): row for row in rows}
+    trained = {
+        tuple(row[key] for key in ("model", "readout", "test_shot")): row["accuracy"]
+        for row in read_table(run / "table.csv")
+        if row["head"] != "frn" and row["readout"] in ("own", "swapped")
+    }
+    assert ours.keys() == trained.keys()
+    for key, row in ours.items():  # float16 moves single predictions: each of the 800 is an eighth of a point
+        assert row["accuracy"] == pytest.approx(trained[key], abs=0.5)
+    assert {path.name for path in tmp_path.iterdir()} >= {"table.csv", "sensitivity.csv", "about.json"}
+
+
+def test_a_study_without_such_models_says_so(ran, tmp_path):
+    other = tmp_path / "other.py"
+    shutil.copy(ran[0].path, other)
+    with pytest.raises(BadInput, match="no trained models come with other"):
+        run_ready(Source(other), tmp_path / "out")
