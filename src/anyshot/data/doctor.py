@@ -45,7 +45,8 @@ class Diagnosis:
     def text(self) -> str:
         lines = [
             f"{split:5}  {facts['classes']} classes, {facts['items']} items, "
-            f"{spread(facts['smallest'], facts['largest'])} a class; largest shot with {QUERIES} queries: {_shot(facts)}"
+            f"{spread(facts['smallest'], facts['largest'])} a class; "
+            f"largest shot with {QUERIES} queries: {_shot(facts)}"
             for split, facts in self.splits.items()
         ]
         return "\n".join([*lines, *(f"{finding.weight}: {finding.text}" for finding in self.findings)])
