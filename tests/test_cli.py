@@ -1,5 +1,6 @@
 """The command line: quick to answer, one sentence for bad input, nothing half-written."""
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,14 @@ def test_evaluate_prints_a_table_and_keeps_it(birds, tmp_path, monkeypatch, caps
     assert (tmp_path / "out" / "table.csv").read_text().count("\n") == 5
     assert run(monkeypatch, "evaluate", birds, "--shots", 1, 4, "--plan", tmp_path / "plan.json") == 0
     assert capsys.readouterr().out == printed
+
+
+def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys):
+    assert run(monkeypatch, "evaluate", birds, "--shots", 1, "--episodes", 1, "--out", tmp_path / "out") == 0
+    assert "nan" not in capsys.readouterr().out
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        assert [(row["ci95"], row["ci95_classes"]) for row in csv.DictReader(file)] == [("", "")] * 2
+    assert run(monkeypatch, "report", tmp_path / "out", "--text") == 0
 
 
 @pytest.mark.parametrize(
