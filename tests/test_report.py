@@ -124,6 +124,38 @@ def test_a_single_train_shot_says_why_there_is_no_score(tmp_path: Path) -> None:
     assert "curves" in data_of(page)["specs"]
 
 
+MIXED = rows() + rows(heads=("proto-mixed", "cosine-proto-mixed"), train_shots=(16,))
+
+
+def test_a_model_of_mixed_shots_has_an_accuracy_and_no_sensitivity(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", MIXED)
+    findings = read_runs([folder])
+    assert {score.grid.head for score in scores(findings)} == {"proto", "cosine-proto"}
+    assert robust_sentence(scores(findings), "glyphs/conv4")[0] == "cosine-proto"
+    page = written(tmp_path, folder)
+    data = data_of(page)
+    labels = {choice["label"] for choice in data["choices"]}
+    assert {"proto-mixed", "cosine-proto-mixed", "proto, 16-shot"} <= labels
+    for head in ("proto-mixed", "cosine-proto-mixed"):
+        (grid,) = [grid for grid in data["grids"].values() if grid["name"] == head]
+        assert grid["sensitivity"] is None
+        assert set(grid["views"]) == {"accuracy"}
+        assert "one model of all train shots" in grid["about"]
+        assert data["files"][f"{grid['id']}.csv"].startswith("test shot,mixed\n")
+        gains = next(line for line in data["files"]["gains.csv"].splitlines() if f",{head}," in line)
+        assert gains.split(",")[2] == "-"
+        assert gains.count("(") == len(TEST_SHOTS)
+    assert "sensitivity 0.00" not in page
+    specs = json.dumps({name: data["specs"][name] for name in ("frontier", "offsets-by-train-shot")})
+    assert '"offset": 0.0}' not in specs
+    assert "curves" in data["specs"]
+    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    show(findings, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "proto-mixed" in text
+    assert "0.00 points" not in text
+
+
 def test_rows_without_a_train_shot_are_a_curve(tmp_path: Path) -> None:
     table = [{k: v for k, v in row.items() if k not in ("train_shot", "backbone")} for row in rows(train_shots=(0,))]
     data = data_of(written(tmp_path, write_run(tmp_path / "run", table, models=False)))

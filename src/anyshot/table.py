@@ -20,6 +20,7 @@ from anyshot.files import whole
 
 Row = dict[str, Any]
 WHOLE_NUMBERS = {"train_shot", "test_shot", "seed", "way", "queries", "episodes"}
+AT = " @ "  # between a head and its run, where two runs hold different models of one name
 WORDS = {"data", "backbone", "head", "readout", "model"}
 
 
@@ -87,6 +88,22 @@ class Grid:
     def name(self) -> str:
         """The head, and the readout where it is not the head's own."""
         return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it has a sensitivity: that compares at least two train shots at two test shots, no cell missing."""
+        return min(self.accuracy.shape) > 1 and bool(np.isfinite(self.accuracy).all())
+
+
+def family(head: str) -> str:
+    """The Euclidean head, trained for one shot, that a head is an alternative of."""
+    name, at, run = head.partition(AT)
+    return name.removeprefix("cosine-").removesuffix("-mixed") + at + run
+
+
+def is_mixed(head: str) -> bool:
+    """Whether a head was trained with mixed shots: one model for all shots, whatever train shot its rows name."""
+    return head.partition(AT)[0].endswith("-mixed")
 
 
 def shot_order(shot: int | str) -> tuple[bool, int | str]:

@@ -10,7 +10,7 @@ import numpy as np
 from anyshot.report.runs import Findings, key
 from anyshot.sensitivity import decompose
 from anyshot.summaries import counterpart, two_decimals
-from anyshot.table import Grid, shot_order
+from anyshot.table import Grid, is_mixed, shot_order
 
 INTERVALS = ("ci95", "ci95_classes")
 EVERYWHERE = "all settings"
@@ -30,7 +30,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        return f"{self.name}, {self.train_shot}-shot" if self.train_shot else self.name
+        return f"{self.name}, {self.train_shot}-shot" if self.train_shot and not is_mixed(self.head) else self.name
 
     def expected(self, weights: Mapping[Any, float]) -> dict[str, Any] | None:
         """Accuracy and intervals under a distribution of test shots; None where a shot that counts was not measured.
@@ -109,6 +109,8 @@ def why_no_sensitivity(grid: Grid) -> str:
     missing = int(np.isnan(grid.accuracy).sum())
     if grid.train_shots == (0,):
         return "its rows name no train shot, and sensitivity compares models trained at different shots"
+    if len(grid.train_shots) < 2 and is_mixed(grid.head):
+        return "it is one model of all train shots, and sensitivity compares models trained at different shots"
     if len(grid.train_shots) < 2:
         return f"it was trained at {grid.train_shots[0]} shots only, and sensitivity compares at least two train shots"
     if len(grid.test_shots) < 2:

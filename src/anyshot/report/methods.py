@@ -6,6 +6,7 @@ from typing import Any
 import anyshot
 from anyshot.report.answer import Choice
 from anyshot.report.runs import Findings
+from anyshot.table import is_mixed
 
 CITATION = f"""@software{{anyshot,
   title = {{anyshot: few-shot image classification that holds at any shot}},
@@ -30,14 +31,17 @@ def methods(findings: Findings, found: Sequence[Choice]) -> list[str]:
 
 def _models(findings: Findings) -> str:
     rows, recipes = findings.rows, list(findings.recipes.values())
-    shots = [shot for shot in _all(row["train_shot"] for row in rows) if shot]
+    shots = [shot for shot in _all(row["train_shot"] for row in rows if not is_mixed(row["head"])) if shot]
     text = f"{_list(_all(row['head'] for row in rows))} on {_list(_all(grid.setting for grid in findings.grids))}"
     text = f"Heads: {text}." + (f" Train shots: {_list(shots)}." if shots else "")
     readouts = [readout for readout in _all(row["readout"] for row in rows) if readout != "own"]
     text += f" Readouts besides each head's own: {_list(readouts)}." if readouts else ""
+    mixed = _all(_list(recipe["mixed"]) for recipe in recipes if recipe.get("mixed"))
+    text += f" Heads called mixed draw the images a class anew for each batch, of {'; '.join(mixed)}." if mixed else ""
     folded = sorted((r for r in recipes if not r.get("batch")), key=lambda recipe: recipe.get("train_shot", 0))
     if folded:
-        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in folded if "way" in r and "train_shot" in r)
+        known = [r for r in folded if "way" in r and "train_shot" in r and not r.get("mixed")]
+        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in known)
         text += " Training by batch folding, without a split of support and queries"
         text += f", on batches of {_list(batch)} images" if batch else ""
         text += f"; {_fields(folded)}."

@@ -9,12 +9,11 @@ from typing import Any
 
 from anyshot.errors import BadInput
 from anyshot.files import read_json
-from anyshot.table import Grid, Row, grids, read_table
+from anyshot.table import AT, Grid, Row, grids, read_table
 
 Key = tuple[str, str, str, str]
 NEEDED = ("data", "head", "test_shot", "accuracy")
 OPTIONAL = {"backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
-AT = " @ "  # between a head and its run, where two runs hold different models of one recipe's name
 
 
 @dataclass(frozen=True)
