@@ -20,13 +20,11 @@ CITATION = f"""@software{{anyshot,
 """
 
 
-def methods(findings: Findings, found: Sequence[Choice]) -> list[str]:
+def methods(findings: Findings, found: Sequence[Choice], paired: bool) -> list[str]:
     """Sentences, a paragraph each: models, test, intervals, sensitivity, software. Only what the folders say."""
-    return [
-        text
-        for text in (_models(findings), _test(findings), _intervals(found), _score(findings), _software(findings))
-        if text
-    ]
+    about_models, about_scores, software = _models(findings), _score(findings), _software(findings)
+    paragraphs = (about_models, _test(findings), _intervals(found, paired), about_scores, software)
+    return [text for text in paragraphs if text]
 
 
 def _models(findings: Findings) -> str:
@@ -74,7 +72,7 @@ def _test(findings: Findings) -> str:
     return f"Test: {count}{' '.join(parts)} of unseen classes{drawn} at {shots} shots.{paired}"
 
 
-def _intervals(found: Sequence[Choice]) -> str:
+def _intervals(found: Sequence[Choice], paired: bool) -> str:
     cells = [cell for choice in found for cell in choice.cells.values()]
     text = ""
     if any(cell["ci95"] is not None for cell in cells):
@@ -89,9 +87,11 @@ def _intervals(found: Sequence[Choice]) -> str:
         )
     if text:
         text += (
-            " An interval of several cells or seeds is the mean of theirs, the widest it can be; that of a difference"
-            " treats the two as independent, which is wide, since paired episodes share their noise."
+            " An interval of several cells is the mean of theirs, the widest it can be. That of a difference"
+            f" {'is over the episodes that both met' if paired else 'treats the two as independent'}"
         )
+        wide = "treats them as independent, which is wider than a paired one"
+        text += f"; where these are not at hand it {wide}." if paired else ", which is wider than a paired one."
     return text.strip()
 
 
