@@ -59,11 +59,11 @@
   }
   // Half the interval of a difference, from the episodes both met (as half_width in paired.py).
   function halfWidth(one, other, given) {
-    const known = page.paired[setting()]?.[one]?.[other] ?? page.paired[setting()]?.[other]?.[one] ?? {};
-    const counted = Object.entries(given).filter(([, weight]) => weight > 0);
-    if (!counted.every(([shot]) => shot in known)) return null;
+    const known = page.paired[setting()]?.[one]?.[other] ?? page.paired[setting()]?.[other]?.[one] ?? [];
+    const counted = sliders.map(({dataset}, i) => [known[i] ?? null, given[dataset.shot]]).filter(([, weight]) => weight > 0);
+    if (counted.some(([half]) => half === null)) return null;
     const total = counted.reduce((sum, [, weight]) => sum + weight, 0);
-    return counted.reduce((sum, [shot, weight]) => sum + known[shot] * weight, 0) / total;
+    return counted.reduce((sum, [half, weight]) => sum + half * weight, 0) / total;
   }
   const setting = () => at("setting")?.value ?? page.setting;
   function ranked() {

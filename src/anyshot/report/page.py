@@ -145,7 +145,7 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
             "setting": setting,
             "top": TOP,
             "choices": [_as_data(choice) for choice in found],
-            "paired": {name: _rounded(known) for name, known in pairs.items()},
+            "paired": {name: _by_place(known, shots) for name, known in pairs.items()},
             "unpaired": UNPAIRED,
             "robust": robust,
             "specs": specs,
@@ -162,9 +162,10 @@ def _as_data(choice: Choice) -> dict[str, Any]:
     return {"setting": choice.setting, "head": choice.head, "name": choice.name, "label": choice.label, "cells": cells}
 
 
-def _rounded(pairs: Pairs) -> Pairs:
+def _by_place(pairs: Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, list[float | None]]]:
+    """Halves of intervals as a list in the order of the page's shots: many pairs, little room."""
     return {
-        one: {other: {shot: round(half, 4) for shot, half in halves.items()} for other, halves in against.items()}
+        one: {other: [halves.get(shot) for shot in shots] for other, halves in against.items()}
         for one, against in pairs.items()
     }
 

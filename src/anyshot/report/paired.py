@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from anyshot.intervals import episode_interval
 from anyshot.table import AT, Row
 
 Model = tuple[str, str, str, str, int, int]  # data, backbone, head, readout, train shot, seed
@@ -71,7 +72,7 @@ def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.n
     for (one, (stamp, mine)), (other, (same, theirs)) in combinations(sorted(means.items()), 2):
         if stamp == same:
             both = {shot: mine[shot] - theirs[shot] for shot in mine if shot in theirs}
-            half = {shot: 1.96 * float(gap.std(ddof=1)) / len(gap) ** 0.5 for shot, gap in both.items()}
+            half = {shot: round(episode_interval(gap), 3) for shot, gap in both.items()}
             out.setdefault(one, {})[other] = half
     return out
 
