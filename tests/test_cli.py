@@ -1,5 +1,6 @@
 """The command line: quick to answer, one sentence for bad input, nothing half-written."""
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,16 @@ def test_help_and_everything_from_the_table_on_import_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize(
+    ("group", "verbs"),
+    [([], ["paper", "study", "evaluate", "experiment", "serve"]), (["paper"], ["audit", "tables", "figures"])],
+)
+def test_help_names_every_verb(monkeypatch, capsys, group, verbs):
+    assert run(monkeypatch, *group, "--help") == 0
+    printed = capsys.readouterr().out
+    assert all(verb in printed for verb in verbs)
+
+
 def test_evaluate_prints_a_table_and_keeps_it(birds, tmp_path, monkeypatch, capsys):
     words = ["evaluate", birds, "--shots", 1, 4, "--episodes", 50, "--queries", 5]
     assert run(monkeypatch, *words, "--out", tmp_path / "out", "--save-plan", tmp_path / "plan.json") == 0
@@ -48,6 +59,14 @@ def test_evaluate_prints_a_table_and_keeps_it(birds, tmp_path, monkeypatch, caps
     assert (tmp_path / "out" / "table.csv").read_text().count("\n") == 5
     assert run(monkeypatch, "evaluate", birds, "--shots", 1, 4, "--plan", tmp_path / "plan.json") == 0
     assert capsys.readouterr().out == printed
+
+
+def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys):
+    assert run(monkeypatch, "evaluate", birds, "--shots", 1, "--episodes", 1, "--out", tmp_path / "out") == 0
+    assert "nan" not in capsys.readouterr().out
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        assert [(row["ci95"], row["ci95_classes"]) for row in csv.DictReader(file)] == [("", "")] * 2
+    assert run(monkeypatch, "report", tmp_path / "out", "--text") == 0
 
 
 @pytest.mark.parametrize(
@@ -61,6 +80,9 @@ def test_evaluate_prints_a_table_and_keeps_it(birds, tmp_path, monkeypatch, caps
         (["evaluate", "BIRDS", "--way", "some"], "number of classes or 'all'"),
         (["evaluate", "BIRDS", "--shots", "40"], "largest feasible shot is 14"),
         (["evaluate", "BIRDS", "--model", "nowhere", "--shots", "1"], "there is no file"),
+        (["evalute", "BIRDS"], "there is no verb named 'evalute': did you mean 'evaluate'?"),
+        (["paper", "audti"], "there is no verb named 'audti': did you mean 'audit'?"),
+        (["experiment", "xyz"], "choose one of consistency, terms, compare"),
         (["study", "quik"], "did you mean 'quick'"),
         (["study", "nowhere.py"], "no study file"),
         (["study", "quick", "--heads", "cosine-prot"], "did you mean 'cosine-proto'"),

@@ -38,6 +38,13 @@ def test_mixed_training_stands_beside_the_best_and_worst_of_single_shots():
     assert mixed(ROWS) == []
 
 
+def test_a_model_of_mixed_shots_gains_on_the_mean_and_has_no_offset():
+    about = {"data": "glyphs", "backbone": "conv4", "head": "proto-mixed", "readout": "own", "train_shot": 16}
+    rows = [*ROWS, *(about | {"test_shot": shot, "accuracy": 50.5 + 3 * shot} for shot in (4, 8))]
+    assert [(row["against"], row["gain"]) for row in gains(rows) if row["head"] == "proto-mixed"] == [("proto", 0)] * 2
+    assert "proto-mixed" not in {row["head"] for row in offsets(rows)}
+
+
 @pytest.mark.parametrize("kind", sorted(COMPARISONS))
 def test_the_verb_prints_keeps_and_draws(kind, tmp_path, monkeypatch, capsys):
     write_table(tmp_path / "run" / "table.csv", [*ROWS, *MIXED])

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -328,6 +330,53 @@ def test_bad_npz_is_told(tmp_path):
     np.savez(tmp_path / "y.npz", **arrays)
     with pytest.raises(BadInput, match="has no 'labels'"):
         pack("npz", tmp_path / "y.npz", tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "fitting"),
+    [
+        ("folder", "images.npz", {"npz"}),
+        ("cub", "images.npz", {"npz"}),
+        ("features", "images.npz", {"npz"}),
+        ("folder", "vectors.npz", {"features"}),
+        ("npz", "vectors.npz", {"features"}),
+        ("folder", "other.npz", {"npz", "features"}),
+        ("folder", "table.csv", {"table"}),
+        ("npz", "table.csv", {"table"}),
+        ("table", "vectors.npy", {"features"}),
+        ("npz", "photos.zip", {"folder", "huggingface"}),
+        ("npz", "photos", {"folder"}),
+        ("table", "photos", {"folder"}),
+        ("features", "photos", {"folder"}),
+        ("folder", "saved", {"huggingface"}),
+    ],
+)
+def test_a_source_of_another_kind_gets_the_name_of_its_own(tmp_path, kind, source, fitting):
+    npz(tmp_path / "images.npz", "jpeg")
+    np.savez(tmp_path / "vectors.npz", embeddings=VECTORS, label=LABELS)
+    np.savez(tmp_path / "other.npz", a=VECTORS)
+    np.save(tmp_path / "vectors.npy", VECTORS)
+    (tmp_path / "table.csv").write_text("path,label\na.jpg,a\n")
+    files.class_folders(tmp_path / "photos", CLASSES, 1)
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text("{}")
+    with pytest.raises(BadInput) as told:
+        pack(kind, tmp_path / source, tmp_path / "s")
+    assert set(re.findall(r"`anyshot pack (.*?)`", str(told.value))) == fitting
+    assert str(told.value).startswith(f"{tmp_path / source} is not a source of kind {kind!r}")
+    assert not (tmp_path / ".s.packing").exists()
+
+
+def test_what_could_be_of_the_kind_is_the_readers_to_judge(tmp_path):
+    np.savez(tmp_path / "x.npz", images=VECTORS, label=LABELS)
+    assert pack("features", tmp_path / "x.npz", tmp_path / "s", feature_column="images").is_features
+    files.class_folders(tmp_path / "photos", CLASSES)
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
+    assert len(pack("folder", tmp_path / "photos.zip", tmp_path / "t").items) == 30
+    (tmp_path / "x.jpg").touch()
+    with pytest.raises(BadInput, match="is a file: give the folder"):
+        pack("folder", tmp_path / "x.jpg", tmp_path / "u")
 
 
 @pytest.mark.skipif(not (SHARED / "cub32.npz").is_file(), reason="needs ../shared/data/cub32.npz (not distributed)")

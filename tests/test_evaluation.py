@@ -176,6 +176,17 @@ def test_an_evaluation_prints_as_its_table():
     assert repr(found) == "<Evaluation of proto: 3 rows>"
 
 
+def test_an_interval_that_cannot_be_had_is_a_dash_with_a_reason():
+    found = str(evaluate(FEATURES, LABELS, heads="proto", **SMALL | {"episodes": 1}))
+    assert "nan" not in found
+    assert "An interval over episodes needs at least two episodes." in found
+    assert all(line.split()[-2:] == ["-", "-"] for line in found.splitlines() if line.startswith("proto"))
+    every = str(evaluate(FEATURES, LABELS, heads="proto", shots=[3], way="all", queries=4, episodes=30))
+    assert [line.split()[-1] for line in every.splitlines() if line.startswith("proto")] == ["-"]
+    assert "An interval over new classes needs" in every
+    assert "two episodes" not in every
+
+
 def test_ties_are_told():
     assert evaluate(FEATURES, LABELS, **SMALL).ties == 0
     blank = evaluate(np.zeros_like(FEATURES), LABELS, heads="cosine-proto", shots=[1], queries=4, episodes=20, way=3)

@@ -133,6 +133,21 @@ def test_gains_are_those_of_the_gain_tables() -> None:
     assert heads == {"cosine-proto", "cosine-feat", "cosine-frn"}
 
 
+def test_one_train_shot_has_no_residual_offset_or_score() -> None:
+    shots = (1, 2, 4)
+    group = [Grid("d", "b", "proto", "own", shots, (4, 8), np.array([[50.0, 51], [60, 63], [70, 71]]))]
+    group += [Grid("d", "b", "cosine-proto", "own", shots, (4, 8), group[0].accuracy + 1)]
+    mixed = Grid("d", "b", "proto-mixed", "own", shots, (16,), np.array([[52.0], [62], [70]]))
+    assert "sensitivity 0" not in json.dumps(figures.heatmap(mixed).to_dict())
+    assert [panel.title[0] for panel in figures.steps(mixed)] == ["accuracy"]
+    every = [*group, mixed]
+    assert {value["method"] for value in data(figures.scatter(every)) if "method" in value} == {"cosine-proto"}
+    offsets = {value["head"] for value in data(figures.offsets_by_train_shot(every)) if "head" in value}
+    assert offsets == {"proto", "cosine-proto"}
+    gains = [value for value in data(figures.gains_by_test_shot(every)) if value.get("head") == "proto-mixed"]
+    assert {value["test shot"]: value["gain"] for value in gains} == {1: 1.5, 2: 0.5, 4: -0.5}
+
+
 def test_rows_make_swapped_and_consistency_figures() -> None:
     chart = figures.swapped_predictors(own_rows())
     assert {(v["head"], v["readout"]) for v in data(chart)} >= {("cosine-proto", "swapped"), ("proto", "own")}

@@ -97,6 +97,15 @@ def test_publishing_again_replaces_what_was_there(ran, published, tmp_path):
     assert (tmp_path / "own" / "table.csv").read_bytes() == (published / "table.csv").read_bytes()
 
 
+def test_a_study_that_was_not_run_is_not_published(ran, tmp_path):
+    source, run, data = ran
+    shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(next(tmp_path.glob("run/*frn*")))
+    with pytest.raises(BadInput, match="run the whole study first"):
+        publish(source, tmp_path / "run", data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_models_that_come_with_a_study_are_tested_without_its_data(ran, tmp_path):
     source, run, data = ran
     study = source.load()

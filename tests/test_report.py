@@ -12,14 +12,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import TEST_SHOTS, rows, write_run
+from report_runs import TEST_SHOTS, rows, with_recalls, write_run
 from rich.console import Console
 
 from anyshot.errors import BadInput
+from anyshot.intervals import episode_interval
 from anyshot.report import write_report
-from anyshot.report.answer import EVERYWHERE, choices, rank, robust_sentence, scores, why_no_sensitivity
+from anyshot.report.answer import (
+    EVERYWHERE,
+    UNPAIRED,
+    accurate_slots,
+    choices,
+    paired,
+    rank,
+    robust_sentence,
+    scores,
+    why_no_sensitivity,
+)
 from anyshot.report.charts import thinned
 from anyshot.report.page import as_script
+from anyshot.report.paired import half_width
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
 from anyshot.report.tables import beside_paper, sensitivity_table
 from anyshot.report.text import show
@@ -108,6 +120,45 @@ def test_the_most_robust_has_the_lowest_score_and_its_interval_is_the_runs_own(t
     assert f"{score:.2f} points (95 % interval {score - 0.2:.2f} to {score + 0.2:.2f})" in rest
 
 
+def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Path) -> None:
+    table = with_recalls(tmp_path / "run", rows())
+    folder = write_run(tmp_path / "run", table)
+    findings = read_runs([folder])
+    found = choices(findings)
+    pairs = paired(findings, found)["glyphs/conv4"]
+    ranked = rank(found, "glyphs/conv4", {4: 1.0})
+    (best, value), (rival, other) = ranked[0], next(pair for pair in ranked if pair[0].head != ranked[0][0].head)
+    one, two = (np.load(next(folder.glob(f"{c.head}-{c.train_shot}-*/recall-1.npz")))["own"][2] for c in (best, rival))
+    gap = 100 * (one - two).mean(-1, dtype=np.float64)
+    half = half_width(pairs, best.label, rival.label, {4: 1.0})
+    assert half == pytest.approx(episode_interval(gap), abs=0.0006)
+    assert half < 0.4 * np.hypot(value["ci95"], other["ci95"])
+    margin = accurate_slots(ranked, {4: 1.0}, pairs)["margin"]
+    assert margin.startswith(f"; {gap.mean():.2f} ± {half:.2f} points above {rival.label}")
+    assert UNPAIRED not in written(tmp_path, folder).split("<script")[0]
+    first, second = sorted((best.label, rival.label))
+    assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second][2] == half
+
+
+@pytest.mark.parametrize("spoil", ["none", "other accuracies", "cut short", "other episodes"])
+def test_without_fitting_recalls_a_difference_is_called_unpaired(tmp_path: Path, spoil: str) -> None:
+    table = with_recalls(tmp_path / "run", rows())
+    for number, path in enumerate(sorted((tmp_path / "run").glob("*/recall-1.npz"))):
+        if spoil == "none":
+            path.unlink()
+        elif spoil == "cut short":
+            path.write_bytes(path.read_bytes()[:100])
+        elif spoil == "other episodes":
+            arrays = dict(np.load(path))
+            np.savez(path, classes=arrays["classes"] + number, own=arrays["own"])
+    if spoil == "other accuracies":
+        table = [row | {"accuracy": row["accuracy"] + 1} for row in table]
+    page = written(tmp_path, write_run(tmp_path / "run", table))
+    assert UNPAIRED in page.split("<script")[0]
+    assert not any(data_of(page)["paired"].values())
+    assert "treats the two as independent, which is wider than a paired one" in page
+
+
 def test_half_of_the_cells_missing(tmp_path: Path) -> None:
     table = [row for i, row in enumerate(rows()) if (i + i // len(TEST_SHOTS)) % 2]
     page = written(tmp_path, write_run(tmp_path / "run", table))
@@ -122,6 +173,38 @@ def test_a_single_train_shot_says_why_there_is_no_score(tmp_path: Path) -> None:
     page = written(tmp_path, write_run(tmp_path / "run", rows(train_shots=(8,))))
     assert "trained at 8 shots only, and sensitivity compares at least two train shots" in page
     assert "curves" in data_of(page)["specs"]
+
+
+MIXED = rows() + rows(heads=("proto-mixed", "cosine-proto-mixed"), train_shots=(16,))
+
+
+def test_a_model_of_mixed_shots_has_an_accuracy_and_no_sensitivity(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", MIXED)
+    findings = read_runs([folder])
+    assert {score.grid.head for score in scores(findings)} == {"proto", "cosine-proto"}
+    assert robust_sentence(scores(findings), "glyphs/conv4")[0] == "cosine-proto"
+    page = written(tmp_path, folder)
+    data = data_of(page)
+    labels = {choice["label"] for choice in data["choices"]}
+    assert {"proto-mixed", "cosine-proto-mixed", "proto, 16-shot"} <= labels
+    for head in ("proto-mixed", "cosine-proto-mixed"):
+        (grid,) = [grid for grid in data["grids"].values() if grid["name"] == head]
+        assert grid["sensitivity"] is None
+        assert set(grid["views"]) == {"accuracy"}
+        assert "one model of all train shots" in grid["about"]
+        assert data["files"][f"{grid['id']}.csv"].startswith("test shot,mixed\n")
+        gains = next(line for line in data["files"]["gains.csv"].splitlines() if f",{head}," in line)
+        assert gains.split(",")[2] == "-"
+        assert gains.count("(") == len(TEST_SHOTS)
+    assert "sensitivity 0.00" not in page
+    specs = json.dumps({name: data["specs"][name] for name in ("frontier", "offsets-by-train-shot")})
+    assert '"offset": 0.0}' not in specs
+    assert "curves" in data["specs"]
+    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    show(findings, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "proto-mixed" in text
+    assert "0.00 points" not in text
 
 
 def test_rows_without_a_train_shot_are_a_curve(tmp_path: Path) -> None:

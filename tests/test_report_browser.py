@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from report_runs import rows, write_run
+from report_runs import rows, with_recalls, write_run
 
 from anyshot.report import write_report
-from anyshot.report.answer import accurate_slots, choices, rank
+from anyshot.report.answer import accurate_slots, choices, paired, rank
 from anyshot.report.runs import read_runs
 from anyshot.sensitivity import decompose
 from anyshot.summaries import two_decimals
@@ -93,15 +93,19 @@ def download(page: "playwright.Page", button: str) -> bytes:
     return Path(waiting.value.path()).read_bytes()
 
 
-def test_the_reader_weighs_shots_and_the_ranking_follows(visit, report: Path, run: Path) -> None:
-    page = visit(report)
-    found = choices(read_runs([run]))
-    shots = found[0].cells
+@pytest.mark.parametrize("recalls", [True, False])
+def test_the_reader_weighs_shots_and_the_ranking_follows(visit, tmp_path: Path, recalls: bool) -> None:
+    run = write_run(tmp_path / "run", with_recalls(tmp_path / "run", rows()) if recalls else rows())
+    page = visit(write_report([run], run / "report.html"))
+    findings = read_runs([run])
+    found = choices(findings)
+    shots, pairs = found[0].cells, paired(findings, found).get("glyphs/conv4", {})
+    assert bool(pairs) == recalls
 
     def law(weights: dict[int, float]) -> None:
         """What the page says is what answer.py says."""
         ranked = rank(found, "glyphs/conv4", weights)
-        assert answer(page) == accurate_slots(ranked)
+        assert answer(page) == accurate_slots(ranked, weights, pairs)
         assert [row[:2] for row in ranking(page)] == [[c.label, two_decimals(v["accuracy"])] for c, v in ranked]
 
     law(dict.fromkeys(shots, 1.0))

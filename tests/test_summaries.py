@@ -10,7 +10,7 @@ import pytest
 from anyshot import BadInput, decompose
 from anyshot.paper import printed
 from anyshot.summaries import Summary, counterpart, gain_summary, grid_summary, in_order, sensitivity_summary
-from anyshot.table import Grid, grids
+from anyshot.table import Grid, family, grids, is_mixed
 
 STUDY = [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]
 
@@ -44,6 +44,33 @@ def test_bold_is_the_one_lowest_of_a_family() -> None:
     assert len(rows) == 8
     assert all(cell.startswith("**") for cell in rows["cosine-proto"])
     assert sum(cell.startswith("**") for row in rows.values() for cell in row) == 17  # feat on tiered is a tie
+
+
+MIXED = [
+    *(grid(head) for head in ("proto", "cosine-proto")),
+    Grid("glyphs", "conv4", "proto-mixed", "own", (1, 5), (16,), np.array([[53.0], [80.0]])),
+    Grid("glyphs", "conv4", "cosine-proto-mixed", "own", (1, 5), (16,), np.array([[55.0], [82.0]])),
+]
+
+
+def test_a_grid_of_one_train_shot_has_a_dash_for_sensitivity_and_gains_over_the_mean() -> None:
+    assert {row[0]: row[1] for row in sensitivity_summary(MIXED).rows} == {
+        "proto": "1.00",
+        "proto-mixed": "-",
+        "cosine-proto": "1.00",
+        "cosine-proto-mixed": "-",
+    }
+    rows = {row[1]: row[2:] for row in gain_summary(MIXED).rows}
+    assert rows["proto-mixed"] == ["-", "53.00 (+1.00)", "80.00 (-1.00)"]
+    assert rows["cosine-proto-mixed"] == ["-", "55.00 (+3.00)", "82.00 (+1.00)"]
+    assert grid_summary(MIXED[2]).rows == [["1", "53.00"], ["5", "80.00"]]
+    assert grid_summary(MIXED[2]).columns == ["test shot", "mixed"]
+
+
+def test_the_family_of_a_head_keeps_its_run() -> None:
+    assert family("cosine-proto-mixed @ a-mixed") == "proto @ a-mixed"
+    assert not is_mixed("proto @ a-mixed")
+    assert is_mixed("proto-mixed @ a")
 
 
 def test_order_is_head_readouts_cosine() -> None:

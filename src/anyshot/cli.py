@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from anyshot.deploy import cli as deploy_cli
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, choose
 
 app = SubcommandApp()
 paper = SubcommandApp()
@@ -404,10 +405,19 @@ for verb in deploy_cli.VERBS:
     app.command(verb)
 
 
+def check_verb(app: SubcommandApp, words: Sequence[str]) -> None:
+    """Offer the nearest verb in place of one that there is not; all that follows a verb is for tyro to judge."""
+    if words and not words[0].startswith("-"):
+        verb = choose("verb", words[0], app._subcommands).target
+        if isinstance(verb, SubcommandApp):
+            check_verb(verb, words[1:])
+
+
 def main() -> None:
     """Run a verb; bad input is one sentence and exit code 2, never a traceback."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait choke a busy machine
     try:
+        check_verb(app, sys.argv[1:])
         app.cli(prog="anyshot", description="Few-shot image classification that holds at any shot.")
     except BadInput as error:
         print(f"anyshot: {error}", file=sys.stderr)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Mean accuracy of each cosine head above its Euclidean counterpart, by test shot."""
+    """Mean accuracy of each cosine head, and of each model of mixed shots, above its Euclidean counterpart, by test
+    shot."""
     found = _whole(rows)
     pairs = [(grid, counterpart(grid, found)) for grid in found if grid.readout == "own"]
     return [row for grid, other in pairs if other for row in _difference(grid, other)]
@@ -28,7 +29,7 @@ def offsets(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [
         {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "train_shot": shot, "offset": float(bias)}
         for grid in _whole(rows)
-        if grid.readout == "own"
+        if grid.readout == "own" and len(grid.train_shots) > 1
         for shot, bias in zip(grid.train_shots, decompose(grid.accuracy).model_bias, strict=True)
     ]
 

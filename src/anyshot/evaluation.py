@@ -28,12 +28,12 @@ from anyshot.episodes import Plan
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
 from anyshot.heads import EMBEDS, HEADS, Head, Parameters
-from anyshot.intervals import class_interval, episode_interval
+from anyshot.intervals import LEAST_WITHOUT, class_interval, episode_interval
 from anyshot.model import Model, load_model
 from anyshot.progress import progress as bar
 from anyshot.readouts import check_readout, read_out, scaled
 from anyshot.recipe import Recipe
-from anyshot.table import Row, write_table
+from anyshot.table import Row, shown, write_table
 
 SHOTS = (1, 2, 4, 8, 16, 32)
 UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")
@@ -110,9 +110,10 @@ class Evaluation:
     def __str__(self) -> str:
         """The rows for a terminal, and what their intervals mean."""
         lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
-        for row in self:
+        rows = list(self)
+        for row in rows:
             name = row["head"] if row["readout"] == "own" else f"{row['head']} ({row['readout']})"
-            numbers = f"{row['accuracy']:8.2f}% {row['ci95']:12.2f} {row['ci95_classes']:15.2f}"
+            numbers = f"{row['accuracy']:8.2f}% {shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
             lines.append(f"{name:26} {row['test_shot']:>11} {numbers}")
         plan = self.plan
         lines.append(
@@ -120,6 +121,12 @@ class Evaluation:
         )
         lines.append("95 % intervals: '+- episodes' over other draws of episodes from these images (is this table well")
         lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
+        if plan.episodes < 2:
+            lines.append("An interval over episodes needs at least two episodes.")
+        if any(np.isnan(row["ci95_classes"]) for row in rows):
+            lines.append(
+                f"An interval over new classes needs three classes, each absent from {LEAST_WITHOUT} episodes."
+            )
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
         return "\n".join(lines)

@@ -17,7 +17,7 @@ from anyshot.errors import BadInput, choose
 from anyshot.files import whole
 from anyshot.sensitivity import decompose
 from anyshot.summaries import counterpart, two_decimals
-from anyshot.table import Grid
+from anyshot.table import Grid, is_mixed
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
 FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw
@@ -47,8 +47,10 @@ def heatmap(grid: Grid) -> alt.LayerChart:
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
     *_, last = steps(grid, limit)
-    sensitivity = two_decimals(decompose(grid.accuracy).sensitivity)
-    return last.chart([f"{grid.name}, {grid.setting}", f"sensitivity {sensitivity}"])
+    score = "accuracy; one train shot or test shot has no sensitivity"
+    if grid.is_scored:
+        score = f"sensitivity {two_decimals(decompose(grid.accuracy).sensitivity)}"
+    return last.chart([f"{grid.name}, {grid.setting}", score])
 
 
 def side_by_side(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
@@ -63,10 +65,10 @@ def calculation(grid: Grid) -> alt.HConcatChart:
 
 
 def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> list["Panel"]:
-    """The panels of `calculation`; the first alone where cells are missing. `limit` is the end of the colour scale,
-    for grids that are to be compared; `notes` is what a reader sees over a cell, by test and train shot."""
+    """The panels of `calculation`; the first alone where a grid has no sensitivity. `limit` is the end of the colour
+    scale, for grids that are to be compared; `notes` is what a reader sees over a cell, by test and train shot."""
     raw = Panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, notes=notes, room_above=True)
-    if not np.isfinite(grid.accuracy).all():
+    if not grid.is_scored:
         return [raw]
     parts = decompose(grid.accuracy)
     offsets = grid.accuracy - parts.test_bias[:, None]
@@ -82,7 +84,8 @@ def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> li
 
 
 def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
-    """Mean accuracy of each cosine group above its Euclidean counterpart, by test shot, and the mean of all."""
+    """Mean accuracy of each cosine group above its Euclidean counterpart, by test shot, and the mean of all; models of
+    mixed shots are lines too, but not in the mean."""
     values = []
     for grid in grids:
         other = counterpart(grid, grids)
@@ -90,20 +93,23 @@ def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
             gains = decompose(grid.accuracy).test_bias - decompose(other.accuracy).test_bias
             values += _line(grid, "test shot", grid.test_shots, "gain", gains)
     _some(values, "no cosine head has its Euclidean counterpart among these grids")
-    thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head", [BLUE, ORANGE, GREEN])
-    title = alt.TitleParams("thin: a group, thick: mean of all", anchor="start", fontWeight="normal")
-    return finish((_zero() + thin + _trend(values, "test shot", "gain")).properties(title=title))
+    colours = [BLUE, ORANGE, GREEN, PINK, BLACK]
+    thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head", colours)
+    alike = [value for value in values if not is_mixed(value["head"])]
+    mean = "mean of all" if len(alike) in (0, len(values)) else "mean of all but mixed shots"
+    title = alt.TitleParams(f"thin: a group, thick: {mean}", anchor="start", fontWeight="normal")
+    return finish((_zero() + thin + _trend(alike or values, "test shot", "gain")).properties(title=title))
 
 
 def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
     """Model bias of each group by train shot, with the mean trend of Euclidean and of cosine heads."""
     values = []
     for grid in grids:
-        if grid.readout == "own":
+        if grid.readout == "own" and len(grid.train_shots) > 1:
             line = _line(grid, "train shot", grid.train_shots, "offset", decompose(grid.accuracy).model_bias)
             score = "cosine" if grid.head.startswith("cosine-") else "Euclidean"
             values += [point | {"score": score} for point in line]
-    _some(values, "these grids hold no head read as trained")
+    _some(values, "these grids hold no head of several train shots that is read as trained")
     thin = _lines(values, "train shot", "offset", "model bias (points)", "score", [BLUE, ORANGE], "Euclidean", "cosine")
     title = alt.TitleParams("thin: a group, thick: mean of its kind", anchor="start", fontWeight="normal")
     return finish((_zero() + thin + _trend(values, "train shot", "offset", "score")).properties(title=title))
@@ -114,7 +120,7 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
     values: list[dict[str, Any]] = []
     for grid in grids:
         other = counterpart(grid, grids)
-        if other is not None:
+        if other is not None and grid.is_scored:
             parts, base = decompose(grid.accuracy), decompose(other.accuracy)
             gain = float((parts.test_bias - base.test_bias).mean())
             point = {"method": grid.name, "setting": grid.setting}
@@ -260,7 +266,8 @@ class Panel:
     def chart(self, title: list[str] | None = None, named: bool = False) -> alt.LayerChart:
         """The panel as a chart; `named` leaves its data out, for a page that holds the values of many grids."""
         rows, columns = self.inside.shape
-        x_names: dict[float, str] = {float(x): str(shot) for x, shot in enumerate(self.grid.train_shots)}
+        mixed = is_mixed(self.grid.head)
+        x_names = {float(x): "mixed" if mixed else str(shot) for x, shot in enumerate(self.grid.train_shots)}
         y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(self.grid.test_shots)}
         x_names |= {} if self.right is None else {columns + GAP: "mean"}
         y_names |= {} if self.above is None else {-1 - GAP: "model bias"}

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from scipy.special import stdtrit
 
 Accuracies = Float[np.ndarray, " episode"]
+LEAST_WITHOUT = 20  # episodes without a class, to know the accuracy without it
 
 
 def episode_interval(accuracies: Accuracies) -> float:
@@ -24,7 +25,7 @@ def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way
     inside = np.zeros((len(accuracies), len(names)), bool)
     inside[np.arange(len(accuracies))[:, None], inverse.reshape(classes.shape)] = True
     without = (~inside).sum(0)
-    if len(names) < 3 or without.min() < 20:
+    if len(names) < 3 or without.min() < LEAST_WITHOUT:
         return float("nan")
     n, noise = len(accuracies), accuracies.var(ddof=1)
     left_out = (accuracies @ ~inside) / without

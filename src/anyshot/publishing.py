@@ -19,6 +19,7 @@ import numpy as np
 from anyshot import figures
 from anyshot.comparisons import COMPARISONS, draw
 from anyshot.data.store import Store
+from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
 from anyshot.intervals import class_interval, episode_interval
 from anyshot.progress import progress
@@ -44,9 +45,8 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") ->
             for name in ("recipe.json", "history.csv"):
                 _copy(run / recipe.name / name, aside / recipe.name / name)
         write_table(aside / "gains.csv", _gains(*_recalls(study, recipes, run), study.shots))
-        charts: dict[str, Any] = {
-            "tradeoff": figures.scatter([grid for grid in grids(rows) if len(grid.train_shots) > 1])
-        }
+        scored = [grid for grid in grids(rows) if grid.is_scored]
+        charts: dict[str, Any] = {"tradeoff": figures.scatter(scored)}
         for kind, (compare, _) in COMPARISONS.items():
             if found := compare(rows):
                 if kind != "gains":
@@ -55,9 +55,8 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") ->
         for name, table in _side_experiments(study, recipes, run, data, advance).items():
             write_table(aside / f"{name}.csv", table)
             charts |= {name: FIGURES[name](table)} if name in FIGURES else {}
-        whole_grids = [grid for grid in grids(rows) if len(grid.train_shots) > 1 and np.isfinite(grid.accuracy).all()]
-        for setting in dict.fromkeys(grid.setting for grid in whole_grids):
-            here = [grid for grid in whole_grids if grid.setting == setting]
+        for setting in dict.fromkeys(grid.setting for grid in scored):
+            here = [grid for grid in scored if grid.setting == setting]
             charts["heatmaps-" + setting.replace("/", "-")] = figures.side_by_side(here)
         for name, chart in charts.items():
             figures.save(chart, aside / "figures" / f"{name}.svg")
@@ -74,6 +73,8 @@ FIGURES = {
 
 
 def _copy(source: Path, target: Path) -> None:
+    if not source.is_file():
+        raise BadInput(f"there is no {source}: run the whole study first, or publish only what has been run.")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
 
@@ -169,7 +170,7 @@ class _Unequal:
 
 def _page(name: str, rows: Sequence[Row], scores: Sequence[Row]) -> str:
     """The folder's first page."""
-    found = [grid for grid in grids(rows) if len(grid.train_shots) > 1]
+    found = [grid for grid in grids(rows) if grid.is_scored]
     columns = ["head", "readout", "seeds", "sensitivity", "95 % interval", "noise floor"]
     cells = [
         [

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from anyshot.errors import choose
 from anyshot.sensitivity import decompose
-from anyshot.table import Grid
+from anyshot.table import Grid, family, is_mixed, shot_order
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 
@@ -65,8 +65,9 @@ ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
 def counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
-    """The grid that gains are measured against: the same setting's Euclidean head, read as trained."""
-    head = grid.head.removeprefix("cosine-")
+    """The grid that gains are measured against: the same setting's Euclidean head, read as trained (its mean over train
+    shots, also for one model that was trained with mixed shots)."""
+    head = family(grid.head)
     if (grid.head, grid.readout) == (head, "own"):
         return None
     wanted = (grid.data, grid.backbone, head, "own")
@@ -74,20 +75,24 @@ def counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
 
 
 def in_order(grids: Iterable[Grid]) -> list[Grid]:
-    """Setting by setting and family by family: the Euclidean head, its other readouts, its cosine alternative."""
+    """Setting by setting and family by family: the Euclidean head, its other readouts, trained with mixed shots, and
+    its cosine alternative likewise."""
     listed = list(grids)
     settings = list(dict.fromkeys(grid.setting for grid in listed))
-    families = list(dict.fromkeys(grid.head.removeprefix("cosine-") for grid in listed))
+    families = list(dict.fromkeys(family(grid.head) for grid in listed))
 
-    def place(grid: Grid) -> tuple[int, int, bool, bool]:
-        family = families.index(grid.head.removeprefix("cosine-"))
-        return settings.index(grid.setting), family, grid.head.startswith("cosine-"), grid.readout != "own"
+    def place(grid: Grid) -> tuple[int, int, bool, bool, bool]:
+        kin = settings.index(grid.setting), families.index(family(grid.head))
+        return *kin, grid.head.startswith("cosine-"), is_mixed(grid.head), grid.readout != "own"
 
     return sorted(listed, key=place)
 
 
 def grid_summary(grid: Grid) -> Summary:
-    """A grid: accuracies, the test bias to the right, the model bias below, the sensitivity in the corner."""
+    """A grid: accuracies, the test bias to the right, the model bias below, the sensitivity in the corner; only the
+    accuracies there are, where it has no sensitivity."""
+    if not grid.is_scored:
+        return _partial_summary(grid)
     parts = decompose(grid.accuracy)
     rows = [
         [str(shot), *map(two_decimals, cells), two_decimals(mean)]
@@ -104,30 +109,44 @@ def grid_summary(grid: Grid) -> Summary:
     return Summary(title, ["test shot", *(str(shot) for shot in grid.train_shots), "mean"], rows)
 
 
+def _partial_summary(grid: Grid) -> Summary:
+    shots = ["mixed" if is_mixed(grid.head) else str(shot) if shot else "accuracy" for shot in grid.train_shots]
+    rows = [
+        [str(shot), *("" if math.isnan(cell) else two_decimals(cell) for cell in cells)]
+        for shot, cells in zip(grid.test_shots, grid.accuracy, strict=True)
+    ]
+    title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot (columns)"
+    return Summary(title, ["test shot", *shots], rows)
+
+
 def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
-    """Sensitivity by head (rows) and setting (columns); the lowest of a family in a setting is bold."""
+    """Sensitivity by head (rows) and setting (columns), a dash where a grid has none; the lowest of a family in a
+    setting is bold."""
     backbones = list(dict.fromkeys(grid.backbone for grid in grids))
     settings = list(dict.fromkeys(g.setting for g in sorted(grids, key=lambda grid: backbones.index(grid.backbone))))
-    scores = {(grid.name, grid.setting): decompose(grid.accuracy).sensitivity for grid in grids}
-    family = {grid.name: grid.head.removeprefix("cosine-") for grid in in_order(grids)}
+    scores = {(grid.name, grid.setting): decompose(grid.accuracy).sensitivity for grid in grids if grid.is_scored}
+    unscored = {(grid.name, grid.setting) for grid in grids if not grid.is_scored}
+    kin = {grid.name: family(grid.head) for grid in in_order(grids)}
     rows = []
-    for name in family:
-        rivals = [other for other in family if family[other] == family[name] and other != name]
+    for name in kin:
+        rivals = [other for other in kin if kin[other] == kin[name] and other != name]
         others = {s: [scores[rival, s] for rival in rivals if (rival, s) in scores] for s in settings}
-        rows.append([name, *(_best(scores.get((name, s)), others[s]) for s in settings)])
+        cells = ("-" if (name, s) in unscored else _best(scores.get((name, s)), others[s]) for s in settings)
+        rows.append([name, *cells])
     return Summary("Shot sensitivity by head and setting; lower is better", ["head", *settings], rows)
 
 
 def gain_summary(grids: Sequence[Grid]) -> Summary:
-    """Sensitivity and mean accuracy by test shot, each with its gain over the Euclidean counterpart."""
-    shots = sorted({shot for grid in grids for shot in grid.test_shots})
+    """Sensitivity (a dash where there is none) and mean accuracy by test shot, with its gain over the counterpart."""
+    shots = sorted({shot for grid in grids for shot in grid.test_shots}, key=shot_order)
     rows = []
     for grid in in_order(grids):
         parts, other = decompose(grid.accuracy), counterpart(grid, grids)
         means = dict(zip(grid.test_shots, parts.test_bias, strict=True))
         base = dict(zip(other.test_shots, decompose(other.accuracy).test_bias, strict=True)) if other else {}
         cells = [_with_gain(means.get(shot), base.get(shot)) for shot in shots]
-        rows.append([grid.setting, grid.name, two_decimals(parts.sensitivity), *cells])
+        score = two_decimals(parts.sensitivity) if grid.is_scored else "-"
+        rows.append([grid.setting, grid.name, score, *cells])
     title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
     return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
 

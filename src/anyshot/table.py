@@ -8,6 +8,7 @@ starts from such rows, whether we measured them or the paper prints them. Nothin
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,34 @@ from anyshot.files import whole
 
 Row = dict[str, Any]
 WHOLE_NUMBERS = {"train_shot", "test_shot", "seed", "way", "queries", "episodes"}
+AT = " @ "  # between a head and its run, where two runs hold different models of one name
 WORDS = {"data", "backbone", "head", "readout", "model"}
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; the columns are those of the first row."""
+    """Write rows as CSV; the columns are those of the first row, and what is not known (NaN) is an empty cell."""
     with whole(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: "" if _is_nan(value) else value for name, value in row.items()} for row in rows)
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) -> str:
     """Rows in columns for a terminal, kept as CSV too where a path is given."""
     if path is not None:
         write_table(path, rows)
-    cells = [list(rows[0]), *([f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows)]
+    cells = [list(rows[0]), *([shown(v) if isinstance(v, float) else str(v) for v in row.values()] for row in rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def shown(value: float) -> str:
+    """A number for a terminal: two decimals, or a dash where it is not known."""
+    return "-" if _is_nan(value) else f"{value:.2f}"
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and isnan(value)
 
 
 def read_table(path: Path) -> list[Row]:
@@ -77,6 +88,22 @@ class Grid:
     def name(self) -> str:
         """The head, and the readout where it is not the head's own."""
         return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it has a sensitivity: that compares at least two train shots at two test shots, no cell missing."""
+        return min(self.accuracy.shape) > 1 and bool(np.isfinite(self.accuracy).all())
+
+
+def family(head: str) -> str:
+    """The Euclidean head, trained for one shot, that a head is an alternative of."""
+    name, at, run = head.partition(AT)
+    return name.removeprefix("cosine-").removesuffix("-mixed") + at + run
+
+
+def is_mixed(head: str) -> bool:
+    """Whether a head was trained with mixed shots: one model for all shots, whatever train shot its rows name."""
+    return head.partition(AT)[0].endswith("-mixed")
 
 
 def shot_order(shot: int | str) -> tuple[bool, int | str]:

@@ -50,7 +50,8 @@ class Watched:
         """Its name, how far it is, its last loss and its last validation accuracy."""
         accuracies = [row["val_accuracy"] for row in self.rows if row["val_accuracy"] != ""]
         accuracy = f"{accuracies[-1]:.1f} %" if accuracies else ""
-        loss = f"{self.rows[-1]['loss']:.3f}" if self.rows else ""
+        last = self.rows[-1]["loss"] if self.rows else ""  # empty too where training diverged
+        loss = f"{last:.3f}" if last != "" else ""
         return "/".join(self.recipe.path), f"{len(self.rows)}/{self.recipe.epochs}", loss, accuracy
 
 

@@ -44,8 +44,9 @@ class Diagnosis:
     @property
     def text(self) -> str:
         lines = [
-            f"{split:5}  {facts['classes']} classes, {facts['items']} items, {facts['smallest']} to {facts['largest']} "
-            f"a class; largest shot with {QUERIES} queries: {_shot(facts)}"
+            f"{split:5}  {facts['classes']} classes, {facts['items']} items, "
+            f"{spread(facts['smallest'], facts['largest'])} a class; "
+            f"largest shot with {QUERIES} queries: {_shot(facts)}"
             for split, facts in self.splits.items()
         ]
         return "\n".join([*lines, *(f"{finding.weight}: {finding.text}" for finding in self.findings)])
@@ -79,6 +80,11 @@ def visit(store: Store, folder: Path | None = None) -> Diagnosis:
         for split in diagnosis.splits:
             draw_sheet(store.part(split), f"{store.path.name}, {split}", folder / f"{split}.png")
     return diagnosis
+
+
+def spread(smallest: int, largest: int) -> str:
+    """How many there are a class, in a sentence."""
+    return f"{smallest} to {largest}" if smallest != largest else str(smallest)
 
 
 def _facts(part: Part) -> dict[str, Any]:

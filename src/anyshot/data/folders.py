@@ -32,6 +32,8 @@ def read_folder(path: Path) -> Source:
 
 
 def check_folder(path: Path) -> None:
+    if path.is_file():
+        raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
     if not path.is_dir():
         raise BadInput(f"there is no folder {path}.")
 

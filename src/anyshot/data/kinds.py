@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import shutil
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anyshot.data.archives import is_archive, unpack
+from anyshot.data.embeddings import VECTORS
 from anyshot.data.packing import Source, pack_images, packing_folder
 from anyshot.data.pictures import Fit
 from anyshot.data.store import Store, check_free
@@ -26,6 +28,19 @@ READERS = {
     "huggingface": "huggingface.read_huggingface",
     "features": "embeddings.read_features",
     "npz": "npz.read_npz",
+}
+HOLD = {
+    "folder": "images in class folders",
+    "table": "paths and labels of images",
+    "huggingface": "a data set saved to disk",
+    "features": "vectors and labels",
+    "npz": "images in arrays",
+}
+BY_SUFFIX = {
+    **dict.fromkeys((".csv", ".tsv"), ("table",)),
+    **dict.fromkeys((".parquet", ".pq"), ("table", "features")),
+    **dict.fromkeys((".npy", ".safetensors"), ("features",)),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".gz"), ("folder", "huggingface")),
 }
 
 
@@ -47,6 +62,8 @@ def pack(
     if size is not None and not 1 <= size <= 1024:
         raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
     known = _known(kind, reader, options)
+    if "feature_column" not in known:  # who names the array of vectors knows what the file holds
+        _check_fit(kind, source)
     if kind not in ("npz", "features", "table") and is_archive(source):
         found = _read_archive(source, packing_folder(out), partial(reader, **known))
     else:
@@ -58,6 +75,42 @@ def pack(
     about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
     found = replace(found, size=size or found.size, fit=fit or found.fit, about={**about, **found.about})
     return pack_images(found, out, split, seed, workers)
+
+
+def _check_fit(kind: str, source: Path) -> None:
+    """A source that is plainly of another kind gets the sentence that names it; others are the reader's to judge."""
+    fitting = _fitting(kind, source)
+    if fitting and kind not in fitting:
+        uses = " or ".join(f"`anyshot pack {fit}` ({HOLD[fit]})" for fit in fitting)
+        raise BadInput(f"{source} is not a source of kind {kind!r}: use {uses}.")
+
+
+def _fitting(kind: str, source: Path) -> tuple[str, ...]:
+    """The kinds that a source has the looks of; none where it could be anything, this kind too."""
+    if source.is_dir():
+        if any((source / name).is_file() for name in ("dataset_dict.json", "state.json")):
+            return ("huggingface",)
+        return ("folder",) if kind in ("table", "features", "npz") else ()
+    if not source.is_file():
+        return ()
+    if source.suffix.lower() == ".npz":
+        return _npz_kinds(source)
+    if (
+        kind not in HOLD or kind == "features"
+    ):  # a benchmark's files have any name; features tells the suffixes it reads
+        return ()
+    return BY_SUFFIX.get(source.suffix.lower(), ())
+
+
+def _npz_kinds(source: Path) -> tuple[str, ...]:
+    """By the names of its arrays: images, vectors, or what cannot be told."""
+    try:
+        with zipfile.ZipFile(source) as file:
+            names = {name.removesuffix(".npy").lower() for name in file.namelist()}
+    except (zipfile.BadZipFile, OSError):
+        names = set()
+    images, vectors = bool(names & {"images", "blob"}), bool(names & set(VECTORS))
+    return ("npz", "features") if images == vectors else ("npz",) if images else ("features",)
 
 
 def _read_archive(archive: Path, packing: Path, read: Callable[[Path], Source]) -> Source:

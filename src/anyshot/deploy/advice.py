@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from anyshot.data.doctor import spread
 from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
 from anyshot.deploy.suspects import Found, confusions, look
 from anyshot.engine import Reading, vectors_of
@@ -280,6 +281,6 @@ def _doubt(
         )
     if counts.min() < FEW_CLASS and widths.max() > 0.05:
         doubts.append(
-            f"With {counts.min()} to {counts.max()} images a class the accuracies are known to about "
+            f"With {spread(int(counts.min()), int(counts.max()))} images a class the accuracies are known to about "
             f"{widths.max():.0%} only; heads closer than that cannot be told apart."
         )

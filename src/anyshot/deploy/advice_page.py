@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from anyshot.data.doctor import spread
 from anyshot.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inline
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _head_words(advice: "Advice") -> list[str]:
     shots = ", ".join(map(str, advice.expected_shots))
     words = [
         f"Use {advice.best}: it is the most accurate over {shots} shots ({advice.way} classes at once, "
-        f"{sum(advice.counts)} images, {min(advice.counts)} to {max(advice.counts)} a class)."
+        f"{sum(advice.counts)} images, {spread(min(advice.counts), max(advice.counts))} a class)."
     ]
     for name, (lead, half) in advice.lead.items():
         sure = "ahead of" if lead > half else "not surely better than"

@@ -71,7 +71,7 @@ def _sensitivity(model: Model, run: Path) -> dict[str, str]:
     if not table.is_file():
         return {}
     recipe = model.recipe
-    mine = (recipe.data, recipe.backbone, recipe.head, "own")
+    mine = (recipe.data, recipe.backbone, recipe.label, "own")
     for row in read_table(table):
         if tuple(row.get(key) for key in ("data", "backbone", "head", "readout")) == mine:
             return {"sensitivity": f"{row['sensitivity']:.2f} ({row['low']:.2f} to {row['high']:.2f})"}

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import softmax
 
+from anyshot.data.doctor import spread
 from anyshot.data.embeddings import read_features
 from anyshot.data.folders import read_folder
 from anyshot.data.pictures import SUFFIXES
@@ -36,7 +37,7 @@ def fit_folder(folder: Path, model: str, out: Path, head: str, reject: float, ke
         classifier.fit(folder, progress=advance)
     classifier.save(out)
     counts, coverage = classifier.classifier.support_.counts, classifier.classifier.coverage_
-    words = f"{out}: {len(counts)} classes, {counts.min()} to {counts.max()} pictures each."
+    words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} pictures each."
     if coverage is not None:
         error = classifier.classifier.support_calibration_error()
         words += (

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.report.paired import Pairs, half_width, paired_intervals
 from anyshot.report.runs import Findings, key
 from anyshot.sensitivity import decompose
 from anyshot.summaries import counterpart, two_decimals
-from anyshot.table import Grid, shot_order
+from anyshot.table import Grid, is_mixed, shot_order
 
 INTERVALS = ("ci95", "ci95_classes")
 EVERYWHERE = "all settings"
+UNPAIRED = " (not paired, so wide)"
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        return f"{self.name}, {self.train_shot}-shot" if self.train_shot else self.name
+        return f"{self.name}, {self.train_shot}-shot" if self.train_shot and not is_mixed(self.head) else self.name
 
     def expected(self, weights: Mapping[Any, float]) -> dict[str, Any] | None:
         """Accuracy and intervals under a distribution of test shots; None where a shot that counts was not measured.
@@ -64,6 +66,32 @@ def choices(findings: Findings) -> list[Choice]:
     ]
     settings = {choice.setting for choice in out}
     return out + (_everywhere(out, len(settings)) if len(settings) > 1 else [])
+
+
+def paired(findings: Findings, found: Sequence[Choice]) -> dict[str, Pairs]:
+    """By setting, how well differences of choices are known from the episodes both met; over all settings the mean."""
+    labels = {(choice.setting, choice.name, choice.train_shot): choice.label for choice in found}
+    groups: dict[str, dict[str, list[Any]]] = {}
+    names = {key(grid): (grid.setting, grid.name) for grid in findings.grids}
+    for (*where, train, _), known in findings.episodes.items():
+        setting, name = names[where[0], where[1], where[2], where[3]]
+        groups.setdefault(setting, {}).setdefault(labels[setting, name, train], []).append(known)
+    out = {setting: paired_intervals(group) for setting, group in groups.items()}
+    settings = {choice.setting for choice in found} - {EVERYWHERE}
+    if len(settings) > 1 and len(out) == len(settings):
+        first, *others = out.values()
+        out[EVERYWHERE] = {
+            one: {
+                other: {
+                    shot: float(np.mean([half, *(pairs[one][other][shot] for pairs in others)]))
+                    for shot, half in halves.items()
+                    if all(shot in pairs.get(one, {}).get(other, {}) for pairs in others)
+                }
+                for other, halves in against.items()
+            }
+            for one, against in first.items()
+        }
+    return out
 
 
 def _everywhere(found: Sequence[Choice], settings: int) -> list[Choice]:
@@ -109,6 +137,8 @@ def why_no_sensitivity(grid: Grid) -> str:
     missing = int(np.isnan(grid.accuracy).sum())
     if grid.train_shots == (0,):
         return "its rows name no train shot, and sensitivity compares models trained at different shots"
+    if len(grid.train_shots) < 2 and is_mixed(grid.head):
+        return "it is one model of all train shots, and sensitivity compares models trained at different shots"
     if len(grid.train_shots) < 2:
         return f"it was trained at {grid.train_shots[0]} shots only, and sensitivity compares at least two train shots"
     if len(grid.test_shots) < 2:
@@ -214,7 +244,12 @@ def _robust_everywhere(found: Sequence[Score]) -> tuple[str, str]:
     )
 
 
-def accurate_slots(ranked: Sequence[tuple[Choice, dict[str, Any]]], at: str = "the shots you expect") -> dict[str, str]:
+def accurate_slots(
+    ranked: Sequence[tuple[Choice, dict[str, Any]]],
+    weights: Mapping[Any, float],
+    pairs: Pairs,
+    at: str = "the shots you expect",
+) -> dict[str, str]:
     """The second half, in parts that the page fills in again whenever the reader's shots change (as page.js does).
 
     The best is set against the best of another head; a head's readouts share their training and often tie."""
@@ -228,10 +263,10 @@ def accurate_slots(ranked: Sequence[tuple[Choice, dict[str, Any]]], at: str = "t
     if not rivals:
         return {"best": best.label, "accuracy": text, "margin": ""}
     rival, other = rivals[0]
-    gap, within = value["accuracy"] - other["accuracy"], None
-    if value["ci95"] is not None and other["ci95"] is not None:
-        within = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5
-    apart = f"{two_decimals(gap)}" if within is None else f"{two_decimals(gap)} ± {two_decimals(within)}"
+    gap, within, how = value["accuracy"] - other["accuracy"], half_width(pairs, best.label, rival.label, weights), ""
+    if within is None and value["ci95"] is not None and other["ci95"] is not None:
+        within, how = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5, UNPAIRED
+    apart = f"{two_decimals(gap)}" if within is None else f"{two_decimals(gap)} ± {two_decimals(within)}{how}"
     close = ": too close to call" if within is not None and gap < within else ""
     what = "the best of another head" if rival.head != best.head else "the next"
     return {"best": best.label, "accuracy": text, "margin": f"; {apart} points above {rival.label}, {what}{close}"}

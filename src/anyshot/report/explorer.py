@@ -12,7 +12,7 @@ from anyshot.report.runs import Findings, key
 from anyshot.report.tables import paper_grids
 from anyshot.sensitivity import decompose
 from anyshot.summaries import Summary, grid_summary, two_decimals
-from anyshot.table import Grid
+from anyshot.table import Grid, is_mixed
 
 VIEWS = ("accuracy", "offsets", "residual")
 
@@ -74,12 +74,13 @@ class Explorer:
             "views": views,
             "notes": [notes[t, s] for t in grid.test_shots for s in grid.train_shots if (t, s) in notes],
         }
-        self.summaries[id] = grid_summary(grid) if parts else partial_summary(grid)
+        self.summaries[id] = grid_summary(grid)
         self.options.setdefault(place, []).append((id, grid.name))
 
     def _skeleton(self, panel: Panel, view: str) -> str:
         """The name of the chart that draws such a panel, made when first asked for."""
-        name = f"{view} {panel.grid.test_shots} {panel.grid.train_shots}"
+        shots = "mixed" if is_mixed(panel.grid.head) else panel.grid.train_shots
+        name = f"{view} {panel.grid.test_shots} {shots}"
         if name not in self.skeletons:
             spec = finish(panel.chart(named=True)).to_dict()
             if view == "accuracy":  # one scale for all, as the other views have
@@ -103,17 +104,6 @@ def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def partial_summary(grid: Grid) -> Summary:
-    """A grid that has no sensitivity: the accuracies there are."""
-    shots = [str(shot) if shot else "accuracy" for shot in grid.train_shots]
-    rows = [
-        [str(shot), *("" if np.isnan(cell) else f"{cell:.2f}" for cell in cells)]
-        for shot, cells in zip(grid.test_shots, grid.accuracy, strict=True)
-    ]
-    title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot (columns)"
-    return Summary(title, ["test shot", *shots], rows)
-
-
 def _known(cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> str:
     """How well the cells of a grid are known, for a reader who sees no single cell's note."""
     every = [cell for column in cells.values() for cell in column.values()]
@@ -133,7 +123,8 @@ def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]
         for x, train in enumerate(grid.train_shots):
             if np.isnan(grid.accuracy[y, x]):
                 continue
-            note = f"{f'{train}-shot model' if train else 'model'} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
+            model = f"{train}-shot model" if train and not is_mixed(grid.head) else "model"
+            note = f"{model} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
             cell = cells.get(train, {}).get(test, {})
             for name, over in (("ci95", "over episodes"), ("ci95_classes", "over new classes")):
                 note += f"\n± {cell[name]:.2f} {over}" if cell.get(name) is not None else ""

@@ -6,6 +6,7 @@ from typing import Any
 import anyshot
 from anyshot.report.answer import Choice
 from anyshot.report.runs import Findings
+from anyshot.table import is_mixed
 
 CITATION = f"""@software{{anyshot,
   title = {{anyshot: few-shot image classification that holds at any shot}},
@@ -19,25 +20,26 @@ CITATION = f"""@software{{anyshot,
 """
 
 
-def methods(findings: Findings, found: Sequence[Choice]) -> list[str]:
+def methods(findings: Findings, found: Sequence[Choice], paired: bool) -> list[str]:
     """Sentences, a paragraph each: models, test, intervals, sensitivity, software. Only what the folders say."""
-    return [
-        text
-        for text in (_models(findings), _test(findings), _intervals(found), _score(findings), _software(findings))
-        if text
-    ]
+    about_models, about_scores, software = _models(findings), _score(findings), _software(findings)
+    paragraphs = (about_models, _test(findings), _intervals(found, paired), about_scores, software)
+    return [text for text in paragraphs if text]
 
 
 def _models(findings: Findings) -> str:
     rows, recipes = findings.rows, list(findings.recipes.values())
-    shots = [shot for shot in _all(row["train_shot"] for row in rows) if shot]
+    shots = [shot for shot in _all(row["train_shot"] for row in rows if not is_mixed(row["head"])) if shot]
     text = f"{_list(_all(row['head'] for row in rows))} on {_list(_all(grid.setting for grid in findings.grids))}"
     text = f"Heads: {text}." + (f" Train shots: {_list(shots)}." if shots else "")
     readouts = [readout for readout in _all(row["readout"] for row in rows) if readout != "own"]
     text += f" Readouts besides each head's own: {_list(readouts)}." if readouts else ""
+    mixed = _all(_list(recipe["mixed"]) for recipe in recipes if recipe.get("mixed"))
+    text += f" Heads called mixed draw the images a class anew for each batch, of {'; '.join(mixed)}." if mixed else ""
     folded = sorted((r for r in recipes if not r.get("batch")), key=lambda recipe: recipe.get("train_shot", 0))
     if folded:
-        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in folded if "way" in r and "train_shot" in r)
+        known = [r for r in folded if "way" in r and "train_shot" in r and not r.get("mixed")]
+        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in known)
         text += " Training by batch folding, without a split of support and queries"
         text += f", on batches of {_list(batch)} images" if batch else ""
         text += f"; {_fields(folded)}."
@@ -70,7 +72,7 @@ def _test(findings: Findings) -> str:
     return f"Test: {count}{' '.join(parts)} of unseen classes{drawn} at {shots} shots.{paired}"
 
 
-def _intervals(found: Sequence[Choice]) -> str:
+def _intervals(found: Sequence[Choice], paired: bool) -> str:
     cells = [cell for choice in found for cell in choice.cells.values()]
     text = ""
     if any(cell["ci95"] is not None for cell in cells):
@@ -85,9 +87,11 @@ def _intervals(found: Sequence[Choice]) -> str:
         )
     if text:
         text += (
-            " An interval of several cells or seeds is the mean of theirs, the widest it can be; that of a difference"
-            " treats the two as independent, which is wide, since paired episodes share their noise."
+            " An interval of several cells is the mean of theirs, the widest it can be. That of a difference"
+            f" {'is over the episodes that both met' if paired else 'treats the two as independent'}"
         )
+        wide = "treats them as independent, which is wider than a paired one"
+        text += f"; where these are not at hand it {wide}." if paired else ", which is wider than a paired one."
     return text.strip()
 
 

@@ -57,6 +57,14 @@
     };
     return {...choice, accuracy: mean("accuracy"), ci95: mean("ci95"), ci95_classes: mean("ci95_classes")};
   }
+  // Half the interval of a difference, from the episodes both met (as half_width in paired.py).
+  function halfWidth(one, other, given) {
+    const known = page.paired[setting()]?.[one]?.[other] ?? page.paired[setting()]?.[other]?.[one] ?? [];
+    const counted = sliders.map(({dataset}, i) => [known[i] ?? null, given[dataset.shot]]).filter(([, weight]) => weight > 0);
+    if (counted.some(([half]) => half === null)) return null;
+    const total = counted.reduce((sum, [, weight]) => sum + weight, 0);
+    return counted.reduce((sum, [half, weight]) => sum + half * weight, 0) / total;
+  }
   const setting = () => at("setting")?.value ?? page.setting;
   function ranked() {
     const here = page.choices.filter((choice) => choice.setting === setting());
@@ -72,8 +80,10 @@
     const rival = others.find((other) => other.head !== best.head) ?? others[0];
     if (!rival) return {robust, sensitivity, best: best.label, accuracy, margin: ""};
     const gap = best.accuracy - rival.accuracy;
-    const within = best.ci95 === null || rival.ci95 === null ? null : Math.hypot(best.ci95, rival.ci95);
-    const apart = within === null ? two(gap) : `${two(gap)} ± ${two(within)}`;
+    const alone = best.ci95 === null || rival.ci95 === null ? null : Math.hypot(best.ci95, rival.ci95);
+    const together = halfWidth(best.label, rival.label, weights());
+    const within = together ?? alone;
+    const apart = within === null ? two(gap) : `${two(gap)} ± ${two(within)}${together === null ? page.unpaired : ""}`;
     const close = within !== null && gap < within ? ": too close to call" : "";
     const what = rival.head !== best.head ? "the best of another head" : "the next";
     return {robust, sensitivity, best: best.label, accuracy, margin: `; ${apart} points above ${rival.label}, ${what}${close}`};

@@ -20,9 +20,11 @@ from anyshot.files import write_text
 from anyshot.report import tables
 from anyshot.report.answer import (
     EVERYWHERE,
+    UNPAIRED,
     Choice,
     accurate_slots,
     choices,
+    paired,
     rank,
     robust_sentence,
     scores,
@@ -34,6 +36,7 @@ from anyshot.report.charts import ranking
 from anyshot.report.drawn import drawn_figures
 from anyshot.report.explorer import Explorer
 from anyshot.report.methods import CITATION, methods
+from anyshot.report.paired import Pairs
 from anyshot.report.runs import Findings
 from anyshot.summaries import ENDINGS, Summary, counterpart, gain_summary
 from anyshot.table import Grid, shot_order
@@ -87,6 +90,7 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
     settings.sort(key=lambda name: name != EVERYWHERE)  # the widest view first
     every = dict.fromkeys(shots, 1.0)
     ranked = rank(found, setting, every)
+    pairs = paired(findings, found)
     robust = {name: robust_sentence(scores(findings), name) for name in settings}
     figures = drawn_figures(findings, found)
     shown = Explorer(findings, found)
@@ -108,7 +112,7 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
     if audited:
         named = {f"audit-{i}": summary for i, summary in enumerate(audited["sections"].values(), 1)}
         files |= _texts({"audit": audited["counts"], **named})
-    paragraphs = methods(findings, found)
+    paragraphs = methods(findings, found, any(pairs.values()))
     files |= {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION}
     specs = {figure.id: figure.spec for figure in figures} | {"ranking": _ranking_spec(found)}
     sections = [("answer", "Answer"), ("explore", "Explore")] + ([("paper", "Beside the paper")] if beside else [])
@@ -120,7 +124,7 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
         "settings": settings,
         "setting": setting,
         "robust": robust,
-        "slots": accurate_slots(ranked),
+        "slots": accurate_slots(ranked, every, pairs.get(setting, {})),
         "shots": shots,
         "words": words,
         "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
@@ -141,6 +145,8 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
             "setting": setting,
             "top": TOP,
             "choices": [_as_data(choice) for choice in found],
+            "paired": {name: _by_place(known, shots) for name, known in pairs.items()},
+            "unpaired": UNPAIRED,
             "robust": robust,
             "specs": specs,
             "grids": shown.data,
@@ -154,6 +160,14 @@ def _as_data(choice: Choice) -> dict[str, Any]:
     names = ("accuracy", "ci95", "ci95_classes")
     cells = {shot: {name: cell[name] for name in names} for shot, cell in choice.cells.items()}
     return {"setting": choice.setting, "head": choice.head, "name": choice.name, "label": choice.label, "cells": cells}
+
+
+def _by_place(pairs: Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, list[float | None]]]:
+    """Halves of intervals as a list in the order of the page's shots: many pairs, little room."""
+    return {
+        one: {other: [halves.get(shot) for shot in shots] for other, halves in against.items()}
+        for one, against in pairs.items()
+    }
 
 
 def _ranking_spec(found: Sequence[Choice]) -> dict[str, Any]:

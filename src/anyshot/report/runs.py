@@ -7,14 +7,16 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anyshot.errors import BadInput
 from anyshot.files import read_json
-from anyshot.table import Grid, Row, grids, read_table
+from anyshot.report.paired import Model, read_episodes
+from anyshot.table import AT, Grid, Row, grids, read_table
 
 Key = tuple[str, str, str, str]
 NEEDED = ("data", "head", "test_shot", "accuracy")
 OPTIONAL = {"backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
-AT = " @ "  # between a head and its run, where two runs hold different models of one recipe's name
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Findings:
     consistency: list[Row] = field(default_factory=list)
     about: list[dict[str, Any]] = field(default_factory=list)
     """Versions and protocol of each run that recorded them."""
+    episodes: dict[Model, tuple[str, dict[Any, np.ndarray]]] = field(default_factory=dict)
+    """The accuracy of every episode, by model and test shot, where the runs kept the recalls."""
     printed: bool = False
     """Whether these are the paper's numbers rather than ours."""
 
@@ -57,7 +61,9 @@ def read_runs(folders: Sequence[Path]) -> Findings:
     everything = Findings(", ".join(names), [])
     seen = set()
     for folder, name, table in zip(folders, names, tables, strict=True):
-        for row in _signed(table, name, disputed):
+        signed = _signed(table, name, disputed)
+        everything.episodes.update(read_episodes(folder, signed) | everything.episodes)
+        for row in signed:
             if _cell(row) not in seen:
                 everything.rows.append(row)
             seen.add(_cell(row))

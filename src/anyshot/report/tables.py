@@ -10,7 +10,7 @@ from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity, wor
 from anyshot.report.runs import AT, Findings
 from anyshot.sensitivity import decompose
 from anyshot.summaries import Summary, two_decimals
-from anyshot.table import Grid, Row, grids, shot_order
+from anyshot.table import Grid, Row, grids, is_mixed, shot_order
 
 
 def sensitivity_table(findings: Findings) -> Summary:
@@ -36,7 +36,7 @@ def sensitivity_table(findings: Findings) -> Summary:
 def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary:
     """Choices by expected accuracy, all test shots alike."""
     rows = [
-        [choice.setting, choice.name, str(choice.train_shot or "")]
+        [choice.setting, choice.name, "mixed" if is_mixed(choice.head) else str(choice.train_shot or "")]
         + [_number(value[name]) for name in ("accuracy", "ci95", "ci95_classes")]
         for choice, value in ranked
     ]

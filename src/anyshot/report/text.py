@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anyshot.report.answer import accurate_slots, choices, first_pair, rank, robust_sentence, scores, widest
+from anyshot.report.answer import accurate_slots, choices, first_pair, paired, rank, robust_sentence, scores, widest
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
 from anyshot.sensitivity import decompose
@@ -22,7 +22,8 @@ def show(findings: Findings, console: Console | None = None) -> None:
     found = choices(findings)
     setting = widest(found)
     shots = {shot: 1.0 for choice in found for shot in choice.cells}
-    slots = accurate_slots(rank(found, setting, shots), "shots that all count alike")
+    pairs = paired(findings, found).get(setting, {})
+    slots = accurate_slots(rank(found, setting, shots), shots, pairs, "shots that all count alike")
     for name, rest in (
         robust_sentence(scores(findings), setting),
         (slots["best"], f"{slots['accuracy']}{slots['margin']}."),
