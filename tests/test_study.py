@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from own_study import ALL_HEADS, recipe
 
 from anyshot import cost, study
 from anyshot.cli import main
+from anyshot.cost import Speeds
 from anyshot.errors import BadInput
+from anyshot.files import read_json, write_json
 from anyshot.model import read_tensors
 from anyshot.study import Source, find_study, plan_study, run_study, select, starts
 from anyshot.watch import Watch, Watched
@@ -52,10 +55,17 @@ def in_this_process(*args):
     yield submit
 
 
+def decided(out, side_by_side=2.0, one_at_a_time=1.0):
+    """Results folder of a study that has already measured how to share the cores."""
+    speeds = {"side_by_side": side_by_side, "one_at_a_time": one_at_a_time}
+    write_json(out / "about.json", {"images_a_second": {str(cost.cores()): speeds}})
+    return out
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The folder of a whole study with every head, run in this process."""
-    out = tmp_path_factory.mktemp("study") / "out"
+    out = decided(tmp_path_factory.mktemp("study") / "out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "launcher", in_this_process)
         run_study(Source(OWN, tuple(ALL_HEADS)), out, out.parent / "data")
@@ -76,6 +86,7 @@ def table_of(undisturbed, heads):
 
 def test_killed_three_times_the_table_is_the_same(undisturbed, tmp_path):
     chance = random.Random(0)
+    decided(tmp_path / "out")
     for _ in range(3):
         process = command(tmp_path / "out")
         time.sleep(chance.uniform(2.5, 6.0))
@@ -141,7 +152,7 @@ def test_submitit_gives_the_same_table(undisturbed, tmp_path, monkeypatch):
 
     monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{Path(__file__).parent}")
     monkeypatch.setattr(study, "launcher", lambda on, workers, threads, logs: _slurm(logs, threads, cluster="local"))
-    run_study(Source(OWN), tmp_path / "out", tmp_path / "data", only="proto")
+    run_study(Source(OWN), decided(tmp_path / "out"), tmp_path / "data", only="proto")
     assert table(tmp_path / "out") == table_of(undisturbed, ("proto",))
 
 
@@ -235,11 +246,108 @@ def test_the_papers_study_has_its_144_models_and_their_exceptions():
 
 def test_a_dry_run_counts_without_stores(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "seconds_an_image", lambda recipe, head: 3600 / 38400)
-    text = plan_study(Source(find_study("paper")), tmp_path, "mini/conv4")
+    monkeypatch.setattr(cost, "measure_speeds", lambda load, recipes: Speeds(812.0, 640.0))
+    text = plan_study(Source(find_study("paper")), tmp_path / "out", tmp_path, "mini/conv4")
     assert "in all" in text
     assert text.count("mini       conv4") == 6
     # 4 models x 350 epochs x 150 updates of 256 images; an hour an epoch
-    assert f"{4:6} {4 * 350 * 150:12,} {4 * 350 * 38400:16,} {4 * 350:10,.1f}" in text
+    assert f"{4:6} {4 * 350 * 150:12,} {4 * 350 * 38400:16,} {4 * 350:12,.1f}" in text
+    assert "core-hours" in text
+    assert "measured: 812 images/s side by side, 640 one at a time" in text.splitlines()[-1]
+    assert not (tmp_path / "out").exists()  # a dry run leaves nothing
+
+
+def test_a_small_study_is_told_in_minutes():
+    row = {"data": "tiny", "backbone": "conv4", "head": "proto", "models": 2, "updates": 9, "images": 99, "hours": 0.05}
+    head, only, _, last = cost.describe([row], 2, 1).splitlines()
+    assert head.endswith("core-minutes")
+    assert only.endswith(" 3.0")
+    assert last == "About 1.5 minutes on this machine: 2 models side by side, threads of each: 1."
+    assert "About 300.0 hours" in cost.describe([row | {"hours": 300.0}], 1, 1)
+    assert "one model at a time, threads of each: 2" in cost.describe([row], 1, 2, Speeds(1.0, 2.0))
+
+
+# --------------------------------------------------------------------------------------------------- sharing the cores
+
+
+@pytest.fixture
+def cores4(monkeypatch):
+    monkeypatch.setattr(cost, "cores", lambda: 4)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "shared"),
+    [(None, (4, 1)), (Speeds(100.0, 50.0), (4, 1)), (Speeds(100.0, 120.0), (4, 1)), (Speeds(100.0, 130.0), (1, 4))],
+)
+def test_one_model_at_a_time_only_where_that_is_clearly_faster(cores4, speeds, shared):
+    recipes = [recipe("proto", seed=seed) for seed in range(5)]
+    assert cost.side_by_side(recipes, ALL_HEADS, speeds=speeds) == shared
+    assert cost.side_by_side(recipes, ALL_HEADS, 2, speeds) == (2, 2)  # who says so gets so
+    assert cost.side_by_side(recipes[:2], ALL_HEADS, speeds=speeds) == ((1, 4) if shared[0] == 1 else (2, 2))
+
+
+def test_memory_limits_what_is_compared_and_chosen(cores4, monkeypatch):
+    recipes = [recipe("proto", seed=seed) for seed in range(5)] + [recipe("frn", size=32)]
+    asked = []
+    monkeypatch.setattr(cost, "contest", lambda load, *what: asked.append(what) or Speeds(2.0, 1.0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for models, shared in ((2, (2, 2)), (1, (1, 4))):
+        monkeypatch.setattr(cost, "_bytes", lambda each, heads, n=models: 0.85 * memory / n / (1 + (each.size == 16)))
+        speeds = cost.measure_speeds(Source(OWN).load, recipes)
+        assert cost.side_by_side(recipes, ALL_HEADS, speeds=speeds) == shared
+    assert asked == [(recipes[-1], 2, 2)]  # the costliest setting; nothing to compare where one model fits
+
+
+def test_speeds_are_measured_once_for_the_whole_study_and_kept(tmp_path, monkeypatch):
+    measured, threads = [], []
+
+    def measure(load, recipes):
+        measured.append(len(recipes))
+        return Speeds(1.0, 2.0)
+
+    def submit(work, job):
+        threads.append(job.threads)
+        future = Future()
+        future.set_result(work(replace(job, threads=1)))
+        return future
+
+    @contextmanager
+    def launched(*args):
+        assert read_json(tmp_path / "out" / "about.json")["images_a_second"]  # kept before anything is trained
+        yield submit
+
+    monkeypatch.setattr(cost, "measure_speeds", measure)
+    monkeypatch.setattr(study, "launcher", launched)
+    monkeypatch.setattr(cost, "cores", lambda: 3)
+    source, out, data = Source(OWN, ("proto",)), decided(tmp_path / "out"), tmp_path / "data"
+    monkeypatch.setattr(cost, "cores", lambda: 2)  # fewer than before: measured anew
+    run_study(source, out, data, only="2-shot")
+    assert "measured: 1 images/s side by side, 2 one" in plan_study(source, out, data)
+    run_study(source, out, data)
+    run_study(source, out, data)  # nothing left to do
+    assert measured == [2]
+    assert threads == [2, 2]
+    assert set(read_json(out / "about.json")) == {"versions", "episode_seed", "images_a_second"}
+    assert set(read_json(out / "about.json")["images_a_second"]) == {"2", "3"}
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"on": "ray"}, {"on": "slurm"}])
+def test_nothing_is_measured_where_nothing_is_to_be_chosen(tmp_path, monkeypatch, how):
+    monkeypatch.setattr(cost, "measure_speeds", lambda *args: pytest.fail("measured"))
+    monkeypatch.setattr(study, "launcher", in_this_process)
+    run_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
+    assert "images_a_second" not in read_json(tmp_path / "out" / "about.json")
+    plan_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
+
+
+def test_a_contest_runs_both_and_leaves_no_trace(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{Path(__file__).parent}")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # on a busy machine threads that spin take far longer
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    speeds = cost.contest(Source(OWN).load, recipe("tanimoto"), 2, 1)  # a head that only the study's file knows
+    assert min(speeds.side_by_side, speeds.one_at_a_time) > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def study(
         out: Folder of results; runs/NAME by default. What is done there is skipped.
         data: Folder of stores.
         on: Where models run: here, ray, ray://ADDRESS, or slurm. (Under torchrun: each model over all its processes.)
-        workers: Models trained side by side here; as many as cores and memory carry by default.
+        workers: Models trained side by side here; by default what is measured to be faster, within cores and memory.
         dry_run: List models, updates, images and the estimated time on this machine, and do nothing.
         tensorboard: Mirror the histories as event files into OUT/tensorboard.
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
@@ -99,8 +99,9 @@ def study(
 
     path = find_study(name)
     source = Source(path, heads or None)
+    folder = out or Path("runs") / path.stem
     if dry_run:
-        print(plan_study(source, data, only, workers))
+        print(plan_study(source, folder, data, only, workers, on))
         return
     from anyshot.report import show_report, write_report
 
@@ -110,7 +111,6 @@ def study(
         folder = out or Path("runs") / f"{path.stem}-ready"
         rows = run_ready(source, folder, only)
     else:
-        folder = out or Path("runs") / path.stem
         rows = run_study(source, folder, data, only, workers, on, tensorboard)
     if rows:
         show_report([folder])

@@ -1,22 +1,34 @@
-"""What a study costs: how many models fit side by side, and how long it would take on this machine."""
+"""What a study costs: how many models train side by side, and how long it would take on this machine."""
 
+import multiprocessing
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from anyshot.errors import choose
+from anyshot.errors import BadInput, choose
 from anyshot.heads import Head
+from anyshot.launch import end_with, keep_memory
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
 from anyshot.table import Row
 from anyshot.training import Learner, best_device
 
+if TYPE_CHECKING:
+    from anyshot.study import Study
+
 SPARE_BYTES = 6e8  # of a process, besides what an update keeps
 KEPT_AND_GRADIENTS = 2.0  # an update holds about twice what its forward pass keeps
+CLEARLY = 1.25  # how much faster one model at a time must be to be chosen: the choice changes rounding
+ROUNDS = 3  # of a contest; the best of each contender counts
+TIMED_SECONDS = 0.3  # at least, of a contender in a round
 
 
 def cores() -> int:
@@ -24,24 +36,118 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def side_by_side(recipes: Sequence[Recipe], heads: Mapping[str, Head], workers: int = 0) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Speeds:
+    """Measured images a second of training, by how a study shares the cores."""
+
+    side_by_side: float
+    one_at_a_time: float
+
+    @property
+    def favour_one(self) -> bool:
+        return self.one_at_a_time > CLEARLY * self.side_by_side
+
+
+def side_by_side(
+    recipes: Sequence[Recipe], heads: Mapping[str, Head], workers: int = 0, speeds: Speeds | None = None
+) -> tuple[int, int]:
     """How many models train at once, and with how many threads each.
 
     One thread a model, as many models as there are cores: one model on all cores has threads that wait for each other,
     and its weights do not depend on the number of cores. Fewer where memory does not hold them
-    or there are fewer models than cores; the cores are then shared out. It is decided by the whole list of recipes,
-    never by what of it is already done. With GPUs: one model each."""
+    or there are fewer models than cores, and one where measured `speeds` clearly favour it; the cores are then shared
+    out. It is decided by the whole list of recipes, never by what of it is already done. With GPUs: one model each."""
     if (together := int(os.environ.get("LOCAL_WORLD_SIZE", "0"))) > 0:  # under torchrun: all processes on each model
         return 1, max(1, cores() // together)
     if torch.cuda.is_available():
         workers = workers or min(len(recipes), torch.cuda.device_count())
         return workers, max(1, cores() // workers)
     if not workers:
-        settings = {_setting(recipe): recipe for recipe in recipes}.values()
-        largest = max(_bytes(recipe, heads) for recipe in settings)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        workers = max(1, min(cores(), len(recipes), int(0.9 * memory / largest)))
+        fit = int(0.9 * memory / _bytes(_costliest(recipes, heads), heads))
+        workers = 1 if speeds and speeds.favour_one else max(1, min(cores(), len(recipes), fit))
     return workers, max(1, cores() // workers)
+
+
+def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Speeds | None:
+    """The speeds of both ways to share the cores, on the costliest setting of `recipes`; None where there is no choice:
+    on a GPU, under torchrun, with one core, one model, or memory for one. `load` gives the study in another process.
+
+    Measured in processes like those that train: threads of one process would share an allocator, which slows down
+    several models at once more than it slows down one. Nothing of it touches this process."""
+    heads = load().all_heads
+    if best_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
+        return None
+    workers, threads = side_by_side(recipes, heads)
+    return None if workers < 2 else contest(load, _costliest(recipes, heads), workers, threads)
+
+
+def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: int) -> Speeds:
+    """Images a second of `workers` models that train at once with `threads` each, and of one model on all cores. They
+    take turns, so that what else the machine does disturbs both alike."""
+    context = multiprocessing.get_context("spawn")
+    prepared = (os.getpid(), load, recipe, context.Barrier(workers))
+    title = "measuring how to share the cores"
+    try:
+        with (
+            ProcessPoolExecutor(workers, context, _prepare, prepared) as pool,
+            progress(title, float(ROUNDS)) as advance,
+        ):
+            several, one = [], []
+            for _ in range(ROUNDS):
+                started = [pool.submit(_images_a_second, threads, True) for _ in range(workers)]
+                several.append(sum(future.result() for future in started))
+                one.append(pool.submit(_images_a_second, cores(), False).result())
+                advance(1.0)
+                if 2 * one[-1] < several[-1]:
+                    break  # another round would not turn that
+    except BrokenProcessPool:
+        raise BadInput("a worker was killed while the speed was measured; `--workers N` goes without that.") from None
+    return Speeds(max(several), max(one))
+
+
+_measured: Any = None  # of a process of a contest: its update, the number of its images, and the barrier of all
+
+
+def _prepare(parent: int, load: "Callable[[], Study]", recipe: Recipe, barrier: Any) -> None:
+    global _measured
+    end_with(parent)
+    keep_memory()
+    small = _small(recipe)
+    update = _an_update(small, choose("head", recipe.head, load().all_heads), "cpu")
+    torch.set_num_threads(1)
+    update()  # the first is slower
+    _measured = update, small.images, barrier
+
+
+def _images_a_second(threads: int, all_at_once: bool) -> float:
+    update, images, barrier = _measured
+    torch.set_num_threads(threads)
+    if all_at_once:
+        barrier.wait()
+    began, updates = time.perf_counter(), 0
+    while (took := time.perf_counter() - began) < TIMED_SECONDS:
+        update()
+        updates += 1
+    return updates * images / took
+
+
+def _costliest(recipes: Sequence[Recipe], heads: Mapping[str, Head]) -> Recipe:
+    """A recipe of the setting whose updates keep, and so compute, the most."""
+    settings = {_setting(recipe): recipe for recipe in recipes}
+    return max(settings.values(), key=lambda recipe: _bytes(recipe, heads))
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """On one thread, and without a trace in the caller's threads and random numbers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _setting(recipe: Recipe) -> tuple:
@@ -57,7 +163,7 @@ def _bytes(recipe: Recipe, heads: Mapping[str, Head]) -> float:
         kept += tensor.nbytes
         return tensor
 
-    with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+    with _aside(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         learner = Learner(replace(recipe, compile=False), choose("head", recipe.head, heads), 3, "cpu")
         learner.model.train()(torch.zeros(2, 3, recipe.size, recipe.size))
     return SPARE_BYTES + KEPT_AND_GRADIENTS * kept / 2 * recipe.images
@@ -68,21 +174,35 @@ def seconds_an_image(recipe: Recipe, head: Head, updates: int = 3) -> float:
     device = best_device()
     clock, small = time.perf_counter, recipe
     if device == "cpu":
-        few = 64 if recipe.backbone == "conv4" else 16
-        clock = time.process_time  # other programs do not count
-        small = replace(recipe, batch=few) if recipe.batch else replace(recipe, way=few // 4, train_shot=4)
-        small = replace(small, mixed=(), start=None)
-    images = np.random.default_rng(0).integers(0, 256, (small.images, recipe.size, recipe.size, 3), dtype=np.uint8)
-    shot = 1 if small.batch else small.train_shot
-    target = torch.arange(small.images, device=device) // shot % small.way
-    learner = Learner(small, head, 3, device)
-    learner.model.train()
+        clock, small = time.process_time, _small(recipe)  # other programs do not count
+    update = _an_update(small, head, device)
     times = []
     for _ in range(updates):
         began = clock()
-        learner.update(images, target, shot, 0, 0.0).tolist()
+        update()
         times.append(clock() - began)
     return min(times) / small.images
+
+
+def _small(recipe: Recipe) -> Recipe:
+    """The recipe with a batch that is enough to measure by."""
+    few = 64 if recipe.backbone == "conv4" else 16
+    small = replace(recipe, mixed=(), start=None)
+    return replace(small, batch=few) if recipe.batch else replace(small, way=few // 4, train_shot=4)
+
+
+def _an_update(recipe: Recipe, head: Head, device: str) -> Callable[[], None]:
+    """An update of a new model on noise, to be called again and again."""
+    images = np.random.default_rng(0).integers(0, 256, (recipe.images, recipe.size, recipe.size, 3), dtype=np.uint8)
+    shot = 1 if recipe.batch else recipe.train_shot
+    target = torch.arange(recipe.images, device=device) // shot % recipe.way
+    learner = Learner(recipe, head, 3, device)
+    learner.model.train()
+
+    def update() -> None:
+        learner.update(images, target, shot, 0, 0.0).tolist()
+
+    return update
 
 
 def estimate(recipes: Sequence[Recipe], heads: Mapping[str, Head], train_images: Mapping[str, int]) -> list[Row]:
@@ -90,13 +210,10 @@ def estimate(recipes: Sequence[Recipe], heads: Mapping[str, Head], train_images:
     rows: dict[tuple[str, ...], Row] = {}
     kinds = {(*_setting(recipe)[:3], recipe.head): recipe for recipe in recipes}
     measured: dict[tuple, float] = {}
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng(), progress("measuring", float(len(kinds))) as advance:
-        torch.set_num_threads(1)
+    with _aside(), progress("measuring", float(len(kinds))) as advance:
         for key, recipe in kinds.items():
             measured[key] = seconds_an_image(recipe, choose("head", recipe.head, heads))
             advance(1.0)
-        torch.set_num_threads(threads)
     for recipe in recipes:
         key = (*_setting(recipe)[:3], recipe.head)
         updates = recipe.epochs * (train_images[recipe.data] // recipe.images)
@@ -112,16 +229,25 @@ def estimate(recipes: Sequence[Recipe], heads: Mapping[str, Head], train_images:
     return list(rows.values())
 
 
-def describe(rows: Sequence[Row], workers: int, threads: int) -> str:
+def describe(rows: Sequence[Row], workers: int, threads: int, speeds: Speeds | None = None) -> str:
     """The estimate as a table for a terminal."""
     counts = ("models", "updates", "images", "hours")
     total: Row = {"data": "in all", "backbone": "", "head": ""} | {key: sum(row[key] for row in rows) for key in counts}
-    lines = [f"{'data':10} {'backbone':10} {'head':14} {'models':>6} {'updates':>12} {'images':>16} {'core-hours':>10}"]
+    unit, in_an_hour = ("minutes", 60) if total["hours"] < 10 else ("hours", 1)
+    lines = [
+        f"{'data':10} {'backbone':10} {'head':14} {'models':>6} {'updates':>12} {'images':>16} {'core-' + unit:>12}"
+    ]
     for row in [*rows, total]:
         words = f"{row['data']:10} {row['backbone']:10} {row['head']:14}"
-        lines.append(f"{words} {row['models']:6} {row['updates']:12,} {row['images']:16,} {row['hours']:10,.1f}")
+        numbers = f"{row['models']:6} {row['updates']:12,} {row['images']:16,} {row['hours'] * in_an_hour:12,.1f}"
+        lines.append(f"{words} {numbers}")
     hours = total["hours"] / (workers * threads)
-    lines.append(
-        f"About {hours:,.1f} hours on this machine: {workers} models side by side, threads of each: {threads}."
+    long = f"{hours:,.1f} hours" if hours >= 2 else f"{60 * hours:,.1f} minutes"
+    models = f"{workers} models side by side" if workers > 1 else "one model at a time"
+    measured = (
+        f" (measured: {speeds.side_by_side:,.0f} images/s side by side, {speeds.one_at_a_time:,.0f} one at a time)"
+        if speeds
+        else ""
     )
+    lines.append(f"About {long} on this machine: {models}, threads of each: {threads}{measured}.")
     return "\n".join(lines)

@@ -77,8 +77,13 @@ def _start_worker(parent: int, numbers: Any) -> None:
     number = numbers.get()
     if gpus := gpu_count():
         os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
+    end_with(parent)
 
-    def follow() -> None:  # a worker must not outlive its study, however the study ended
+
+def end_with(parent: int) -> None:
+    """A worker must not outlive its study, however the study ended."""
+
+    def follow() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)

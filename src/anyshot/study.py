@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
-from anyshot.files import whole, write_json
+from anyshot.files import read_json, whole, write_json
 from anyshot.heads import HEADS, Head
 from anyshot.launch import Pending, Submit, keep_memory, launcher
 from anyshot.pretraining import PRETRAINING
@@ -33,6 +33,7 @@ from anyshot.versions import versions
 from anyshot.watch import Watched, watching
 
 if TYPE_CHECKING:
+    from anyshot.cost import Speeds
     from anyshot.episodes import Plan
     from anyshot.model import Model
 
@@ -170,7 +171,7 @@ def run_study(
     tensorboard: bool = False,
 ) -> list[Row]:
     """Train and evaluate what is missing below `out`; write and return the study's table."""
-    from anyshot.cost import side_by_side
+    from anyshot.cost import cores, side_by_side
     from anyshot.parallel import is_first
 
     study = source.load()
@@ -179,16 +180,19 @@ def run_study(
     for name in {recipe.data for recipe in recipes} if os.environ.get("RANK", "0") == "0" else ():
         study.stores[name](data)  # made once, before the workers want it
     everything = [*starts(recipes), *recipes]
-    workers, threads = side_by_side(everything, study.all_heads, workers)
-    jobs = [Job(source, recipe, out / recipe.name, data, threads) for recipe in everything]
-    watched = [Watched(job.recipe, job.folder, result_path(study, job.recipe, job.folder)) for job in jobs]
-    missing = [job for job, model in zip(jobs, watched, strict=True) if not model.result.exists()]
-    if missing:
+    folders = [out / recipe.name for recipe in everything]
+    watched = [Watched(*both, result_path(study, *both)) for both in zip(everything, folders, strict=True)]
+    if missing := [model for model in watched if not model.result.exists()]:
+        speeds = _speeds(source, study, out) if on == "here" and not workers else None
+        if speeds:
+            _write_about(out, study, images_a_second={str(cores()): asdict(speeds)})
+        workers, threads = side_by_side(everything, study.all_heads, workers, speeds)
+        jobs = [Job(source, model.recipe, model.folder, data, threads) for model in missing]
         with (
-            launcher(on, min(workers, len(missing)), threads, out / "slurm") as submit,
+            launcher(on, min(workers, len(jobs)), threads, out / "slurm") as submit,
             watching(watched, out / "tensorboard" if tensorboard else None),
         ):
-            _run(missing, submit)
+            _run(jobs, submit)
             if not is_first():
                 return []
     return write_tables(study, recipes, out)
@@ -199,8 +203,28 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
     rows = [row for recipe in recipes for row in cells(study, recipe, out / recipe.name)]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", certainties(study, recipes, out))
-    write_json(out / "about.json", {"versions": versions(), "episode_seed": study.seed})
+    _write_about(out, study)
     return rows
+
+
+def _speeds(source: Source, study: Study, out: Path) -> "Speeds | None":
+    """What decides how the models of a study share the cores: measured once and then kept, since weights depend on the
+    number of threads. It is the whole study's, whatever part of it is asked for."""
+    from anyshot.cost import Speeds, cores, measure_speeds
+
+    kept = _about(out).get("images_a_second", {}).get(str(cores()))
+    return Speeds(**kept) if kept else measure_speeds(source.load, [*starts(study.recipes), *study.recipes])
+
+
+def _about(out: Path) -> dict[str, Any]:
+    return read_json(out / "about.json") if (out / "about.json").exists() else {}
+
+
+def _write_about(out: Path, study: Study, images_a_second: Mapping[str, Any] | None = None) -> None:
+    """What the results depend on besides the recipes; speeds measured with other numbers of cores are kept."""
+    speeds = {**_about(out).get("images_a_second", {}), **(images_a_second or {})}
+    about = {"versions": versions(), "episode_seed": study.seed}
+    write_json(out / "about.json", about | ({"images_a_second": speeds} if speeds else {}))
 
 
 def _run(jobs: Sequence[Job], submit: Submit) -> None:
@@ -305,7 +329,7 @@ def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
     return [replace(recipe, seed=seed) for seed in seeds for recipe in recipes]
 
 
-def plan_study(source: Source, data: Path, only: str = "", workers: int = 0) -> str:
+def plan_study(source: Source, out: Path, data: Path, only: str = "", workers: int = 0, on: str = "here") -> str:
     """What a study would do, and about how long it would take on this machine."""
     from anyshot.cost import describe, estimate, side_by_side
 
@@ -316,6 +340,7 @@ def plan_study(source: Source, data: Path, only: str = "", workers: int = 0) -> 
         name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
         for name in {recipe.data for recipe in recipes}
     }
+    speeds = _speeds(source, study, out) if on == "here" and not workers else None
     keep_memory()
     rows = estimate(everything, study.all_heads, images)
-    return describe(rows, *side_by_side(everything, study.all_heads, workers))
+    return describe(rows, *side_by_side(everything, study.all_heads, workers, speeds), speeds)
