@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -112,38 +113,67 @@ def test_two_processes_train_what_one_does(undisturbed, tmp_path):
             torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=tolerance, msg=f"{path.parent.name} {name}")
 
 
-def test_ray_finishes_when_a_node_is_killed(undisturbed, tmp_path):
+def traced(begun, slow):
+    """A study's work that notes on which node a model begins and whether it goes on from a state; those on the node
+    `slow` dawdle and keep their state after every update, so that they can be caught in the middle."""
+
+    def work(job):  # in a worker, where the study's own work is in place
+        import ray
+
+        from anyshot import study, training
+
+        node = ray.get_runtime_context().get_node_id()
+        resumed = (job.folder / "state.safetensors").exists()
+        with (begun / job.folder.name).open("a") as file:
+            file.write(f"{node} {resumed}\n")
+        if node == slow:
+            quick = training.Learner.update
+            training.SAVE_EVERY = 0.0
+            training.Learner.update = lambda *args, **more: time.sleep(0.25) or quick(*args, **more)
+        return study.work(job)
+
+    return work
+
+
+def test_ray_finishes_when_a_node_is_killed(undisturbed, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     utils = pytest.importorskip("ray.cluster_utils")
+    out, begun = tmp_path / "out", tmp_path / "begun"
+    begun.mkdir()
     cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     doomed = cluster.add_node(num_cpus=1)
     ray.init(cluster.address, log_to_driver=False)
+    monkeypatch.setattr(study, "work", traced(begun, doomed.node_id))
     finished: dict[str, float] = {}
+    interrupted: list[str] = []
+    over = threading.Event()
+
+    def kill_and_watch():
+        while not over.wait(0.05):
+            for path in out.glob("*/model.safetensors"):
+                finished.setdefault(path.parent.name, path.stat().st_mtime)
+            there = [path.name for path in begun.iterdir() if path.read_text().startswith(doomed.node_id)]
+            if not interrupted and any((out / name / "state.safetensors").exists() for name in there):
+                cluster.remove_node(doomed, allow_graceful=False)
+                interrupted.extend(name for name in there if not (out / name / "model.safetensors").exists())
+
+    watcher = threading.Thread(target=kill_and_watch)
+    watcher.start()
     try:
-        import threading
-
-        over = threading.Event()
-
-        def kill_and_watch():
-            killed = False
-            while not over.wait(0.05):
-                for path in (tmp_path / "out").glob("*/model.safetensors"):
-                    finished.setdefault(path.parent.name, path.stat().st_mtime)
-                if finished and not killed:
-                    cluster.remove_node(doomed, allow_graceful=False)
-                    killed = True
-
-        watcher = threading.Thread(target=kill_and_watch)
-        watcher.start()
-        run_study(Source(OWN), tmp_path / "out", tmp_path / "data", on="ray")
+        run_study(Source(OWN), out, tmp_path / "data", on="ray")
     finally:
         over.set()
         watcher.join()
         ray.shutdown()
         cluster.shutdown()
-    assert table(tmp_path / "out") == table_of(undisturbed, ("proto", "tanimoto"))
+    (model,) = interrupted  # it was under way on the node, and went on from its state on the other
+    first, second = (
+        (node == doomed.node_id, resumed) for node, resumed in map(str.split, (begun / model).read_text().splitlines())
+    )
+    assert (first, second) == ((True, "False"), (False, "True"))
+    assert table(out) == table_of(undisturbed, ("proto", "tanimoto"))
     for name, when in finished.items():  # no model was trained to the end twice
-        assert (tmp_path / "out" / name / "model.safetensors").stat().st_mtime == when
+        assert (out / name / "model.safetensors").stat().st_mtime == when
 
 
 def test_submitit_gives_the_same_table(undisturbed, tmp_path, monkeypatch):
