@@ -1,0 +1,47 @@
+"""Under torchrun: train a model in float64 in one process, then over all, and print the largest difference of a weight.
+
+    torchrun --nproc-per-node 2 tests/both_ways.py HEAD FOLDER
+
+(Used by the tests of studies.)"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from own_study import ALL_HEADS, recipe, store
+
+from anyshot.episodes import training_batches
+from anyshot.training import Learner
+
+
+def trained(model, part):
+    """The weights after the updates of a whole training."""
+    learner = Learner(model, ALL_HEADS[model.head], part.items.shape[-1], "cpu")
+    learner.model.train()
+    epochs = (training_batches(part.labels, model.way, model.train_shot, 0, epoch) for epoch in range(model.epochs))
+    batches = [batch for epoch in epochs for batch in epoch]
+    for step, batch in enumerate(batches):
+        target = torch.arange(len(batch)).repeat_interleave(batch.shape[1])
+        images = np.ascontiguousarray(part.items[batch.ravel()])
+        learner.update(images, target, batch.shape[1], step, model.learning_rate(step / len(batches)))
+    return learner.model.state_dict()
+
+
+def main(head, folder):
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double  # images and features become float() on their way
+    torch.set_num_threads(1)
+    part = store(Path(folder)).part("train")
+    alone = trained(recipe(head), part)
+    dist.init_process_group("gloo")
+    shared = trained(recipe(head), part)
+    assert all(value.dtype != torch.float32 for value in shared.values())
+    if dist.get_rank() == 0:
+        print(max(float((shared[name] - value).abs().max()) for name, value in alone.items()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
