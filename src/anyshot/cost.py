@@ -73,8 +73,8 @@ def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Sp
     """The speeds of both ways to share the cores, on the costliest setting of `recipes`; None where there is no choice:
     on a GPU, under torchrun, with one core, one model, or memory for one. `load` gives the study in another process.
 
-    Measured in processes like those that train: threads of one process would share an allocator, which slows down
-    several models at once more than it slows down one. Nothing of it touches this process."""
+    Measured in processes like those that train: threads of one process would share an allocator and Python's lock,
+    which workers do not. Nothing of it touches this process."""
     heads = load().all_heads
     if best_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
         return None
