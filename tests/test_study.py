@@ -308,6 +308,7 @@ def test_a_small_study_is_told_in_minutes():
     assert head.endswith("core-minutes")
     assert only.endswith(" 3.0")
     assert last == "About 1.5 minutes on this machine: 2 models side by side, threads of each: 1."
+    assert "Less than a minute on" in cost.describe([row | {"hours": 0.001}], 1, 1)
     assert "About 300.0 hours" in cost.describe([row | {"hours": 300.0}], 1, 1)
     assert "one model at a time, threads of each: 2" in cost.describe([row], 1, 2, Speeds(1.0, 2.0))
 

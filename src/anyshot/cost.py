@@ -242,12 +242,13 @@ def describe(rows: Sequence[Row], workers: int, threads: int, speeds: Speeds | N
         numbers = f"{row['models']:6} {row['updates']:12,} {row['images']:16,} {row['hours'] * in_an_hour:12,.1f}"
         lines.append(f"{words} {numbers}")
     hours = total["hours"] / (workers * threads)
-    long = f"{hours:,.1f} hours" if hours >= 2 else f"{60 * hours:,.1f} minutes"
+    long = f"About {hours:,.1f} hours" if hours >= 2 else f"About {60 * hours:,.1f} minutes"
+    long = long if hours >= 1 / 60 else "Less than a minute"
     models = f"{workers} models side by side" if workers > 1 else "one model at a time"
     measured = (
         f" (measured: {speeds.side_by_side:,.0f} images/s side by side, {speeds.one_at_a_time:,.0f} one at a time)"
         if speeds
         else ""
     )
-    lines.append(f"About {long} on this machine: {models}, threads of each: {threads}{measured}.")
+    lines.append(f"{long} on this machine: {models}, threads of each: {threads}{measured}.")
     return "\n".join(lines)
