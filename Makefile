@@ -6,6 +6,8 @@ BIN := .venv/bin
 
 study: .venv/.core
 	$(BIN)/anyshot study quick
+	$(BIN)/anyshot study cub32 --ready
+	$(BIN)/anyshot report runs/quick runs/cub32-ready -o runs/report.html
 
 test: .venv/.dev
 	$(BIN)/python -m pytest
