@@ -70,7 +70,7 @@ def versus(name: str, peer: Callable[[], object], trials: int, us: Callable[[], 
     times = [(seconds(peer) / trials, seconds(us) / episodes) for _ in range(repeats)]
     theirs, mine = (1000 * statistics.median(column) for column in zip(*times, strict=True))
     SPEED.append({"what": name, "times faster": theirs / mine})
-    print(f"{name:62} {theirs:9.2f} {mine:9.3f} {theirs / mine:8.0f}x", flush=True)
+    print(f"{name:62} {theirs:9.2f} {mine:9.3f} {theirs / mine:8.1f}x", flush=True)
 
 
 def cached(scale: int, repeats: int) -> None:
@@ -227,8 +227,12 @@ if __name__ == "__main__":
     options = parser.parse_args()
     keep_memory()
     size, turns = (1, 3) if options.quick else (4, 5)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    cached(size, turns)
+    every = torch.get_num_threads()
+    for threads in (1, every):
+        torch.set_num_threads(threads)
+        print(f"torch {torch.__version__}, threads: {threads}")
+        SPEED.clear()
+        cached(size, turns)
     nesting(size, turns)
     everything()
     growth(size)

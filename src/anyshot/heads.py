@@ -184,10 +184,27 @@ def attention_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
     return start
 
 
-def hat(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Vectors:
+def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], train: bool = False) -> Vectors:
     """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed."""
-    inverse = _RidgeInverse.apply(grams, ridge)
-    return _eye_like(inverse) - ridge[..., None] * inverse
+    eye, size = _eye_like(grams), ridge[..., None]
+    if train:
+        return eye - size * _RidgeInverse.apply(grams, ridge)
+    inverse = _inverse(unpack(torch.addcmul(grams, size, eye).view(-1, len(eye))))
+    return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
+
+
+def _inverse(matrix: Float[Tensor, "batch channel channel"]) -> Float[Tensor, "batch channel channel"]:
+    """Of symmetric positive definite matrices, by halves (Schur's complement) down to where a factorisation has little
+    to do: a quarter faster at 64 channels, as most of it is products. Not for training: its gradient would be slow."""
+    if (channel := matrix.shape[-1]) <= 16:
+        return torch.cholesky_inverse(torch.linalg.cholesky(matrix, upper=True), upper=True).mT
+    first, last = slice(channel // 2), slice(channel // 2, None)
+    corner, side = _inverse(matrix[:, first, first]), matrix[:, last, first]
+    across = side @ corner
+    other = _inverse(torch.baddbmm(matrix[:, last, last], across, side.mT, alpha=-1))
+    below = other @ across
+    corner = torch.baddbmm(corner, across.mT, below)
+    return torch.cat([torch.cat([corner, -below.mT], 2), torch.cat([-below, other], 2)], 1)
 
 
 class _RidgeInverse(torch.autograd.Function):
@@ -214,7 +231,7 @@ def _eye_like(packed: Vectors) -> Float[Tensor, " d"]:
 
 def reconstruct(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
     """FRN (Eq. 5): ridge = lambda |S|_F, so the reconstruction ignores shot, scale and width."""
-    return hat(prototypes, parameters["alpha"].exp() * _norm(prototypes))
+    return hat(prototypes, parameters["alpha"].exp() * _norm(prototypes), train)
 
 
 def reconstruct_rows(rows: Float[Tensor, "*batch row channel"], parameters: Parameters) -> Vectors:
@@ -236,7 +253,7 @@ def reconstruct_old(prototypes: Prototypes, parameters: Parameters, train: bool)
     eye = _eye_like(prototypes)
     channel = _channel(len(eye))
     ridge = (parameters["alpha"].exp() / channel + 1e-6).expand(prototypes.shape[:-1])
-    error = unpack(eye - parameters["beta"].exp() * hat(prototypes, ridge))
+    error = unpack(eye - parameters["beta"].exp() * hat(prototypes, ridge, train))
     return pack(-error @ error)
 
 
