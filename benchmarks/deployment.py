@@ -1,6 +1,7 @@
 """Do the deployed classifier's promises hold on real data? Calibration, rejection, extrapolation of the shot curve.
 
-    python benchmarks/deployment.py STORE MODEL            a store of images and a model trained on its training classes
+    python benchmarks/deployment.py STORE MODEL                     a store of images and a model trained on its kind
+    python benchmarks/deployment.py STORE MODEL --curves --split val    only the curves, on other classes
 
 Classifiers are fitted on a few images of the store's test classes and asked about others. Calibration error: with a
 scale of 1, with the scale that the model learned, and with the one that leave-one-out fits. Rejection: how many images
@@ -59,16 +60,22 @@ def promises(X: np.ndarray, y: np.ndarray, model: Path, way: int, shot: int, dra
 
 def extrapolation(X: np.ndarray, y: np.ndarray, way: int) -> str:
     """Errors of fitted shot curves beyond the shots that they were fitted on, in points."""
-    tested = evaluate(X, y, heads=HEADS, shots=SHOTS.tolist(), way=way, queries=8, episodes=600)
+    fewest = int(np.bincount(y).min())
+    queries = min(8, max(1, fewest // 5))
+    shots = SHOTS[fewest - queries >= SHOTS]
+    tested = evaluate(X, y, heads=HEADS, shots=shots.tolist(), way=way, queries=queries, episodes=600)
     wrong: dict[int, list[float]] = {2: [], 4: []}
     for head in HEADS:
         measured = tested.accuracies(head).mean(1) / 100
         for most in (4, 6, 8):
-            curve = fit_curve(SHOTS[most >= SHOTS], measured[most >= SHOTS])
+            curve = fit_curve(shots[most >= shots], measured[most >= shots])
             for times, errors in wrong.items():
-                there = times * most == SHOTS
-                errors.append(100 * abs(float((curve(SHOTS[there]) - measured[there])[0])))
-    said = (f"at {t} times the shot mean {np.mean(e):.2f}, worst {np.max(e):.2f}" for t, e in wrong.items())
+                for there in np.flatnonzero(times * most == shots):
+                    errors.append(100 * abs(float(curve(shots[[there]])[0] - measured[there])))
+    said = (
+        f"at {t} times the shot mean {np.mean(e):.2f}, worst {np.max(e):.2f} ({len(e)} curves)"
+        for t, e in wrong.items()
+    )
     return f"{way:3}-way extrapolation is off by (points): " + "; ".join(said)
 
 
@@ -77,10 +84,15 @@ if __name__ == "__main__":
     parser.add_argument("store", type=Path)
     parser.add_argument("model", type=Path)
     parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--curves", action="store_true", help="only the extrapolation of shot curves")
     asked = parser.parse_args()
-    part = open_store(asked.store).part("test")
-    features = load_model(asked.model).features(part.items)
+    part, model = open_store(asked.store).part(asked.split), load_model(asked.model)
+    images = np.asarray(part.items)
+    if images.shape[-1] < model.channels:  # grey drawings for a model of colour photos
+        images = images.repeat(model.channels, -1)
+    features = model.features(images)
     for way in (5, 15):
-        for shot in (1, 2, 3, 5, 10, 20):
+        for shot in () if asked.curves else (1, 2, 3, 5, 10, 20):
             print(promises(features, part.labels, asked.model, way, shot, asked.draws), flush=True)
         print(extrapolation(features, part.labels, way), flush=True)
