@@ -39,14 +39,14 @@ seeds). *Reproduced*: for every head that the claim concerns, beyond its interva
 CAVEATS = """
 ## Where they differ, the likely reason
 
-- *The most sensitive head, FEAT's rank.* FEAT learns an attention and begins from scratch; at a tenth of the learning rate
-  and 40 epochs it stays behind ProtoNet in accuracy, and has overfitted to its shot less. Not tested further.
-- *The 4-shot model's place.* On CUB 32-shot models had about half the updates (below), which pulls their group's mean down
-  and lifts the 4-shot model above it. On mini-ImageNet all shots have nearly as many updates: that will tell.
-- *FRN's ratio.* It is 2<H, Q> / <H^2, Q>, nearer to 2 the weaker the ridge. Ours starts at lambda = 1, because a weak ridge
-  lets 32x32 maps of 2x2 positions be told by their rank (LOG.md), and stays stronger than the paper's.
-- *Reading Euclidean models with a cosine* helps here: it lowers their sensitivity by a third at no cost in accuracy, though
-  far less than training with it. Cosine models read with the Euclidean score lose at every shot.
+- *The most sensitive head, FEAT's rank.* FEAT learns an attention and begins from scratch; at a tenth of the learning
+  rate and 40 epochs it stays behind ProtoNet in accuracy, and has overfitted to its shot less. Not tested further.
+- *The 4-shot model's place.* On CUB 32-shot models had about half the updates (below), which pulls their group's mean
+  down and lifts the 4-shot model above it. On mini-ImageNet all shots have nearly as many updates: that will tell.
+- *FRN's ratio.* It is 2<H, Q> / <H^2, Q>, nearer to 2 the weaker the ridge. Ours starts at lambda = 1, because a weak
+  ridge lets maps of 2x2 positions be told by their rank (LOG.md); it is probably stronger than the paper's at the end.
+- *Reading Euclidean models with a cosine* helps here: it lowers their sensitivity by a third at no cost in accuracy,
+  though far less than training with it. Cosine models read with the Euclidean score lose at every shot.
 
 ## What these studies cannot show
 
