@@ -186,9 +186,10 @@ def attention_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
 
 def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], train: bool = False) -> Vectors:
     """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed."""
-    eye, size = _eye_like(grams), ridge[..., None]
     if train:
-        return eye - size * _RidgeInverse.apply(grams, ridge)
+        inverse = _RidgeInverse.apply(grams, ridge)
+        return _eye_like(inverse) - ridge[..., None] * inverse
+    eye, size = _eye_like(grams), ridge[..., None]
     inverse = _inverse(unpack(torch.addcmul(grams, size, eye).view(-1, len(eye))))
     return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
 
@@ -278,11 +279,12 @@ class Inner:
         self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"]
     ) -> Float[Tensor, "*#batch query way"]:
         query, prototypes = self._about_centre(query, prototypes)
-        qp = query @ prototypes.mT
         if not self.norms:
+            qp = query @ prototypes.mT
             return self.of(qp, qp, qp, query.shape[-1])
+        # The product comes last: gradients are added in the order of operations, and published models depend on it.
         qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
-        return self.of(qp, qq[..., :, None], pp[..., None, :], query.shape[-1])
+        return self.of(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
 
     def by_prototype(
         self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"]
