@@ -90,11 +90,21 @@ def test_no_weights_and_no_images_are_published(published):
 
 def test_publishing_again_replaces_what_was_there(ran, published, tmp_path):
     source, run, data = ran
-    (tmp_path / "own").mkdir()
+    shutil.copytree(published, tmp_path / "own")
     (tmp_path / "own" / "old.csv").write_text("stale")
     publish(source, run, data, tmp_path / "own")
     assert not (tmp_path / "own" / "old.csv").exists()
     assert (tmp_path / "own" / "table.csv").read_bytes() == (published / "table.csv").read_bytes()
+
+
+def test_nothing_but_what_was_published_is_replaced(ran, tmp_path):
+    source, run, data = ran
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for precious in (tmp_path, run, tmp_path / "thesis.txt"):
+        with pytest.raises(BadInput, match="name a new or empty folder"):
+            publish(source, run, data, precious)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    assert (run / "table.csv").exists()
 
 
 def test_a_study_that_was_not_run_is_not_published(ran, tmp_path):

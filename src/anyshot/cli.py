@@ -131,7 +131,7 @@ def publish(
 
     Args:
         name: The study, as `anyshot study` knows it; it must have been run.
-        out: Folder to write, in place of what is there.
+        out: Folder to write: a new one, or one published before, which it replaces.
         run: Folder of its results; runs/NAME by default.
         data: Folder of stores.
         only: Only some models, as in `anyshot study`.
@@ -143,11 +143,12 @@ def publish(
 
     source = Source(find_study(name))
     folder = run or Path("runs") / source.path.stem
+    study = source.load()
+    kept = select(study.recipes, ready) if ready else []  # before the work, to say early what is misspelt
     publish(source, folder, data, out, only)
-    print(f"published in {out}")
-    if ready:
-        study = source.load()
-        print(f"models kept in {write_ready(source, study, select(study.recipes, ready), folder, data)}")
+    print(f"open {out / 'README.md'}, or make a page of it: anyshot report {out}")
+    if kept:
+        print(f"models kept in {write_ready(source, study, kept, folder, data)}")
 
 
 @app.command

@@ -17,7 +17,7 @@ from anyshot.errors import BadInput, choose
 from anyshot.files import whole
 from anyshot.sensitivity import decompose
 from anyshot.summaries import counterpart, two_decimals
-from anyshot.table import Grid, is_mixed
+from anyshot.table import Grid, family, is_mixed
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
 FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw
@@ -214,11 +214,11 @@ def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Recall of classes by the shot that they had themselves, averaged over train shots; a panel a kind of support."""
     values = [
-        {"head": row["head"], "family": row["head"].removeprefix("cosine-"), "support": row["test_shot"]}
+        {"head": row["head"], "family": family(row["head"]), "support": row["test_shot"]}
         | {"score": "cosine" if row["head"].startswith("cosine-") else "Euclidean"}
         | {"own shot": row["own_shot"], "recall": float(row["recall"])}
         for row in rows
-        if not row["head"].endswith("-mixed")
+        if not is_mixed(row["head"])
     ]
     _some(values, "there are no rows to draw")
     families = list(dict.fromkeys(value["family"] for value in values))

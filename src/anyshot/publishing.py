@@ -34,7 +34,9 @@ Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and s
 
 
 def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") -> None:
-    """Write all that the run of a study found to `out`, replacing what is there."""
+    """Write all that the run of a study found to `out`, in place of what was published there before."""
+    if out.exists() and not (out / "gains.csv").is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} holds something else than a published study: name a new or empty folder.")
     study = source.load()
     recipes = select(study.recipes, only)
     rows = read_table(run / "table.csv")

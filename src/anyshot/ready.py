@@ -21,7 +21,7 @@ from anyshot.progress import progress
 from anyshot.readouts import projection
 from anyshot.recipe import Recipe
 from anyshot.results import result_path
-from anyshot.study import Source, Study, evaluate_model, write_tables
+from anyshot.study import Source, Study, evaluate_model, select, write_tables
 from anyshot.table import Row
 
 
@@ -29,7 +29,6 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
     """Test the models that come with a study at its full protocol; write and return its table. Projections are left
     out: they would need the features of the training classes."""
     from anyshot.model import load_model
-    from anyshot.study import select
 
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
