@@ -42,6 +42,8 @@ def test_draws_are_even():
             seen = np.unique(images[draw.classes == label], return_counts=True)[1]
             assert len(seen) == count
             np.testing.assert_allclose(seen * count / 10_000, 1, atol=0.16)
+    for whole, piece in zip(draw, plan.draw(1500, 9000), strict=True):  # blocks of rows that begin elsewhere
+        np.testing.assert_array_equal(whole[1500:9000], piece)
 
 
 def test_ids_tell_plans_apart():

@@ -18,6 +18,8 @@ from jaxtyping import Int
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 
+SHUFFLED = 2048  # rows at a time: their cards stay in the cache
+
 
 def training_batches(
     labels: Int[np.ndarray, " image"], way: int, shot: int, seed: int, epoch: int, mixed: Sequence[int] = ()
@@ -147,9 +149,14 @@ class Plan:
 
 def _shuffle_start(uniform: np.ndarray, counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, "row drawn"]:
     """The start of a Fisher-Yates shuffle of range(count), a row each: draws without replacement."""
-    rows = np.arange(len(counts))
-    cards = np.tile(np.arange(counts.max(), dtype=np.int64), (len(counts), 1))
-    for place in range(uniform.shape[1]):
-        other = place + (uniform[:, place] * (counts - place)).astype(np.int64)
-        cards[rows, other], cards[rows, place] = cards[rows, place], cards[rows, other]
-    return cards[:, : uniform.shape[1]]
+    drawn = np.empty(uniform.shape, np.int64)
+    width = int(counts.max(initial=0))
+    deck = np.arange(width, dtype=np.min_scalar_type(width))
+    for rows in (slice(start, start + SHUFFLED) for start in range(0, len(counts), SHUFFLED)):
+        cards, top = np.tile(deck, len(counts[rows])), np.arange(len(counts[rows])) * width
+        for place, share in enumerate(uniform[rows].T):
+            other = top + (share * (counts[rows] - place)).astype(np.int64)
+            drawn[rows, place] = cards[other]
+            cards[other] = cards[top]  # the drawn card itself is never looked at again
+            top += 1
+    return drawn
