@@ -115,15 +115,12 @@ def everything() -> None:
 def nesting(scale: int, repeats: int) -> None:
     features = maps(25, 64)
     pair = ["proto", "cosine-proto"]
-    times = [
-        (
-            seconds(lambda: ours(features, pair, 2500 * scale)),
-            seconds(lambda: ours(features, pair, 2500 * scale, (32,))),
-        )
-        for _ in range(repeats)
+    turns = [
+        seconds(lambda: ours(features, pair, 1250 * scale)) / seconds(lambda: ours(features, pair, 1250 * scale, (32,)))
+        for _ in range(3 * repeats)
     ]
-    six, one = (statistics.median(column) for column in zip(*times, strict=True))
-    print(f"six test shots cost {six / one:.2f} times the 32-shot row alone")
+    print(f"six test shots cost {statistics.median(turns):.2f} times the 32-shot row alone", end=" ")
+    print(f"(turns: {min(turns):.2f} to {max(turns):.2f})")
 
 
 def growth(scale: int) -> None:
@@ -213,10 +210,9 @@ def resnet() -> None:
         (["frn"], "gram", 8),
     ):
         plan = Plan(labels, shot=32, episodes=episodes)
-
-        spent = seconds(lambda names=names, how=how, plan=plan: read(features, names, how, plan, SHOTS))
-        what = " and ".join(names)
-        print(f"ResNet-12 features, 20 x 50 images, {what}: {1000 * spent / episodes:.2f} ms a six-shot trial")
+        turns = [seconds(lambda n=names, h=how, p=plan: read(features, n, h, p, SHOTS)) for _ in range(3)]
+        spent = 1000 * statistics.median(turns) / episodes
+        print(f"ResNet-12 features, 20 x 50 images, {' and '.join(names)}: {spent:.2f} ms a six-shot trial")
 
 
 if __name__ == "__main__":

@@ -303,7 +303,9 @@ def evaluate(
         out: Folder for the table (table.csv) and the per-episode recalls; printed only by default.
     """
     from anyshot.evaluation import run_evaluation
+    from anyshot.launch import keep_memory
 
+    keep_memory()
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     drawn = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}

@@ -50,7 +50,7 @@ def launcher(on: str, workers: int, threads: int, logs: Path) -> AbstractContext
 
 def keep_memory() -> None:
     """Let the allocator keep freed memory: it else returns each large activation to the system, and takes it back a
-    moment later, for up to 40 % of a Conv-4 step. It concerns the whole process, so only our own workers call it."""
+    moment later, for up to 40 % of a Conv-4 step. It concerns the whole process, so only our own processes call it."""
     try:
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)  # M_MMAP_MAX
