@@ -149,8 +149,11 @@ def test_one_train_shot_has_no_residual_offset_or_score() -> None:
 
 
 def test_rows_make_swapped_and_consistency_figures() -> None:
-    chart = figures.swapped_predictors(own_rows())
-    assert {(v["head"], v["readout"]) for v in data(chart)} >= {("cosine-proto", "swapped"), ("proto", "own")}
+    mixed = [row | {"head": "feat-mixed"} for row in own_rows()]
+    chart = figures.swapped_predictors([*own_rows(), *mixed])
+    panels = {(v["learner"], v["trained with"], v["readout"]) for v in data(chart)}
+    assert panels >= {("proto", "cosine", "swapped"), ("proto", "Euclidean", "own")}
+    assert "feat" not in {learner for learner, *_ in panels}
     shares = {
         (v["head"], v["score"], v["train shot"]): v["consistency"]
         for v in data(figures.consistency(printed.consistency_rows()))

@@ -107,8 +107,7 @@ def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
     for grid in grids:
         if grid.readout == "own" and len(grid.train_shots) > 1:
             line = _line(grid, "train shot", grid.train_shots, "offset", decompose(grid.accuracy).model_bias)
-            score = "cosine" if grid.head.startswith("cosine-") else "Euclidean"
-            values += [point | {"score": score} for point in line]
+            values += [point | {"score": _score(grid.head)} for point in line]
     _some(values, "these grids hold no head of several train shots that is read as trained")
     thin = _lines(values, "train shot", "offset", "model bias (points)", "score", [BLUE, ORANGE], "Euclidean", "cosine")
     title = alt.TitleParams("thin: a group, thick: mean of its kind", anchor="start", fontWeight="normal")
@@ -140,24 +139,27 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
 
 
 def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Accuracy by test shot and readout, a panel a train shot: does a model follow its training or its readout?"""
+    """Accuracy by test shot and readout, a panel a train shot and learner: does a model follow its training or its
+    readout? Mixed shots have no panel."""
     values = [
-        {"head": row["head"], "readout": row["readout"], "train shot": row["train_shot"], "test shot": row["test_shot"]}
-        | {"accuracy": float(row["accuracy"])}
+        {"learner": family(row["head"]), "trained with": _score(row["head"]), "readout": row["readout"]}
+        | {"train shot": row["train_shot"], "test shot": row["test_shot"], "accuracy": float(row["accuracy"])}
         for row in rows
+        if not is_mixed(row["head"])
     ]
     _some(values, "there are no rows to draw")
-    heads = list(dict.fromkeys(value["head"] for value in values))
+    learners = list(dict.fromkeys(value["learner"] for value in values))
     readouts = sorted({value["readout"] for value in values}, key=lambda readout: (readout != "own", readout))
     base = alt.Chart().encode(
         alt.X("test shot:O", axis=alt.Axis(labelAngle=0)),
         alt.Y("mean(accuracy):Q", title="accuracy (%)", scale=alt.Scale(zero=False)),
-        alt.Color("head:N", title="trained head", scale=alt.Scale(domain=heads, range=_range(heads))),
+        alt.Color("trained with:N", scale=alt.Scale(domain=["Euclidean", "cosine"], range=[BLUE, ORANGE])),
     )
     dash = alt.StrokeDash("readout:N", title="read with", sort=readouts, legend=_DASH)
     dots = base.mark_point(filled=True, size=25).encode(alt.Detail("readout:N"))
     panel = (base.mark_line(strokeWidth=2).encode(dash) + dots).properties(width=170, height=200)
-    return finish(panel.facet(alt.Facet("train shot:O", title="train shot"), data=inline(values), columns=4))
+    row = alt.Row("learner:N", title=None, sort=learners)
+    return finish(panel.facet(row=row, column=alt.Column("train shot:O", title="train shot"), data=inline(values)))
 
 
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
@@ -215,7 +217,7 @@ def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Recall of classes by the shot that they had themselves, averaged over train shots; a panel a kind of support."""
     values = [
         {"head": row["head"], "family": family(row["head"]), "support": row["test_shot"]}
-        | {"score": "cosine" if row["head"].startswith("cosine-") else "Euclidean"}
+        | {"score": _score(row["head"])}
         | {"own shot": row["own_shot"], "recall": float(row["recall"])}
         for row in rows
         if not is_mixed(row["head"])
@@ -373,6 +375,10 @@ def _range(names: Sequence[str], colours: Sequence[str] = (BLUE, ORANGE, GREEN, 
 
 def inline(values: list[dict[str, Any]]) -> alt.Data:
     return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
+
+
+def _score(head: str) -> str:
+    return "cosine" if head.startswith("cosine-") else "Euclidean"
 
 
 def _some(values: list[Any], otherwise: str) -> None:
