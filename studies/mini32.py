@@ -14,8 +14,8 @@ def study(heads=None):
     return small_study(
         "mini32",
         heads,
-        # About as many updates as cub32's, and what an evening carries; accuracies would still rise (validation classes,
-        # cosine-proto at 16 shots, 6 and 12 epochs: 63.3 and 66.0 %).
+        # About as many updates as cub32's, and what an evening carries; accuracies would still rise (validation
+        # classes, cosine-proto at 16 shots, 6 and 12 epochs: 63.3 and 66.0 %).
         epochs=6,
         train_images=38400,
         seeds=lambda head: 1,
