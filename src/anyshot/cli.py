@@ -339,10 +339,10 @@ def consistency(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
     """
-    from anyshot.experiments import run_consistency
+    from anyshot.experiments import model_consistency, see_each
     from anyshot.table import show_table
 
-    rows = run_consistency(store, models, split, episodes, seed)
+    rows = [row for seen in see_each(store, models, split) for row in model_consistency(seen, episodes, seed)]
     if figure is not None:
         from anyshot import figures
 
@@ -372,10 +372,10 @@ def terms(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
     """
-    from anyshot.experiments import run_term_ratio
+    from anyshot.experiments import model_terms, see_each
     from anyshot.table import show_table
 
-    rows = run_term_ratio(store, models, split, episodes, seed)
+    rows = [model_terms(seen, episodes, seed) for seen in see_each(store, models, split)]
     if figure is not None:
         from anyshot import figures
 

@@ -245,7 +245,7 @@ def evaluate_store(
         recipe = model.recipe
         heads = heads or (recipe.head,)
         how["embed"] = recipe.embed
-        how["parameters"] = {recipe.head: {name: value.detach() for name, value in model.learned.items()}}
+        how["parameters"] = {recipe.head: model.head_parameters}
         about |= {"backbone": recipe.backbone, "train_shot": recipe.train_shot, "model": recipe.id}
     if any(readout not in ("own", "swapped") for readout in how.get("readouts", ())) and "train" in store.class_split:
         train = store.part("train")

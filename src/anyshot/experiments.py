@@ -2,20 +2,20 @@
 (Sec. 3.3). Swapped predictors (Fig. 5) are a readout; gains by test shot and offsets by train shot come from the table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
-from anyshot.data.store import open_store
+from anyshot.data.store import Store, open_store
 from anyshot.engine import Logits, Reading, Vectors, each_logits
 from anyshot.episodes import Plan
 from anyshot.errors import BadInput
-from anyshot.heads import HEADS, Parameters, Prototypes, cosine, dot, euclidean, pack, reconstruct, unpack
+from anyshot.heads import HEADS, Head, Parameters, Prototypes, cosine, dot, euclidean, pack, reconstruct, unpack
 from anyshot.model import Model, load_model
 from anyshot.table import Row
 
@@ -73,56 +73,67 @@ def _twice(prototypes: Prototypes, parameters: Parameters, train: bool) -> Proto
     return pack(once @ once)
 
 
-def run_consistency(
-    store: Path, models: Sequence[Path], split: str, episodes: int, seed: int, queries: int = 16
-) -> list[Row]:
-    """Table 1 for trained models: each under both scores."""
-    rows = []
-    for path in models:
-        model, vectors, labels, names = _embedded(store, path, split)
-        plan = Plan(labels, shot=2, queries=queries, episodes=episodes, seed=seed, class_names=names)
-        if not any(model.head.score is score for score in SCORES.values()):
-            raise BadInput(f"consistency compares Euclidean and cosine scores; {path} holds {model.recipe.head}.")
-        readings = [Reading(replace(model.head, score=score), _learned(model)) for score in SCORES.values()]
-        for score, (percent, interval) in zip(SCORES, consistency(vectors, readings, plan), strict=True):
-            rows.append(
-                {
-                    "data": store.name,
-                    "backbone": model.recipe.backbone,
-                    "head": model.recipe.head,
-                    "train_shot": model.recipe.train_shot,
-                    "score": score,
-                    "episodes": episodes,
-                    "consistency": round(percent, 4),
-                    "ci95": round(interval, 4),
-                }
-            )
-    return rows
+class Seen(NamedTuple):
+    """Images of a store as a trained model sees them."""
+
+    data: str
+    model: Model
+    features: Float[np.ndarray, "image position channel"]
+    labels: Int[np.ndarray, " image"]
+    class_names: tuple[str, ...]
+
+    def vectors(self) -> Vectors:
+        return self.model.embed(torch.from_numpy(self.features))
+
+    def about(self) -> Row:
+        recipe = self.model.recipe
+        return {"data": self.data, "backbone": recipe.backbone, "head": recipe.label, "train_shot": recipe.train_shot}
+
+    def plan(self, **how: int) -> Plan:
+        return Plan(self.labels, class_names=self.class_names, **how)
 
 
-def run_term_ratio(
-    store: Path, models: Sequence[Path], split: str, episodes: int, seed: int, queries: int = 16
-) -> list[Row]:
-    """The ratio of FRN's terms for trained models."""
-    rows = []
-    for path in models:
-        model, grams, labels, names = _embedded(store, path, split)
-        if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
-            raise BadInput(f"the ratio of terms is FRN's; {path} holds {model.recipe.head}.")
-        plan = Plan(labels, shot=5, queries=queries, episodes=episodes, seed=seed, class_names=names)
-        found = term_ratio(grams, _learned(model), plan)
-        about = {"data": store.name, "backbone": model.recipe.backbone, "train_shot": model.recipe.train_shot}
-        rows.append(about | {name: round(value, 5) for name, value in vars(found).items()})
-    return rows
+def see(store: Store, model: Model, split: str = "test") -> Seen:
+    """Embed the images of a split once, for all that will be asked of them."""
+    part = store.part(split)
+    return Seen(store.path.name, model, model.features(part.items), part.labels, part.class_names)
 
 
-def _embedded(store: Path, path: Path, split: str) -> tuple[Model, Vectors, Int[np.ndarray, " image"], tuple[str, ...]]:
-    part = open_store(store).part(split)
-    model = load_model(path)
-    with torch.inference_mode():
-        vectors: Float[Tensor, "image d"] = model.embed(torch.from_numpy(model.features(part.items)))
-    return model, vectors, part.labels, part.class_names
+def see_each(store: Path, models: Sequence[Path], split: str) -> Iterator[Seen]:
+    """The same for trained models in their folders, one after the other."""
+    return (see(open_store(store), load_model(path), split) for path in models)
 
 
-def _learned(model: Model) -> Mapping[str, Tensor]:
-    return {name: value.detach() for name, value in model.learned.items()}
+def compares_scores(head: Head) -> bool:
+    """Whether consistency can be asked of a head: it reads vectors by one of the two scores."""
+    return head.score in SCORES.values() and head.embed != "gram"
+
+
+def model_consistency(seen: Seen, episodes: int, seed: int, queries: int = 16) -> list[Row]:
+    """Table 1 for a trained model: a row for each score."""
+    model = seen.model
+    if not compares_scores(model.head):
+        raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
+    readings = [Reading(replace(model.head, score=score), model.head_parameters) for score in SCORES.values()]
+    plan = seen.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
+    found = zip(SCORES, consistency(seen.vectors(), readings, plan), strict=True)
+    return [
+        {
+            **seen.about(),
+            "score": score,
+            "episodes": episodes,
+            "consistency": round(percent, 4),
+            "ci95": round(interval, 4),
+        }
+        for score, (percent, interval) in found
+    ]
+
+
+def model_terms(seen: Seen, episodes: int, seed: int, queries: int = 16) -> Row:
+    """The ratio of FRN's terms for a trained model."""
+    model = seen.model
+    if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
+        raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
+    plan = seen.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
+    found = term_ratio(seen.vectors(), model.head_parameters, plan)
+    return seen.about() | {name: round(value, 5) for name, value in vars(found).items()}

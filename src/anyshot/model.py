@@ -19,7 +19,7 @@ from anyshot.backbones import BACKBONES, Conv4, Maps
 from anyshot.data.augmentation import prepare
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
-from anyshot.heads import EMBEDS, HEADS, Head
+from anyshot.heads import EMBEDS, HEADS, Head, Parameters
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
@@ -55,6 +55,11 @@ class Model(nn.Module):
         device = next(self.parameters()).device
         backbone = _fused(copy.deepcopy(self.backbone).eval())
         return partial(_read, backbone, self.recipe, device)
+
+    @property
+    def head_parameters(self) -> Parameters:
+        """What the head has learned, to read with."""
+        return {name: value.detach() for name, value in self.learned.items()}
 
     def save(self, path: Path) -> None:
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}

@@ -12,13 +12,12 @@ weights or anything that only this machine needs. A report can be made from it a
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anyshot import figures
 from anyshot.comparisons import COMPARISONS, draw
-from anyshot.data.store import Store
 from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
 from anyshot.intervals import class_interval, episode_interval
@@ -28,6 +27,9 @@ from anyshot.results import result_path
 from anyshot.study import Source, Study, select
 from anyshot.summaries import Summary, gain_summary, sensitivity_summary, two_decimals
 from anyshot.table import Row, grids, read_table, write_table
+
+if TYPE_CHECKING:
+    from anyshot.experiments import Seen
 
 UNEQUAL = ("step", "long-tailed")
 Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and seed -> pattern x episode, in percent
@@ -119,22 +121,23 @@ def _measured(episodes: np.ndarray, classes: np.ndarray, name: str) -> Row:
 def _side_experiments(
     study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Any
 ) -> dict[str, list[Row]]:
-    """Consistency, the ratio of FRN's terms, and unequal shots, of all models that they concern."""
-    from anyshot.experiments import SCORES, run_consistency, run_term_ratio
+    """Consistency, the ratio of FRN's terms, and unequal shots, of all models that they concern; each model embeds the
+    test images once."""
+    from anyshot.experiments import compares_scores, model_consistency, model_terms, see
+    from anyshot.model import load_model
 
     tables: dict[str, list[Row]] = {"consistency": [], "terms": []}
     unequal = _Unequal(study)
-    asked = ("test", min(1000, study.episodes), study.seed, study.queries)
+    asked = (min(1000, study.episodes), study.seed, study.queries)
     for recipe in recipes:
-        store = study.stores[recipe.data](data)
-        folder = run / recipe.name
-        head = study.all_heads[recipe.head]
-        named = {"head": recipe.label, "train_shot": recipe.train_shot, "seed": recipe.seed}
-        if any(head.score is score for score in SCORES.values()) and head.embed != "gram":
-            tables["consistency"] += [row | named for row in run_consistency(store.path, [folder], *asked)]
+        model = load_model(run / recipe.name, study.all_heads)
+        seen = see(study.stores[recipe.data](data), model)
+        of = {"seed": recipe.seed}
+        if compares_scores(model.head):
+            tables["consistency"] += [row | of for row in model_consistency(seen, *asked)]
         if recipe.head == "frn":
-            tables["terms"] += [row | named for row in run_term_ratio(store.path, [folder], *asked)]
-        unequal.add(recipe, store, folder)
+            tables["terms"].append(model_terms(seen, *asked) | of)
+        unequal.add(seen)
         advance(1.0, recipe.name)
     return {name: table for name, table in {**tables, **unequal.tables()}.items() if table}
 
@@ -149,21 +152,26 @@ class _Unequal:
         self.accuracies: dict[tuple[str, int, int], np.ndarray] = {}
         self.classes = np.empty((0, 0), int)
 
-    def add(self, recipe: Recipe, store: Store, folder: Path) -> None:
-        from anyshot.evaluation import evaluate_store
-        from anyshot.model import load_model
+    def add(self, seen: "Seen") -> None:
+        from anyshot.engine import Reading, recalls
+        from anyshot.evaluation import Evaluation, shot_patterns
 
-        model, test = load_model(folder, self.study.all_heads), store.part("test")
-        plan = self.study.plan(test.labels, test.class_names)
+        recipe, plan = seen.model.recipe, self.study.plan(seen.labels, seen.class_names)
         self.classes = plan.draw(0, plan.episodes).classes
-        named = {"train_shot": recipe.train_shot, "seed": recipe.seed, "head": recipe.label}
-        accuracies = []
-        for kind in UNEQUAL:
-            found = evaluate_store(store, model, shots=kind, plan=plan)
-            accuracies.append(found.accuracies(recipe.head)[0])
-            self.rows += [row | named for row in found]
-            self.recall += [{**named, **row, "head": recipe.label} for row in found.by_own_shot(recipe.head)]
-        self.accuracies[recipe.label, recipe.train_shot, recipe.seed] = np.stack(accuracies)
+        patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in UNEQUAL])
+        reading = Reading(seen.model.head, seen.model.head_parameters)
+        (recall,) = recalls(seen.vectors(), [reading], plan, patterns)
+        key, of = (recipe.label, "own"), {"train_shot": recipe.train_shot, "seed": recipe.seed}
+        about = {
+            "data": seen.data,
+            "backbone": recipe.backbone,
+            "train_shot": recipe.train_shot,
+            "model": recipe.id,
+        } | of
+        found = Evaluation(plan, patterns, UNEQUAL, {key: recall}, about)
+        self.rows += found
+        self.recall += [of | row for row in found.by_own_shot(*key)]
+        self.accuracies[recipe.label, recipe.train_shot, recipe.seed] = found.accuracies(*key)
 
     def tables(self) -> dict[str, list[Row]]:
         gains = _gains(self.accuracies, self.classes, UNEQUAL)

@@ -315,8 +315,7 @@ def evaluate_model(
         return vectors("train"), torch.from_numpy(train_labels)
 
     readouts = study.readouts_of(model.recipe)
-    learned = {name: value.detach() for name, value in model.learned.items()}
-    asked = [(Reading(model.head, learned), readout) for readout in readouts]
+    asked = [(Reading(model.head, model.head_parameters), readout) for readout in readouts]
     found = dict(zip(readouts, read_out(asked, vectors("test"), base, plan, study.shots), strict=True))
     classes = plan.draw(0, plan.episodes).classes
     with whole(result) as aside, aside.open("wb") as file:
