@@ -29,7 +29,7 @@ from anyshot.report.answer import (
     scores,
     why_no_sensitivity,
 )
-from anyshot.report.charts import thinned
+from anyshot.report.charts import learning_curves, thinned
 from anyshot.report.page import as_script
 from anyshot.report.paired import half_width
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
@@ -391,6 +391,14 @@ def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     kept = thinned(history, "loss")
     assert len(kept) <= 120
     assert [row["epoch"] for row in kept if row["train_shot"] == 4][:: len(kept) // 2 - 1] == [1.0, 800.0]
+
+
+def test_learning_curves_of_mixed_shots_name_no_train_shot() -> None:
+    where = {"data": "d", "backbone": "b", "seed": 0, "train_shot": 16, "epoch": 1.0, "loss": 1.0}
+    chart = learning_curves([where | {"head": head} for head in ("proto-mixed", "proto")], ["loss"], "loss").to_dict()
+    (values,) = chart["datasets"].values()
+    assert [value["train shot"] for value in values] == ["mixed", 16]
+    assert chart["spec"]["layer"][0]["encoding"]["color"]["scale"]["domain"] == [16, "mixed"]
 
 
 def test_why_is_empty_only_for_a_grid_with_a_score() -> None:

@@ -106,6 +106,11 @@ def is_mixed(head: str) -> bool:
     return head.partition(AT)[0].endswith("-mixed")
 
 
+def trained_at(row: Mapping[str, Any]) -> int | str:
+    """The train shot of a row, as it is shown."""
+    return "mixed" if is_mixed(row["head"]) else row["train_shot"]
+
+
 def shot_order(shot: int | str) -> tuple[bool, int | str]:
     """How shots are sorted: numbers, then the names of patterns of unequal shots."""
     return isinstance(shot, str), shot

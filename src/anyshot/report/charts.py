@@ -8,7 +8,7 @@ import numpy as np
 
 from anyshot.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
 from anyshot.report.answer import Choice, Score
-from anyshot.table import Row
+from anyshot.table import Row, shot_order, trained_at
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
 SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]
@@ -100,14 +100,14 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
     values = [
         {
             "head": f"{row['head']}, {row['data']}/{row['backbone']}",
-            "train shot": row["train_shot"],
+            "train shot": trained_at(row),
             "seed": row["seed"],
         }
         | {"epoch": row["epoch"], "of": name.replace("_", " "), "value": row[name]}
         for name in measures
         for row in thinned(history, name)
     ]
-    shots = sorted({value["train shot"] for value in values})
+    shots = sorted({value["train shot"] for value in values}, key=shot_order)
     key = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#777") if len(measures) > 1 else None
     base = alt.Chart().encode(
         alt.X("epoch:Q", axis=alt.Axis(tickMinStep=1, grid=False)),

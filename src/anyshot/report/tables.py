@@ -10,7 +10,7 @@ from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity, wor
 from anyshot.report.runs import AT, Findings
 from anyshot.sensitivity import decompose
 from anyshot.summaries import Summary, two_decimals
-from anyshot.table import Grid, Row, grids, is_mixed, shot_order
+from anyshot.table import Grid, Row, grids, is_mixed, shot_order, trained_at
 
 
 def sensitivity_table(findings: Findings) -> Summary:
@@ -77,7 +77,7 @@ def history_table(history: Sequence[Row]) -> Summary:
     """Where each model's training ended, and the best of its validations."""
     models: dict[tuple[str, ...], list[Row]] = {}
     for row in history:
-        where = tuple(str(row[name]) for name in ("data", "backbone", "head", "train_shot", "seed"))
+        where = tuple(map(str, (row["data"], row["backbone"], row["head"], trained_at(row), row["seed"])))
         models.setdefault(where, []).append(row)
     rows = []
     for where, epochs in models.items():
