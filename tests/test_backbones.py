@@ -1,5 +1,7 @@
 """Backbones: the paper's parameter counts and maps, equal to their textbook form, and golden numbers for tiny ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -66,8 +68,25 @@ def test_a_truncated_model_gets_a_sentence(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadInput, match="cut short"):
         load_model(tmp_path)
-    with pytest.raises(BadInput, match="there is no file"):
+    with pytest.raises(BadInput, match="there is no trained model"):
         load_model(tmp_path / "nowhere")
+
+
+def test_models_that_come_with_anyshot_have_names(tmp_path):
+    named = load_model(Path("cub32-conv4-cosine-proto-16shot"))
+    assert (named.recipe.data, named.recipe.head, named.recipe.train_shot) == ("cub32", "cosine-proto", 16)
+    run = tmp_path / named.recipe.name  # as a run of `--ready` leaves it: no weights
+    run.mkdir()
+    assert load_model(run).recipe == named.recipe
+
+
+@pytest.mark.parametrize(("have", "want"), [(1, 3), (3, 1), (3, 3)])
+def test_grey_and_colour_images_are_read_by_models_of_either(have, want):
+    model = Model(Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2), want, HEADS["proto"])
+    images = np.random.default_rng(0).integers(0, 256, (5, 16, 16, have), np.uint8)
+    grey = np.round(images @ np.array([0.299, 0.587, 0.114]))[..., None].astype(np.uint8) if have == 3 else images
+    same = {(1, 3): images.repeat(3, 3), (3, 1): grey, (3, 3): images}[have, want]
+    np.testing.assert_array_equal(model.features(images), model.features(same))
 
 
 def test_golden_numbers():

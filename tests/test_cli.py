@@ -79,7 +79,12 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["evaluate", "BIRDS", "--way", "7"], "7 ways does not fit 6 classes"),
         (["evaluate", "BIRDS", "--way", "some"], "number of classes or 'all'"),
         (["evaluate", "BIRDS", "--shots", "40"], "largest feasible shot is 14"),
-        (["evaluate", "BIRDS", "--model", "nowhere", "--shots", "1"], "there is no file"),
+        (["evaluate", "GLYPHS", "--model", "nowhere", "--shots", "1"], "such as cub32-conv4-cosine-proto-16shot."),
+        (["evaluate", "GLYPHS", "--way", "7"], "name a trained model to embed them"),
+        (["experiment", "consistency", "BIRDS", "MODEL"], "name a store of images"),
+        (["experiment", "terms", "GLYPHS"], "at least one trained model"),
+        (["experiment", "terms", "GLYPHS", "MODEL"], "the ratio of terms is FRN's"),
+        (["fit", "GLYPHS", "--model", "MODEL", "--out", "OUT"], "is a store"),
         (["evalute", "BIRDS"], "there is no verb named 'evalute': did you mean 'evaluate'?"),
         (["paper", "audti"], "there is no verb named 'audti': did you mean 'audit'?"),
         (["experiment", "xyz"], "choose one of consistency, terms, compare"),
@@ -92,10 +97,19 @@ def test_bad_input_is_one_sentence_and_exit_code_2(birds, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     recipe = Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2)
     Model(recipe, 3, HEADS["proto"]).save(tmp_path / "model" / "model.safetensors")
+    images = np.zeros((6, 16, 16, 1), np.uint8)
+    write_store(tmp_path / "glyphs", [images], np.repeat([0, 1], 3), ["a", "b"], ["test"] * 2)
     before = sorted(tmp_path.rglob("*"))
-    named = {"BIRDS": birds, "MODEL": tmp_path / "model"}
+    named = {"BIRDS": birds, "GLYPHS": tmp_path / "glyphs", "MODEL": tmp_path / "model", "OUT": tmp_path / "out"}
     assert run(monkeypatch, *[named.get(word, word) for word in words]) == 2
     printed = capsys.readouterr().err
     assert sentence in printed
     assert printed.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_reader_that_closes_the_pipe_is_no_error():
+    command = f"{sys.executable} -m anyshot paper audit --json | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""

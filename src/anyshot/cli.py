@@ -422,9 +422,12 @@ def main() -> None:
     try:
         check_verb(app, sys.argv[1:])
         app.cli(prog="anyshot", description="Few-shot image classification that holds at any shot.")
+        sys.stdout.flush()
     except BadInput as error:
         print(f"anyshot: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # as `anyshot ... | head` does, which is no fault
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("anyshot: interrupted; the same command goes on where it stopped.", file=sys.stderr)
         sys.exit(130)

@@ -35,19 +35,17 @@ def offsets(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def swapped(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Each model under its own score and under the other, by train shot and test shot."""
-    named = {
-        (row["data"], row["backbone"], row["head"], row["train_shot"], row["test_shot"]): row["accuracy"]
-        for row in rows
-        if row["readout"] == "swapped"
-    }
-    columns = ("data", "backbone", "head", "train_shot", "test_shot")
+    """Each model under its own score and under the other, by train shot and test shot; the mean over seeds."""
+    found = {(grid.setting, grid.name): grid for grid in grids(rows)}
     out = []
-    for row in rows:
-        key = tuple(row[column] for column in columns)
-        if row["readout"] == "own" and key in named:
-            pair = {"own": row["accuracy"], "swapped": named[key], "change": named[key] - row["accuracy"]}
-            out.append(dict(zip(columns, key, strict=True)) | pair)
+    for (setting, name), grid in found.items():
+        other = found.get((setting, f"{name} (swapped)"))
+        theirs = other.cells() if other else {}
+        for (train_shot, test_shot), own in grid.cells().items():
+            if (read := theirs.get((train_shot, test_shot))) is not None:
+                about: Row = {"data": grid.data, "backbone": grid.backbone, "head": grid.head}
+                about |= {"train_shot": train_shot, "test_shot": test_shot}
+                out.append(about | {"own": own, "swapped": read, "change": read - own})
     return out
 
 

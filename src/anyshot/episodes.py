@@ -81,7 +81,11 @@ class Plan:
                 raise BadInput(f"an evaluation needs at least 1 of {name}, not {getattr(self, name)}.")
         classes = len(self._counts)
         if not 2 <= self.way <= classes:
-            fit = f"choose 2 to {classes} ways" if classes > 2 else "choose 2 ways, or split off more classes"
+            fit = (
+                f"choose 2 to {classes} ways"
+                if classes > 2
+                else "choose 2 ways, or pack with --split for more classes here"
+            )
             raise BadInput(f"an episode of {self.way} ways does not fit {classes} classes: {fit}.")
         smallest = int(self._counts.argmin())
         feasible = int(self._counts[smallest]) - self.queries

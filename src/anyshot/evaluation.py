@@ -231,11 +231,7 @@ def evaluate_store(
     """Test heads on a split of a store: on its features, or on a model's features of its images. Without `heads`, the
     model's own head is read; projections are fitted on the training classes, where the store has some."""
     part = store.part(split)
-    if model is None and not store.is_features:
-        raise BadInput(f"{store.path} holds images: name a trained model to embed them, or pack features instead.")
-
-    if model is not None and store.is_features:
-        raise BadInput(f"{store.path} holds features already: leave the model out.")
+    _check_kind(store, model is not None)
 
     def features(part: Part) -> np.ndarray:
         return part.items if model is None else model.features(part.items)
@@ -253,6 +249,14 @@ def evaluate_store(
     names = np.array(part.class_names)[part.labels]
     found = evaluate(features(part), names, heads or ("proto", "cosine-proto"), **how)
     return replace(found, about={**about, **found.about})
+
+
+def _check_kind(store: Store, is_embedded: bool) -> None:
+    """Images need a model, features have had theirs."""
+    if not (is_embedded or store.is_features):
+        raise BadInput(f"{store.path} holds images: name a trained model to embed them, or pack features instead.")
+    if is_embedded and store.is_features:
+        raise BadInput(f"{store.path} holds features already: leave the model out.")
 
 
 def shot_patterns(shots: Sequence[int] | str, plan: Plan) -> tuple[Shots, list[int | str]]:
@@ -314,7 +318,7 @@ def check_labels(labels: ArrayLike, images: int) -> tuple[list[str], Int[np.ndar
         raise BadInput(f"there must be one label an image: {images} images, labels of shape {array.shape}.")
     names, codes = np.unique(array, return_inverse=True)
     if len(names) < 2:
-        raise BadInput(f"an evaluation needs at least 2 classes; all labels are {names[0]!r}.")
+        raise BadInput(f"an evaluation needs at least 2 classes; all labels are {str(names[0])!r}.")
     return [str(name) for name in names], codes
 
 
@@ -338,7 +342,10 @@ def untrained(name: str, d: int) -> Parameters:
 
 def _base_vectors(base: tuple[ArrayLike | Tensor, ArrayLike] | None, how: str) -> tuple[Tensor, Tensor]:
     if base is None:
-        raise BadInput("a projection is fitted on the training classes: give their features and labels as the base.")
+        raise BadInput(
+            "a projection is fitted on training classes: use a store whose split has some (in Python, give their "
+            "features and labels as the base)."
+        )
     maps = check_features(base[0])
     return torch.cat(list(Lazy(maps, EMBEDS[how]).split(256))), torch.from_numpy(check_labels(base[1], len(maps))[1])
 
@@ -356,6 +363,8 @@ def run_evaluation(
     """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows."""
     opened = open_store(store)
     part = opened.part(split)
+    _check_kind(opened, model is not None)
+    loaded = load_model(model) if model is not None else None
     shots: tuple[int, ...] = how.pop("shots")
     unequal = how.pop("unequal")
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
@@ -366,7 +375,6 @@ def run_evaluation(
         episodes = Plan(codes, way, max(shots, default=1), how["queries"], how["episodes"], how["seed"], names)
     for name in ("way", "queries", "episodes", "seed"):
         del how[name]
-    loaded = load_model(model) if model is not None else None
     with bar("evaluating", 1.0) as advance:
         found = evaluate_store(
             opened, loaded, heads, split, shots=unequal or shots, plan=episodes, progress=advance, **how

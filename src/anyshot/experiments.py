@@ -95,13 +95,18 @@ class Seen(NamedTuple):
 
 def see(store: Store, model: Model, split: str = "test") -> Seen:
     """Embed the images of a split once, for all that will be asked of them."""
+    if store.is_features:
+        raise BadInput(f"{store.path} holds features, and a trained model wants images: name a store of images.")
     part = store.part(split)
     return Seen(store.path.name, model, model.features(part.items), part.labels, part.class_names)
 
 
 def see_each(store: Path, models: Sequence[Path], split: str) -> Iterator[Seen]:
     """The same for trained models in their folders, one after the other."""
-    return (see(open_store(store), load_model(path), split) for path in models)
+    images = open_store(store)
+    if not models:
+        raise BadInput("name at least one trained model, after the store.")
+    return (see(images, load_model(path), split) for path in models)
 
 
 def compares_scores(head: Head) -> bool:

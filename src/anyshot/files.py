@@ -28,6 +28,12 @@ def whole(path: Path) -> Iterator[Path]:
             aside.unlink()
 
 
+def own_studies() -> list[Path]:
+    """The folders that may hold the studies that come with anyshot: installed, and in the repository."""
+    here = Path(__file__).resolve()
+    return [folder for folder in (here.parent / "studies", here.parents[2] / "studies") if folder.is_dir()]
+
+
 def write_text(path: Path, text: str) -> None:
     with whole(path) as aside:
         aside.write_text(text, encoding="utf-8")

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from anyshot.backbones import BACKBONES, Conv4, Maps
-from anyshot.data.augmentation import prepare
+from anyshot.data.augmentation import as_channels, prepare
 from anyshot.errors import BadInput, choose
-from anyshot.files import whole
+from anyshot.files import own_studies, whole
 from anyshot.heads import EMBEDS, HEADS, Head, Parameters
 from anyshot.recipe import Recipe
 
@@ -54,7 +54,7 @@ class Model(nn.Module):
         """`features` of the model as it is now, made ready once for those who ask often."""
         device = next(self.parameters()).device
         backbone = _fused(copy.deepcopy(self.backbone).eval())
-        return partial(_read, backbone, self.recipe, device)
+        return partial(_read, backbone, self.recipe, self.channels, device)
 
     @property
     def head_parameters(self) -> Parameters:
@@ -66,8 +66,23 @@ class Model(nn.Module):
         write_tensors(path, self.state_dict(), about)
 
 
+def find_model(path: Path) -> Path:
+    """A trained model's file or folder: where it is, or the name of one that comes with anyshot (without its id)."""
+    if path.is_file() or (path / "model.safetensors").is_file():
+        return path
+    ready = [file.parent for studies in own_studies() for file in sorted(studies.glob("ready/*/*/model.safetensors"))]
+    known = {key: folder for folder in ready for key in (folder.name, folder.name.rpartition("-")[0])}
+    if path.name in known and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
+        return known[path.name]
+    if not path.exists():
+        such = f", such as {min(key for key in known if known[key].name != key)}" if known else ""
+        raise BadInput(f"there is no trained model {path}: name its folder, or one that comes with anyshot{such}.")
+    return path
+
+
 def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
-    """A trained model from its file or the folder that holds it."""
+    """A trained model from its file or the folder that holds it, or by the name of one that comes with anyshot."""
+    path = find_model(path)
     if path.is_dir() and not (path / "model.safetensors").exists() and any(path.glob("*/model.safetensors")):
         raise BadInput(
             f"{path} is the folder of a study: name the folder of one of its models, such as {_one_of(path)}."
@@ -112,13 +127,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _read(
     backbone: nn.Module,
     recipe: Recipe,
+    channels: int,
     device: torch.device,
     images: UInt8[np.ndarray, "image height width colour"],
     done: Callable[[int], None] = lambda images: None,
 ) -> Float[np.ndarray, "image position channel"]:
     out: np.ndarray | None = None
     for start in range(0, len(images), EMBED_BATCH):
-        batch = torch.from_numpy(np.array(images[start : start + EMBED_BATCH])).to(device)
+        batch = torch.from_numpy(as_channels(np.array(images[start : start + EMBED_BATCH]), channels)).to(device)
         maps = (backbone(prepare(batch, recipe.size)) * recipe.feature_scale).float().cpu().numpy()
         if out is None:
             out = np.empty((len(images), *maps.shape[1:]), np.float32)

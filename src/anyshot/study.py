@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
-from anyshot.files import read_json, whole, write_json
+from anyshot.files import own_studies, read_json, whole, write_json
 from anyshot.heads import HEADS, Head
 from anyshot.launch import Pending, Submit, keep_memory, launcher
 from anyshot.pretraining import PRETRAINING
@@ -110,9 +110,7 @@ def find_study(name: str) -> Path:
         if not Path(name).is_file():
             raise BadInput(f"there is no study file {name}.")
         return Path(name).resolve()
-    here = Path(__file__).resolve()
-    folders = [here.parent / "studies", here.parents[2] / "studies"]
-    known = {path.stem: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("[a-z]*.py"))}
+    known = {path.stem: path for folder in own_studies() for path in sorted(folder.glob("[a-z]*.py"))}
     if name not in known:
         raise BadInput(unknown("study", name, known) + " The path of a .py file works too.")
     return known[name]

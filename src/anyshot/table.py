@@ -94,6 +94,12 @@ class Grid:
         """Whether it has a sensitivity: that compares at least two train shots at two test shots, no cell missing."""
         return min(self.accuracy.shape) > 1 and bool(np.isfinite(self.accuracy).all())
 
+    def cells(self) -> dict[tuple[int, int | str], float]:
+        """The accuracy by train shot and test shot, where there is one."""
+        by_train = zip(self.train_shots, self.accuracy.T.tolist(), strict=True)
+        cells = {(s, t): cell for s, row in by_train for t, cell in zip(self.test_shots, row, strict=True)}
+        return {shots: cell for shots, cell in cells.items() if np.isfinite(cell)}
+
 
 def family(head: str) -> str:
     """The Euclidean head, trained for one shot, that a head is an alternative of."""

@@ -16,6 +16,7 @@ from functools import cache
 from itertools import permutations
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
@@ -104,6 +105,16 @@ def _groups(
         begin, flipped, end = ends[2 * order : 2 * order + 3]
         for start in range(begin, end, most):
             yield order, images[start : min(start + most, end)], max(flipped - start, 0)
+
+
+def as_channels(
+    images: UInt8[np.ndarray, "image height width colour"], channels: int
+) -> UInt8[np.ndarray, "image height width channel"]:
+    """Colour images as grey ones, or grey as colour, where a model wants the other kind."""
+    have = images.shape[3]
+    if (have, channels) == (3, 1):
+        return np.round(images @ np.array(GREY))[..., None].astype(np.uint8)
+    return images.repeat(3, 3) if (have, channels) == (1, 3) else images
 
 
 def _check_channels(images: Images) -> None:

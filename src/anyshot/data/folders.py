@@ -36,6 +36,8 @@ def check_folder(path: Path) -> None:
         raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
     if not path.is_dir():
         raise BadInput(f"there is no folder {path}.")
+    if (path / "store.json").is_file():
+        raise BadInput(f"{path} is a store: give the folder of pictures that it was packed from.")
 
 
 def class_folders(path: Path) -> list[Path]:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 
-from anyshot.data.augmentation import GREY, MARGIN
+from anyshot.data.augmentation import MARGIN
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.errors import BadInput
-from anyshot.model import Model, load_model
+from anyshot.model import Model, find_model, load_model
 from anyshot.table import read_table
 
 Pictures = UInt8[np.ndarray, "image side side 3"]
@@ -41,9 +41,7 @@ def image_backbone(source: "str | Path | Model | Embed", side: int | None = None
     if isinstance(source, str | Path):
         if str(source).startswith("timm:"):
             return _timm(str(source).removeprefix("timm:"))
-        path = Path(source)
-        if not path.exists():
-            raise BadInput(f"there is no trained model {path}; a timm model is named like timm:{path.name}.")
+        path = find_model(Path(source))
         return _own(load_model(path), path)
     return ImageBackbone(
         source, side or 224, FewShotClassifier, {"backbone": getattr(source, "__name__", "a function")}
@@ -52,17 +50,9 @@ def image_backbone(source: "str | Path | Model | Embed", side: int | None = None
 
 def _own(model: Model, path: Path | None) -> ImageBackbone:
     recipe = model.recipe
-
-    read = model.reader()
-
-    def features(pictures: Pictures) -> np.ndarray:
-        if model.channels == 1:
-            pictures = np.round(pictures @ np.array(GREY))[..., None].astype(np.uint8)
-        return read(pictures)
-
     about = {"backbone": f"{recipe.backbone}, trained on {recipe.data} with {recipe.head} at {recipe.train_shot} shots"}
     about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)
-    return ImageBackbone(features, recipe.size, partial(FewShotClassifier.from_run, model), about, model, MARGIN)
+    return ImageBackbone(model.reader(), recipe.size, partial(FewShotClassifier.from_run, model), about, model, MARGIN)
 
 
 def _sensitivity(model: Model, run: Path) -> dict[str, str]:

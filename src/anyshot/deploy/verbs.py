@@ -158,6 +158,8 @@ def _labelled(source: Path, model: str) -> tuple[np.ndarray, list[str], list[str
         labels = [store.class_names[label] for label in store.labels]
         names = [f"item {index}" for index in range(len(labels))]
         if store.is_features:
+            if model:
+                raise BadInput(f"{source} holds features already: leave the model out.")
             return np.asarray(store.items), labels, names
         _need(model, source)
         read = ImageClassifier(model)
