@@ -1,11 +1,8 @@
 """What a study found, for others to read: one folder of tables and figures, with recipes and histories, without images,
 weights or anything that only this machine needs. A report can be made from it as from the run itself.
 
-    table.csv, sensitivity.csv, about.json, MODEL/recipe.json, MODEL/history.csv    as the study left them
-    gains.csv        each cosine head above its Euclidean counterpart by test shot, paired, with intervals
-    offsets.csv, swapped.csv, frn-forms.csv, mixed.csv                              comparisons within the table
-    consistency.csv, terms.csv                                                      the paper's side experiments
-    unequal.csv, unequal-gains.csv, unequal-recall.csv                              supports with unequal shots
+    about.json, MODEL/recipe.json, MODEL/history.csv    as the study left them
+    *.csv                                               what TABLES says
     figures/, README.md
 """
 
@@ -33,6 +30,23 @@ if TYPE_CHECKING:
 
 UNEQUAL = ("step", "long-tailed")
 Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and seed -> pattern x episode, in percent
+
+
+TABLES = {
+    "table": "every cell: a model, a readout, a test shot; intervals over episodes and over new classes",
+    "sensitivity": "the scores above",
+    "gains": "each cosine head above its Euclidean counterpart on the same episodes, by test shot and train shot",
+    "offsets": "how far each model lies above its group",
+    "swapped": "models read with the other score",
+    "frn-forms": "the new FRN above the original",
+    "mixed": "one model for all shots beside those trained for one",
+    "consistency": "1-shot predictions that stay when the support is drawn anew, in percent",
+    "terms": "the ratio of FRN's two terms by train shot",
+    "learned": "the numbers that each model's head has learned: its temperature (scale), the logarithm of FRN's ridge",
+    "unequal": "accuracy where classes have unequal shots",
+    "unequal-gains": "what the cosine gains there",
+    "unequal-recall": "the recall of a class by its own number of shots there",
+}
 
 
 def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") -> None:
@@ -64,7 +78,7 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") ->
             charts["heatmaps-" + setting.replace("/", "-")] = figures.side_by_side(here)
         for name, chart in charts.items():
             figures.save(chart, aside / "figures" / f"{name}.svg")
-        write_text(aside / "README.md", _page(source.path.stem, rows, read_table(run / "sensitivity.csv")))
+        write_text(aside / "README.md", _page(source.path.stem, aside))
         if out.exists():
             shutil.rmtree(out)
 
@@ -126,7 +140,7 @@ def _side_experiments(
     from anyshot.experiments import compares_scores, model_consistency, model_terms, see
     from anyshot.model import load_model
 
-    tables: dict[str, list[Row]] = {"consistency": [], "terms": []}
+    tables: dict[str, list[Row]] = {"consistency": [], "terms": [], "learned": []}
     unequal = _Unequal(study)
     asked = (min(1000, study.episodes), study.seed, study.queries)
     for recipe in recipes:
@@ -137,6 +151,11 @@ def _side_experiments(
             tables["consistency"] += [row | of for row in model_consistency(seen, *asked)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(seen, *asked) | of)
+        tables["learned"] += [
+            seen.about() | of | {"parameter": name, "value": round(value.item(), 5)}
+            for name, value in model.head_parameters.items()
+            if value.numel() == 1
+        ]
         unequal.add(seen)
         advance(1.0, recipe.name)
     return {name: table for name, table in {**tables, **unequal.tables()}.items() if table}
@@ -178,9 +197,9 @@ class _Unequal:
         return {"unequal": self.rows, "unequal-gains": gains, "unequal-recall": _rounded(self.recall)}
 
 
-def _page(name: str, rows: Sequence[Row], scores: Sequence[Row]) -> str:
-    """The folder's first page."""
-    found = [grid for grid in grids(rows) if grid.is_scored]
+def _page(name: str, folder: Path) -> str:
+    """The first page of a folder of tables."""
+    found = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
     columns = ["head", "readout", "seeds", "sensitivity", "95 % interval", "noise floor"]
     cells = [
         [
@@ -191,10 +210,17 @@ def _page(name: str, rows: Sequence[Row], scores: Sequence[Row]) -> str:
             f"{two_decimals(row['low'])} to {two_decimals(row['high'])}",
             two_decimals(row["noise_floor"]),
         ]
-        for row in scores
+        for row in read_table(folder / "sensitivity.csv")
     ]
     first = Summary("Sensitivity with its interval over episodes", columns, cells, names=2)
     parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
     for summary in (first, sensitivity_summary(found), gain_summary(found)):
         parts += [f"## {summary.title}", summary.markdown().rstrip()]
+    there = [
+        f"- [{table}.csv]({table}.csv): {words}"
+        for table, words in TABLES.items()
+        if (folder / f"{table}.csv").is_file()
+    ]
+    drawn = [f"- [{path.stem}](figures/{path.name})" for path in sorted((folder / "figures").glob("*.svg"))]
+    parts += ["## All tables", "\n".join(there), "## Figures", "\n".join(drawn)]
     return "\n\n".join(parts) + "\n"

@@ -133,7 +133,11 @@ def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
         others = {s: [scores[rival, s] for rival in rivals if (rival, s) in scores] for s in settings}
         cells = ("-" if (name, s) in unscored else _best(scores.get((name, s)), others[s]) for s in settings)
         rows.append([name, *cells])
-    return Summary("Shot sensitivity by head and setting; lower is better", ["head", *settings], rows)
+    return Summary(
+        "Shot sensitivity by head and setting; lower is better, the lowest of each learner bold",
+        ["head", *settings],
+        rows,
+    )
 
 
 def gain_summary(grids: Sequence[Grid]) -> Summary:
