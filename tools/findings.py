@@ -61,8 +61,8 @@ CAVEATS = """
   further.
 - *The 4-shot model's place.* On CUB 32-shot models had about half the updates (below), which pulls their group's mean
   down and lifts the 4-shot model above it (cosine-feat's is the best even without them). On mini-ImageNet all shots
-  have nearly as many updates (150, 149, 147 and 144 an epoch), and there the 4-shot cosine models lie below their group,
-  as in the paper.
+  have nearly as many updates (150, 149, 147 and 144 an epoch), and there the 4-shot cosine models lie below their
+  group, as in the paper.
 - *PCA and EST* lower the sensitivity on mini-ImageNet too, but by less than the intervals tell apart.
 - *Consistency on mini-ImageNet.* At 1 shot a third of the predictions stay, whatever the training, where CUB has a
   half: models so weak leave little to be closer in.

@@ -78,7 +78,7 @@ class Plan:
     def __post_init__(self) -> None:
         for name in ("shot", "queries", "episodes"):
             if getattr(self, name) < 1:
-                raise BadInput(f"an evaluation needs at least 1 of {name}, not {getattr(self, name)}.")
+                raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}.")
         classes = len(self._counts)
         if not 2 <= self.way <= classes:
             fit = (

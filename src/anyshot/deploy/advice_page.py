@@ -50,13 +50,17 @@ def parts(advice: "Advice", images: Sequence[str] | None = None) -> list[Part]:
 
 def _head_words(advice: "Advice") -> list[str]:
     shots = ", ".join(map(str, advice.expected_shots))
-    words = [
-        f"Use {advice.best}: it is the most accurate over {shots} shots ({advice.way} classes at once, "
-        f"{sum(advice.counts)} images, {spread(min(advice.counts), max(advice.counts))} a class)."
-    ]
+    seen = (
+        f"({advice.way} classes at once, {sum(advice.counts)} images, "
+        f"{spread(min(advice.counts), max(advice.counts))} a class)"
+    )
+    if not advice.lead:
+        return [f"Only {advice.best} was asked for; what follows is of it {seen}."]
+    words = [f"Use {advice.best}: it is the most accurate over {shots} shots {seen}."]
     for name, (lead, half) in advice.lead.items():
         sure = "ahead of" if lead > half else "not surely better than"
-        words.append(f"It is {sure} {name}: {100 * lead:+.1f} points, give or take {100 * half:.1f}.")
+        far = f"{100 * lead:+.1f} points, give or take {100 * half:.1f}" if half < 0.5 else "too few images to tell"
+        words.append(f"It is {sure} {name}: {far}.")
     if advice.robust == advice.best:
         words.append(
             "It is also the most robust: its worst shortfall from the best at any of these shots is the smallest."
