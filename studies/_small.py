@@ -9,10 +9,10 @@ PAPER_HEADS = ("proto", "cosine-proto", "feat", "cosine-feat", "frn", "cosine-fr
 SHOTS = (4, 8, 16, 32)
 
 
-def small_study(data, heads, epochs, train_images, seeds, validation_queries, mixed=()):
-    """`seeds(head)` says how often a head is trained, `validation_queries(train_shot)` how many queries its validation
-    classes have images for; the heads `mixed` are also trained once a seed with a shot drawn anew for every batch, and
-    validated at 16 shots."""
+def small_study(data, packing, heads, epochs, train_images, seeds, validation_queries, mixed=()):
+    """`packing` is the kind and options of `anyshot pack` for the public images; `seeds(head)` says how often a head
+    is trained, `validation_queries(train_shot)` how many queries its validation classes have images for; the heads
+    `mixed` are also trained once a seed with a shot drawn anew for every batch, and validated at 16 shots."""
     recipes = [
         Recipe(
             data=data,
@@ -43,7 +43,7 @@ def small_study(data, heads, epochs, train_images, seeds, validation_queries, mi
     readouts["proto"] = ("swapped", "pca60", "est60")
     return Study(
         recipes=recipes,
-        stores={data: packed(data, "npz")},
+        stores={data: packed(data, *packing)},
         readouts=readouts,
         train_images={data: train_images},
     )

@@ -1,6 +1,6 @@
 """CUB at 32x32: the paper's study on birds that two cores can carry.
 
-    anyshot pack npz cub32.npz -o data/cub32
+    anyshot pack cub CUB_200_2011.tgz --box --size 32 -o data/cub32    or, as one file: anyshot pack npz cub32.npz ...
     anyshot study cub32                             36 models, about 2 hours on two cores
     anyshot study cub32 --only proto,cosine-proto   16 of them, two seeds each
     anyshot study cub32 --ready                     the two ProtoNets as trained by us: a minute
@@ -15,6 +15,7 @@ from _small import small_study
 def study(heads=None):
     return small_study(
         "cub32",
+        ("cub", "--box --size 32"),
         heads,
         epochs=40,
         train_images=5903,

@@ -1,6 +1,6 @@
 """mini-ImageNet at 32x32: the paper's study on everyday things that two cores can carry.
 
-    anyshot pack npz mini32.npz -o data/mini32
+    anyshot pack mini MINI_IMAGENET --size 32 -o data/mini32    or, as one file: anyshot pack npz mini32.npz ...
     anyshot study mini32                             24 models, about 90 minutes on two cores
     anyshot study mini32 --only proto,cosine-proto   8 of them
 
@@ -13,6 +13,7 @@ from _small import small_study
 def study(heads=None):
     return small_study(
         "mini32",
+        ("mini", "--size 32"),
         heads,
         # About as many updates as cub32's, and what an evening carries; accuracies would still rise (validation
         # classes, cosine-proto at 16 shots, 6 and 12 epochs: 63.3 and 66.0 %).

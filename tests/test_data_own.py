@@ -57,6 +57,15 @@ def test_nested_hidden_and_other_files(tmp_path):
     assert store.about["skipped"] == []
 
 
+def test_images_that_are_enlarged_are_noted(tmp_path):
+    root = tmp_path / "photos"
+    for name in "abc":
+        files.write(root / name / "0.png", saved(PHOTO, "PNG"))
+    notes = [pack("folder", root, tmp_path / str(size), size=size).about["notes"] for size in (40, 92)]
+    assert notes[0] == []
+    assert "`--size 40` would store them as they are" in notes[1][0]
+
+
 def saved(image, kind, **options):
     file = io.BytesIO()
     image.save(file, kind, **options)

@@ -21,8 +21,10 @@ from anyshot.report import write_report
 from anyshot.report.answer import (
     EVERYWHERE,
     UNPAIRED,
+    Choice,
     accurate_slots,
     choices,
+    first_setting,
     paired,
     rank,
     robust_sentence,
@@ -391,6 +393,16 @@ def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     kept = thinned(history, "loss")
     assert len(kept) <= 120
     assert [row["epoch"] for row in kept if row["train_shot"] == 4][:: len(kept) // 2 - 1] == [1.0, 800.0]
+
+
+def test_a_mean_of_two_settings_is_not_the_first_thing_shown() -> None:
+    cells = {4: {"accuracy": 50.0}}
+    one, two, three, every = (Choice(name, "proto", "proto", 4, cells) for name in ("a", "b", "c", EVERYWHERE))
+    assert [first_setting(found) for found in ([one], [one, two, every], [one, two, three, every])] == [
+        "a",
+        "b",
+        EVERYWHERE,
+    ]
 
 
 def test_learning_curves_of_mixed_shots_name_no_train_shot() -> None:

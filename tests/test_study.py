@@ -402,7 +402,7 @@ def test_a_contest_runs_both_and_leaves_no_trace(monkeypatch):
         (["quik"], "'quik'"),
         ([str(OWN), "--heads", "prote"], "did you mean 'proto'"),
         ([str(OWN), "--only", "tannimoto"], "did you mean 'tanimoto'"),
-        (["cub32", "--data", "nowhere"], "anyshot pack npz SOURCE -o"),
+        (["cub32", "--data", "nowhere"], "anyshot pack cub SOURCE --box --size 32 -o"),
         ([str(OWN), "--on", "moon"], "not on 'moon'"),
         (["nowhere.py"], "nowhere.py"),
     ],

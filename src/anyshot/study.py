@@ -116,13 +116,14 @@ def find_study(name: str) -> Path:
     return known[name]
 
 
-def packed(name: str, kind: str) -> Callable[[Path], Store]:
+def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
     """Opens the store `name` of a folder of data, or says how to make it."""
+    how = f" {options}" if options else ""
 
     def open_it(data: Path) -> Store:
         if not (data / name / "store.json").is_file():
             raise BadInput(
-                f"there is no store {data / name}: make it with `anyshot pack {kind} SOURCE -o {data / name}`."
+                f"there is no store {data / name}: make it with `anyshot pack {kind} SOURCE{how} -o {data / name}`."
             )
         return open_store(data / name)
 

@@ -7,6 +7,7 @@ line, and the folder takes the store's name only when everything is in it.
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -88,7 +89,8 @@ def pack_images(source: Source, out: Path, fractions: Sequence[int | float], see
         classes = list(dict.fromkeys((str(item.split), item.class_name) for item in kept))
         number = {class_: index for index, class_ in enumerate(classes)}
         labels = [number[str(item.split), item.class_name] for item in kept]
-        about = {**source.about, "notes": [*source.notes, *_lost(items, classes)], "fit": source.fit}
+        notes = [*source.notes, *_enlarged(items, source.size), *_lost(items, classes)]
+        about = {**source.about, "notes": notes, "fit": source.fit}
         about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
         seal(folder, len(kept), labels, [name for _, name in classes], [split for split, _ in classes], about)
         (folder / "progress.jsonl").unlink()
@@ -104,6 +106,22 @@ def pack_images(source: Source, out: Path, fractions: Sequence[int | float], see
 def packing_folder(out: Path) -> Path:
     """Where a store is packed until it is whole."""
     return out.with_name(f".{out.name}.packing")
+
+
+def _enlarged(items: Sequence[Item], size: int | None) -> list[str]:
+    """A note where most images are smaller than what is stored of them, judged by a few."""
+    sides = []
+    for item in items[:: max(1, len(items) // 50)] if size else []:
+        with contextlib.suppress(Exception):  # those that cannot be read are told of elsewhere
+            data = item.read()
+            shape = data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).size
+            sides += [] if item.box else [min(shape)]
+    side = sorted(sides)[len(sides) // 2] if sides else 0
+    if not size or not 0 < side < size:
+        return []
+    return [
+        f"most images are smaller than {size}x{size} and were enlarged: `--size {side}` would store them as they are"
+    ]
 
 
 def _lost(items: Sequence[Item], classes: Iterable[tuple[str, str]]) -> list[str]:

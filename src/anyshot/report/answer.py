@@ -193,10 +193,11 @@ def first_pair(found: Sequence[Grid]) -> tuple[Grid, ...]:
     return max(gaps, key=lambda gap: gap[0])[1] if gaps else tuple(scored[:2])
 
 
-def widest(found: Sequence[Choice]) -> str:
-    """The setting to show first: the mean of all, or the only one."""
-    settings = [choice.setting for choice in found]
-    return EVERYWHERE if EVERYWHERE in settings else settings[0]
+def first_setting(found: Sequence[Choice]) -> str:
+    """The setting to show first: the mean of many, or the last of two, whose mean would describe neither."""
+    settings = list(dict.fromkeys(choice.setting for choice in found if choice.setting != EVERYWHERE))
+    is_averaged = any(choice.setting == EVERYWHERE for choice in found)
+    return EVERYWHERE if is_averaged and len(settings) > 2 else settings[-1]
 
 
 def robust_sentence(found: Sequence[Score], setting: str) -> tuple[str, str]:

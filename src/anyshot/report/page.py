@@ -24,12 +24,12 @@ from anyshot.report.answer import (
     Choice,
     accurate_slots,
     choices,
+    first_setting,
     paired,
     rank,
     robust_sentence,
     scores,
     why_no_sensitivity,
-    widest,
     words,
 )
 from anyshot.report.charts import ranking
@@ -86,7 +86,7 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
     found, listed = choices(findings), findings.grids
     shots = sorted({shot for choice in found for shot in choice.cells}, key=shot_order)
     settings = list(dict.fromkeys(choice.setting for choice in found))
-    setting = widest(found)
+    setting = first_setting(found)
     settings.sort(key=lambda name: name != EVERYWHERE)  # the widest view first
     every = dict.fromkeys(shots, 1.0)
     ranked = rank(found, setting, every)

@@ -6,7 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anyshot.report.answer import accurate_slots, choices, first_pair, paired, rank, robust_sentence, scores, widest
+from anyshot.report.answer import (
+    accurate_slots,
+    choices,
+    first_pair,
+    first_setting,
+    paired,
+    rank,
+    robust_sentence,
+    scores,
+)
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
 from anyshot.sensitivity import decompose
@@ -20,10 +29,12 @@ def show(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
     found = choices(findings)
-    setting = widest(found)
+    setting = first_setting(found)
     shots = {shot: 1.0 for choice in found for shot in choice.cells}
     pairs = paired(findings, found).get(setting, {})
     slots = accurate_slots(rank(found, setting, shots), shots, pairs, "shots that all count alike")
+    if len({grid.setting for grid in findings.grids}) > 1:
+        console.print(Text(f"{setting}:"))
     for name, rest in (
         robust_sentence(scores(findings), setting),
         (slots["best"], f"{slots['accuracy']}{slots['margin']}."),
