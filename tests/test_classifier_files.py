@@ -83,6 +83,7 @@ def test_nothing_else_is_overwritten(tmp_path):
     X, y = examples()
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "mine.jpg").write_bytes(b"dear")
+    (tmp_path / "photos" / "config.json").write_text("{}")  # as many other things have
     with pytest.raises(BadInput, match="not a classifier"):
         FewShotClassifier().fit(X, y).save(tmp_path / "photos")
     assert (tmp_path / "photos" / "mine.jpg").read_bytes() == b"dear"

@@ -34,7 +34,8 @@ LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carr
 def saved(path: Path) -> Iterator[Path]:
     """Yield a folder to fill, which then becomes `path`, whole; an earlier classifier there gives way, nothing else."""
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not (path / "config.json").is_file():
+    is_classifier = (path / "config.json").is_file() and (path / "classifier.safetensors").is_file()
+    if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not is_classifier:
         raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
     with whole(path) as aside:
         aside.mkdir()

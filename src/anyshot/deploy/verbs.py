@@ -38,7 +38,7 @@ def fit_folder(folder: Path, model: str, out: Path, head: str, reject: float, ke
     classifier.save(out)
     counts, coverage = classifier.classifier.support_.counts, classifier.classifier.coverage_
     words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} pictures each."
-    if coverage is not None:
+    if coverage is not None and len(counts) > 1:
         error = classifier.classifier.support_calibration_error()
         words += (
             f" Left out, {coverage.accuracy_of_all:.1%} of the pictures are classified rightly; "
