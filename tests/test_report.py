@@ -387,6 +387,16 @@ def test_text_prints_answer_scores_and_a_coloured_heatmap(tmp_path: Path) -> Non
         assert f"{score.sensitivity:.2f}" in text
 
 
+def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:
+    one = [row for row in rows() if row["train_shot"] == 8]
+    mixed = [row | {"head": f"{row['head']}-mixed"} for row in one]
+    findings = read_runs([write_run(tmp_path / "run", [*rows(), *mixed])])
+    console = Console(file=io.StringIO(), width=80)
+    show(findings, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("no score") == 1
+
+
 def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     where = {"data": "d", "backbone": "b", "head": "h", "seed": 0}
     history = [where | {"train_shot": s, "epoch": float(e), "loss": 1.0 / e} for s in (4, 8) for e in range(1, 801)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -47,18 +47,22 @@ def show(findings: Findings, console: Console | None = None) -> None:
         console.print(_heatmap(grid, limit or 1.0))
 
 
-def _table(summary: Summary) -> Table:
-    """A summary as it fits a terminal: a setting that all rows share stands in the title."""
+def _table(summary: Summary) -> Group:
+    """A summary as it fits a terminal: a setting that all rows share stands in the title, each remark once below."""
     settings = {row[0] for row in summary.rows}
     first = 1 if len(settings) == 1 else 0
     title = f"{summary.title}; {settings.pop()}" if first else summary.title
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, column in enumerate(summary.columns[first:], first):
-        words = i < summary.names or column == "remark"
+    last = len(summary.columns) - (summary.columns[-1] == "remark")
+    for i, column in enumerate(summary.columns[first:last], first):
+        words = i < summary.names
         table.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    remarks: dict[str, list[str]] = {}
     for row in summary.rows:
-        table.add_row(*(Text(cell) for cell in row[first:]))
-    return table
+        table.add_row(*(Text(cell) for cell in row[first:last]))
+        for remark in filter(None, row[last:]):
+            remarks.setdefault(remark, []).append(row[1])
+    return Group(table, *(Text(f"{', '.join(dict.fromkeys(names))}: {remark}.") for remark, names in remarks.items()))
 
 
 def _heatmap(grid: Grid, limit: float) -> Table:
