@@ -79,8 +79,8 @@ def test_an_epoch_uses_no_image_twice_and_ends_when_it_must(counts, way, shot, s
         ({"way": 1}, "choose 2 to 3 ways"),
         ({"shot": 9}, "'owl' has 12 images.*largest feasible shot is 8"),
         ({"queries": 12}, "not even 1 shot"),
-        ({"shot": 0}, "at least 1 of shot"),
-        ({"episodes": 0}, "at least 1 of episodes"),
+        ({"shot": 0}, "shot must be at least 1"),
+        ({"episodes": 0}, "episodes must be at least 1"),
     ],
 )
 def test_plans_that_do_not_fit_get_a_sentence(wrong, sentence):

@@ -138,7 +138,7 @@ def test_plans_are_shared_by_file(tmp_path):
         (FEATURES, np.full(240, "one"), {}, "at least 2 classes"),
         (FEATURES, LABELS, {"way": 9}, "9 ways does not fit 8 classes"),
         (FEATURES, LABELS, {"shots": [1, 26]}, "largest feasible shot is 25"),
-        (FEATURES, LABELS, {"shots": [0]}, "at least 1 of shot"),
+        (FEATURES, LABELS, {"shots": [0]}, "shot must be at least 1"),
         (FEATURES, LABELS, {"shots": []}, "between 1 and"),
         (FEATURES, LABELS, {"heads": ["cosine-prot"]}, "did you mean 'cosine-proto'"),
         (FEATURES, LABELS, {"heads": ["feat"]}, "has to be trained"),
