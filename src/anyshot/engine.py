@@ -275,7 +275,7 @@ class _Chunk:
     def __init__(self, bank: _Bank, table: Tensor | None, draw: Draw, patterns: np.ndarray, room: Room) -> None:
         self.bank, self.table, self.room = bank, table, room
         device = bank.vectors.maps.device if isinstance(bank.vectors, Lazy) else bank.vectors.device
-        self.shots = torch.from_numpy(np.ascontiguousarray(patterns.swapaxes(0, 1))).to(device)  # episode pattern way
+        self.shots = torch.from_numpy(np.array(patterns.swapaxes(0, 1), order="C")).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
         self.support_images = torch.from_numpy(draw.support).to(device)
         self.query_images = torch.from_numpy(draw.query).flatten(1).to(device)
