@@ -78,7 +78,7 @@ CAVEATS = """
   element.
 - Training is short. On mini-ImageNet twice the epochs gave ProtoNets 1.2 to 3.4 points more on validation classes and
   left their sensitivities nearly as they were (2.81 and 1.27), but took what the cosine gains in accuracy (from +0.2 to
-  -1.4 points in the mean, the paper has -1.3 there): sensitivities have levelled off, accuracies and gains have not.
+  -1.4 points in the mean, the paper has -1.3 there): accuracies and gains have not levelled off.
 - On CUB a pass over the images holds 22, 21, 18 and 12 batches at 4, 8, 16 and 32 shots, because a class of 60 images
   gives 32 only once: 32-shot models had about half the updates of 4-shot ones, which their model bias shows. (This is
   the paper's protocol too; sensitivity leaves model biases out.)
