@@ -339,10 +339,10 @@ def consistency(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
     """
-    from anyshot.experiments import model_consistency, see_each
+    from anyshot.experiments import embed_each, model_consistency
     from anyshot.table import show_table
 
-    rows = [row for seen in see_each(store, models, split) for row in model_consistency(seen, episodes, seed)]
+    rows = [row for embedded in embed_each(store, models, split) for row in model_consistency(embedded, episodes, seed)]
     if figure is not None:
         from anyshot import figures
 
@@ -372,10 +372,10 @@ def terms(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
     """
-    from anyshot.experiments import model_terms, see_each
+    from anyshot.experiments import embed_each, model_terms
     from anyshot.table import show_table
 
-    rows = [model_terms(seen, episodes, seed) for seen in see_each(store, models, split)]
+    rows = [model_terms(embedded, episodes, seed) for embedded in embed_each(store, models, split)]
     if figure is not None:
         from anyshot import figures
 

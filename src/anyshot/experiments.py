@@ -73,8 +73,8 @@ def _twice(prototypes: Prototypes, parameters: Parameters, train: bool) -> Proto
     return pack(once @ once)
 
 
-class Seen(NamedTuple):
-    """Images of a store as a trained model sees them."""
+class Embedded(NamedTuple):
+    """Images of a store as features of a trained model."""
 
     data: str
     model: Model
@@ -93,20 +93,20 @@ class Seen(NamedTuple):
         return Plan(self.labels, class_names=self.class_names, **how)
 
 
-def see(store: Store, model: Model, split: str = "test") -> Seen:
+def embed_split(store: Store, model: Model, split: str = "test") -> Embedded:
     """Embed the images of a split once, for all that will be asked of them."""
     if store.is_features:
         raise BadInput(f"{store.path} holds features, and a trained model wants images: name a store of images.")
     part = store.part(split)
-    return Seen(store.path.name, model, model.features(part.items), part.labels, part.class_names)
+    return Embedded(store.path.name, model, model.features(part.items), part.labels, part.class_names)
 
 
-def see_each(store: Path, models: Sequence[Path], split: str) -> Iterator[Seen]:
+def embed_each(store: Path, models: Sequence[Path], split: str) -> Iterator[Embedded]:
     """The same for trained models in their folders, one after the other."""
     images = open_store(store)
     if not models:
         raise BadInput("name at least one trained model, after the store.")
-    return (see(images, load_model(path), split) for path in models)
+    return (embed_split(images, load_model(path), split) for path in models)
 
 
 def compares_scores(head: Head) -> bool:
@@ -114,17 +114,17 @@ def compares_scores(head: Head) -> bool:
     return head.score in SCORES.values() and head.embed != "gram"
 
 
-def model_consistency(seen: Seen, episodes: int, seed: int, queries: int = 16) -> list[Row]:
+def model_consistency(embedded: Embedded, episodes: int, seed: int, queries: int = 16) -> list[Row]:
     """Table 1 for a trained model: a row for each score."""
-    model = seen.model
+    model = embedded.model
     if not compares_scores(model.head):
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
     readings = [Reading(replace(model.head, score=score), model.head_parameters) for score in SCORES.values()]
-    plan = seen.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
-    found = zip(SCORES, consistency(seen.vectors(), readings, plan), strict=True)
+    plan = embedded.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
+    found = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
     return [
         {
-            **seen.about(),
+            **embedded.about(),
             "score": score,
             "episodes": episodes,
             "consistency": round(percent, 4),
@@ -134,11 +134,11 @@ def model_consistency(seen: Seen, episodes: int, seed: int, queries: int = 16) -
     ]
 
 
-def model_terms(seen: Seen, episodes: int, seed: int, queries: int = 16) -> Row:
+def model_terms(embedded: Embedded, episodes: int, seed: int, queries: int = 16) -> Row:
     """The ratio of FRN's terms for a trained model."""
-    model = seen.model
+    model = embedded.model
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
-    plan = seen.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
-    found = term_ratio(seen.vectors(), model.head_parameters, plan)
-    return seen.about() | {name: round(value, 5) for name, value in vars(found).items()}
+    plan = embedded.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
+    found = term_ratio(embedded.vectors(), model.head_parameters, plan)
+    return embedded.about() | {name: round(value, 5) for name, value in vars(found).items()}

@@ -66,8 +66,9 @@ class Model(nn.Module):
         write_tensors(path, self.state_dict(), about)
 
 
-def find_model(path: Path) -> Path:
-    """A trained model's file or folder: where it is, or the name of one that comes with anyshot (without its id)."""
+def find_model(path: Path, hint: str = "") -> Path:
+    """A trained model's file or folder: where it is, or the name of one that comes with anyshot (without its id).
+    `hint` ends the sentence where there is none."""
     if path.is_file() or (path / "model.safetensors").is_file():
         return path
     ready = [file.parent for studies in own_studies() for file in sorted(studies.glob("ready/*/*/model.safetensors"))]
@@ -76,7 +77,9 @@ def find_model(path: Path) -> Path:
         return known[path.name]
     if not path.exists():
         such = f", such as {min(key for key in known if known[key].name != key)}" if known else ""
-        raise BadInput(f"there is no trained model {path}: name its folder, or one that comes with anyshot{such}.")
+        raise BadInput(
+            f"there is no trained model {path}: name its folder, or one that comes with anyshot{such}{hint}."
+        )
     return path
 
 

@@ -26,7 +26,7 @@ from anyshot.summaries import Summary, gain_summary, sensitivity_summary, two_de
 from anyshot.table import Row, grids, read_table, write_table
 
 if TYPE_CHECKING:
-    from anyshot.experiments import Seen
+    from anyshot.experiments import Embedded
 
 UNEQUAL = ("step", "long-tailed")
 Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and seed -> pattern x episode, in percent
@@ -137,7 +137,7 @@ def _side_experiments(
 ) -> dict[str, list[Row]]:
     """Consistency, the ratio of FRN's terms, and unequal shots, of all models that they concern; each model embeds the
     test images once."""
-    from anyshot.experiments import compares_scores, model_consistency, model_terms, see
+    from anyshot.experiments import compares_scores, embed_split, model_consistency, model_terms
     from anyshot.model import load_model
 
     tables: dict[str, list[Row]] = {"consistency": [], "terms": [], "learned": []}
@@ -145,18 +145,18 @@ def _side_experiments(
     asked = (min(1000, study.episodes), study.seed, study.queries)
     for recipe in recipes:
         model = load_model(run / recipe.name, study.all_heads)
-        seen = see(study.stores[recipe.data](data), model)
+        embedded = embed_split(study.stores[recipe.data](data), model)
         of = {"seed": recipe.seed}
         if compares_scores(model.head):
-            tables["consistency"] += [row | of for row in model_consistency(seen, *asked)]
+            tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
         if recipe.head == "frn":
-            tables["terms"].append(model_terms(seen, *asked) | of)
+            tables["terms"].append(model_terms(embedded, *asked) | of)
         tables["learned"] += [
-            seen.about() | of | {"parameter": name, "value": round(value.item(), 5)}
+            embedded.about() | of | {"parameter": name, "value": round(value.item(), 5)}
             for name, value in model.head_parameters.items()
             if value.numel() == 1
         ]
-        unequal.add(seen)
+        unequal.add(embedded)
         advance(1.0, recipe.name)
     return {name: table for name, table in {**tables, **unequal.tables()}.items() if table}
 
@@ -171,22 +171,18 @@ class _Unequal:
         self.accuracies: dict[tuple[str, int, int], np.ndarray] = {}
         self.classes = np.empty((0, 0), int)
 
-    def add(self, seen: "Seen") -> None:
+    def add(self, embedded: "Embedded") -> None:
         from anyshot.engine import Reading, recalls
         from anyshot.evaluation import Evaluation, shot_patterns
 
-        recipe, plan = seen.model.recipe, self.study.plan(seen.labels, seen.class_names)
+        recipe, plan = embedded.model.recipe, self.study.plan(embedded.labels, embedded.class_names)
         self.classes = plan.draw(0, plan.episodes).classes
         patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in UNEQUAL])
-        reading = Reading(seen.model.head, seen.model.head_parameters)
-        (recall,) = recalls(seen.vectors(), [reading], plan, patterns)
+        reading = Reading(embedded.model.head, embedded.model.head_parameters)
+        (recall,) = recalls(embedded.vectors(), [reading], plan, patterns)
         key, of = (recipe.label, "own"), {"train_shot": recipe.train_shot, "seed": recipe.seed}
-        about = {
-            "data": seen.data,
-            "backbone": recipe.backbone,
-            "train_shot": recipe.train_shot,
-            "model": recipe.id,
-        } | of
+        about = {"data": embedded.data, "backbone": recipe.backbone, "train_shot": recipe.train_shot}
+        about |= {"model": recipe.id, "seed": recipe.seed}
         found = Evaluation(plan, patterns, UNEQUAL, {key: recall}, about)
         self.rows += found
         self.recall += [of | row for row in found.by_own_shot(*key)]

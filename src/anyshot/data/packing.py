@@ -111,11 +111,12 @@ def packing_folder(out: Path) -> Path:
 def _enlarged(items: Sequence[Item], size: int | None) -> list[str]:
     """A note where most images are smaller than what is stored of them, judged by a few."""
     sides = []
-    for item in items[:: max(1, len(items) // 50)] if size else []:
+    whole = [item for item in items if not item.box] if size else []
+    for item in whole[:: max(1, len(whole) // 50)]:
         with contextlib.suppress(Exception):  # those that cannot be read are told of elsewhere
             data = item.read()
             shape = data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).size
-            sides += [] if item.box else [min(shape)]
+            sides.append(min(shape))
     side = sorted(sides)[len(sides) // 2] if sides else 0
     if not size or not 0 < side < size:
         return []

@@ -41,10 +41,7 @@ def image_backbone(source: "str | Path | Model | Embed", side: int | None = None
     if isinstance(source, str | Path):
         if str(source).startswith("timm:"):
             return _timm(str(source).removeprefix("timm:"))
-        try:
-            path = find_model(Path(source))
-        except BadInput as error:
-            raise BadInput(f"{str(error)[:-1]}; a timm model is named like timm:{Path(source).name}.") from None
+        path = find_model(Path(source), f"; a timm model is named like timm:{Path(source).name}")
         return _own(load_model(path), path)
     return ImageBackbone(
         source, side or 224, FewShotClassifier, {"backbone": getattr(source, "__name__", "a function")}
