@@ -113,7 +113,7 @@ def _recalls(study: Study, recipes: Sequence[Recipe], run: Path) -> tuple[Accura
 
 def _gains(accuracies: Accuracies, classes: np.ndarray, names: Sequence[int | str]) -> list[Row]:
     """Cosine above Euclidean heads on the same episodes, averaged over the train shots and seeds that both have; one
-    row a test shot, and one a train shot too."""
+    row a test shot and one for all, and as many a train shot."""
     rows = []
     for head in dict.fromkeys(key[0] for key in accuracies if key[0].startswith("cosine-")):
         other = head.removeprefix("cosine-")
@@ -121,7 +121,7 @@ def _gains(accuracies: Accuracies, classes: np.ndarray, names: Sequence[int | st
         shots = sorted({shot for shot, _ in both})
         for train_shot, kept in [("all", both), *((shot, [key for key in both if key[0] == shot]) for shot in shots)]:
             gain = np.mean([accuracies[head, *key] - accuracies[other, *key] for key in kept], axis=0)
-            for name, episodes in zip(names, gain, strict=True):
+            for name, episodes in zip([*names, "all"], [*gain, gain.mean(0)], strict=True):
                 about = {"head": head, "against": other, "train_shot": train_shot, "test_shot": name}
                 rows.append(about | {"models": len(kept)} | _measured(episodes, classes, "gain"))
     return rows
