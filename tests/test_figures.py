@@ -160,6 +160,8 @@ def test_rows_make_swapped_and_consistency_figures() -> None:
     }
     assert shares["proto", "euclidean", 4] == 48
     assert shares["cosine-proto", "cosine", 32] == 51
+    mixed = [row | {"head": "proto-mixed"} for row in printed.consistency_rows()]
+    assert {value["train shot"] for value in data(figures.consistency(mixed))} == {"mixed"}
 
 
 @pytest.mark.parametrize(("ending", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("json", b"{")])

@@ -17,7 +17,7 @@ from anyshot.errors import BadInput, choose
 from anyshot.files import whole
 from anyshot.sensitivity import decompose
 from anyshot.summaries import counterpart, two_decimals
-from anyshot.table import Grid, family, is_mixed
+from anyshot.table import Grid, family, is_mixed, trained_at
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
 FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw
@@ -165,7 +165,7 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Share of predictions that survive a new support, by trained model and by the score that predicts."""
     values = [
-        {"head": row["head"], "score": row["score"], "train shot": row["train_shot"]}
+        {"head": row["head"], "score": row["score"], "train shot": trained_at(row)}
         | {"consistency": float(row["consistency"])}
         for row in rows
     ]
@@ -178,7 +178,9 @@ def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     bars = chart.mark_bar().encode(y, colour)
     labels = chart.mark_text(dy=-7).encode(y, alt.Text("mean(consistency):Q", format=".0f"))
     panel = (bars + labels).properties(width=150, height=200)
-    return finish(panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline(values)))
+    facets = panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline(values))
+    # A head of mixed shots has one column, the others as many as train shots.
+    return finish(facets.resolve_scale(x="independent", xOffset="independent"))
 
 
 def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
@@ -234,7 +236,7 @@ def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     panel = (base.mark_line().encode(dash) + base.mark_point(filled=True, size=30)).properties(width=220, height=240)
     kinds = list(dict.fromkeys(value["support"] for value in values))
     facets = panel.facet(alt.Column("support:N", title=None, sort=kinds), data=inline(values))
-    return finish(facets.resolve_scale(x="independent"))
+    return finish(facets.resolve_scale(x="independent", xOffset="independent"))
 
 
 @dataclass(frozen=True)
