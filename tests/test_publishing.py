@@ -62,6 +62,12 @@ def test_gains_are_the_differences_of_the_tables_accuracies(published, cells, ga
         assert gain["gain"] == pytest.approx(mean[gain["head"]] - mean[gain["against"]], abs=1e-3)
 
 
+def test_a_cosine_head_alone_has_no_gains(ran, tmp_path):
+    publish(*ran, tmp_path / "own", only="cosine-proto")
+    assert read_table(tmp_path / "own" / "gains.csv") == []
+    assert "unequal-gains" not in (tmp_path / "own" / "README.md").read_text(encoding="utf-8")
+
+
 def test_each_model_has_its_side_experiments(ran, published):
     models = len(read_table(published / "table.csv")) and {row["model"] for row in read_table(published / "table.csv")}
     consistency, terms = (read_table(published / f"{name}.csv") for name in ("consistency", "terms"))

@@ -119,7 +119,8 @@ def _gains(accuracies: Accuracies, classes: np.ndarray, names: Sequence[int | st
         other = head.removeprefix("cosine-")
         both = sorted(key[1:] for key in accuracies if key[0] == head and (other, *key[1:]) in accuracies)
         shots = sorted({shot for shot, _ in both})
-        for train_shot, kept in [("all", both), *((shot, [key for key in both if key[0] == shot]) for shot in shots)]:
+        by_shot = [(shot, [key for key in both if key[0] == shot]) for shot in shots]
+        for train_shot, kept in [("all", both), *by_shot] if both else []:
             gain = np.mean([accuracies[head, *key] - accuracies[other, *key] for key in kept], axis=0)
             for name, episodes in zip([*names, "all"], [*gain, gain.mean(0)], strict=True):
                 about = {"head": head, "against": other, "train_shot": train_shot, "test_shot": name}
