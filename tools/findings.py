@@ -66,7 +66,7 @@ CAVEATS = """
   group, as in the paper.
 - *PCA and EST* lower the sensitivity on mini-ImageNet too, PCA by a little less than the intervals tell apart.
 - *Accuracy given up on mini-ImageNet.* There the paper's own grids give up more (above): its claim is a mean over all
-  of its data, to which CUB contributes the gain.
+  of its data, where CUB and meta-iNat make up for it.
 - *Consistency on mini-ImageNet.* At 1 shot about a third of the predictions stay, whatever the training, where CUB has
   a half: models so weak leave little to be closer in.
 - *FRN's ratio.* It is 2<H, Q> / <H^2, Q>, nearer to 2 the weaker the ridge. Ours starts at lambda = 1, because a weak
