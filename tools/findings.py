@@ -84,7 +84,7 @@ CAVEATS = """
   3.6 to 5.7), moved sensitivities by a few tenths (from 2.93, 1.49, 2.69, 1.46, 3.36 and 1.34 to those above) and took
   what the cosine had gained in the mean over test shots (+0.2 to +0.6 points, now -0.4 to -1.4). 24 epochs, tried on
   ProtoNets at 16 shots, gave another 2.0 (Euclidean) and 1.3 points (cosine) on validation classes, and the cosine's
-  gain stayed (-1.8 and -1.5 points at 12 and 24): gains have settled, accuracies still rise a little, FEAT's probably
+  gain hardly moved (-1.8 and -1.5 points at 12 and 24): accuracies would still rise a little, FEAT's probably
   more.
 - On CUB a pass over the images holds 22, 21, 18 and 12 batches at 4, 8, 16 and 32 shots, because a class of 60 images
   gives 32 only once: 32-shot models had about half the updates of 4-shot ones, which their model bias shows. (This is
