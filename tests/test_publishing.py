@@ -40,11 +40,6 @@ def test_a_report_of_what_is_published_has_the_runs_numbers(ran, published):
     assert theirs.history == ours.history
 
 
-def in_all(name, value):
-    """Whether a row's shot counts to a row of gains: its own, or all of them."""
-    return name in ("all", value)
-
-
 @pytest.mark.parametrize(
     ("cells", "gains", "shots"),
     [("table", "gains", [1, 2, 4]), ("unequal", "unequal-gains", ["step", "long-tailed"])],
@@ -54,7 +49,7 @@ def test_gains_are_the_differences_of_the_tables_accuracies(published, cells, ga
     found = read_table(published / f"{gains}.csv")
     assert [row["test_shot"] for row in found if row["train_shot"] == "all"] == [*shots, "all"]
     for gain in found:
-        kept = [row for row in rows if all(in_all(gain[name], row[name]) for name in ("train_shot", "test_shot"))]
+        kept = [row for row in rows if all(gain[of] in ("all", row[of]) for of in ("train_shot", "test_shot"))]
         mean = {
             head: np.mean([row["accuracy"] for row in kept if row["head"] == head])
             for head in (gain["head"], gain["against"])

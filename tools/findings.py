@@ -65,8 +65,8 @@ CAVEATS = """
   have nearly as many updates (150, 149, 147 and 144 an epoch), and there the 4-shot cosine models lie below their
   group, as in the paper.
 - *PCA and EST* lower the sensitivity on mini-ImageNet too, PCA by a little less than the intervals tell apart.
-- *Accuracy given up on mini-ImageNet.* There the paper's own grids give up more (above): its claim is a mean over all
-  of its data, where CUB and meta-iNat make up for it.
+- *Accuracy given up on mini-ImageNet.* There the paper's own grids give up as much or more (above): its claim is a
+  mean over all of its data, where others make up for it.
 - *Consistency on mini-ImageNet.* At 1 shot about a third of the predictions stay, whatever the training, where CUB has
   a half: models so weak leave little to be closer in.
 - *FRN's ratio.* It is 2<H, Q> / <H^2, Q>, nearer to 2 the weaker the ridge. Ours starts at lambda = 1, because a weak
@@ -84,8 +84,7 @@ CAVEATS = """
   3.6 to 5.7), moved sensitivities by a few tenths (from 2.93, 1.49, 2.69, 1.46, 3.36 and 1.34 to those above) and took
   what the cosine had gained in the mean over test shots (+0.2 to +0.6 points, now -0.4 to -1.4). 24 epochs, tried on
   ProtoNets at 16 shots, gave another 2.0 (Euclidean) and 1.3 points (cosine) on validation classes, and the cosine's
-  gain hardly moved (-1.8 and -1.5 points at 12 and 24): accuracies would still rise a little, FEAT's probably
-  more.
+  gain hardly moved (-1.8 and -1.5 points at 12 and 24): accuracies would still rise a little, FEAT's probably more.
 - On CUB a pass over the images holds 22, 21, 18 and 12 batches at 4, 8, 16 and 32 shots, because a class of 60 images
   gives 32 only once: 32-shot models had about half the updates of 4-shot ones, which their model bias shows. (This is
   the paper's protocol too; sensitivity leaves model biases out.)

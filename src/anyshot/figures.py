@@ -236,7 +236,7 @@ def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     panel = (base.mark_line().encode(dash) + base.mark_point(filled=True, size=30)).properties(width=220, height=240)
     kinds = list(dict.fromkeys(value["support"] for value in values))
     facets = panel.facet(alt.Column("support:N", title=None, sort=kinds), data=inline(values))
-    return finish(facets.resolve_scale(x="independent", xOffset="independent"))
+    return finish(facets.resolve_scale(x="independent"))
 
 
 @dataclass(frozen=True)

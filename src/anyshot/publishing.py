@@ -35,7 +35,7 @@ Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and s
 TABLES = {
     "table": "every cell: a model, a readout, a test shot; intervals over episodes and over new classes",
     "sensitivity": "the scores above",
-    "gains": "each cosine head above its Euclidean counterpart on the same episodes, by test shot and train shot",
+    "gains": "each cosine head above its Euclidean counterpart, paired, by test shot and train shot and over all",
     "offsets": "how far each model lies above its group",
     "swapped": "models read with the other score",
     "frn-forms": "the new FRN above the original",
