@@ -19,8 +19,8 @@ from anyshot import FewShotClassifier
 from anyshot.data.store import open_store
 from anyshot.deploy.calibration import calibration_error
 from anyshot.deploy.shot_curve import fit_curve
-from anyshot.evaluation import evaluate
-from anyshot.model import load_model
+from anyshot.measure.evaluation import evaluate
+from anyshot.models.model import load_model
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
 HEADS = ("proto", "cosine-proto", "frn", "cosine-frn")

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from peers import easyfsl_row, loop_row
 
-from anyshot import figures
-from anyshot.engine import Reading, recalls, vectors_of
-from anyshot.episodes import Plan
-from anyshot.heads import EMBEDS, HEADS
-from anyshot.launch import keep_memory
-from anyshot.model import Model
+from anyshot.machine import keep_memory
+from anyshot.measure.engine import Reading, recalls, vectors_of
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import EMBEDS, HEADS
+from anyshot.models.model import Model
 from anyshot.recipe import Recipe
+from anyshot.show import figures
 
 HERE = Path(__file__).resolve().parent
 SHOTS = (1, 2, 4, 8, 16, 32)

@@ -84,8 +84,8 @@ def plain_conv4() -> torch.nn.Module:
 
 def our_conv4() -> torch.nn.Module:
     """Our own backbone, and the allocator's settings of our own workers, for easyfsl to use."""
-    from anyshot.backbones import Conv4
-    from anyshot.launch import keep_memory
+    from anyshot.machine import keep_memory
+    from anyshot.models.backbones import Conv4
 
     keep_memory()
     return torch.nn.Sequential(Conv4(), torch.nn.Flatten())

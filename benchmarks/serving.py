@@ -25,8 +25,8 @@ import numpy as np
 from PIL import Image
 
 from anyshot.deploy.image_classifier import ImageClassifier
-from anyshot.heads import HEADS
-from anyshot.model import Model
+from anyshot.models.heads import HEADS
+from anyshot.models.model import Model
 from anyshot.recipe import Recipe
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from anyshot.backbones import Conv4
-from anyshot.heads import HEADS
-from anyshot.launch import keep_memory
+from anyshot.machine import keep_memory
+from anyshot.models.backbones import Conv4
+from anyshot.models.heads import HEADS
 from anyshot.recipe import Recipe
-from anyshot.training import Learner
+from anyshot.train.training import Learner
 
 IMAGES = 256
 AUGMENT = ("crop", "flip", "jitter")

@@ -1,9 +1,9 @@
 """The paper's study at 32x32, sized for two cores: what cub32 and mini32 share."""
 
-from anyshot.heads import HEADS
-from anyshot.readouts import SWAPPED
+from anyshot.measure.readouts import SWAPPED
+from anyshot.models.heads import HEADS
 from anyshot.recipe import Recipe
-from anyshot.study import Study, packed
+from anyshot.study.study import Study, packed
 
 PAPER_HEADS = ("proto", "cosine-proto", "feat", "cosine-feat", "frn", "cosine-frn")
 SHOTS = (4, 8, 16, 32)

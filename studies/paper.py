@@ -12,7 +12,7 @@ chosen (marked so); each exception that its appendix makes stands beside our wor
 from dataclasses import replace
 
 from anyshot.recipe import Recipe
-from anyshot.study import Study, packed
+from anyshot.study.study import Study, packed
 
 SHOTS = (4, 8, 16, 32)
 HEADS = ("proto", "cosine-proto", "feat", "cosine-feat", "frn", "cosine-frn")

@@ -7,9 +7,9 @@ It demonstrates the measurement on generated images. How large the effect is on 
 """
 
 from anyshot.data.glyphs import glyphs
-from anyshot.heads import HEADS
+from anyshot.models.heads import HEADS
 from anyshot.recipe import Recipe
-from anyshot.study import Study
+from anyshot.study.study import Study
 
 PROJECTIONS = ("pca16", "est16")  # half of Conv-4's 32 numbers for a 28x28 image
 

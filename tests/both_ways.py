@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from own_study import ALL_HEADS, recipe, store
 
-from anyshot.episodes import training_batches
-from anyshot.training import Learner
+from anyshot.train.batches import training_batches
+from anyshot.train.training import Learner
 
 
 def trained(model, part):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anyshot.heads import EMBEDS, HEADS, Head
+from anyshot.models.heads import EMBEDS, HEADS, Head
 from anyshot.recipe import Recipe
 
 RECIPE = Recipe(data="none", head="proto", train_shot=4, way=5, alpha=-2.0)

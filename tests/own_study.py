@@ -1,9 +1,9 @@
 """A user's own study, with a head of its own: small enough to run in seconds. (Used by the tests of studies.)"""
 
 from anyshot.data.glyphs import glyphs
-from anyshot.heads import HEADS, Head
+from anyshot.models.heads import HEADS, Head
 from anyshot.recipe import Recipe
-from anyshot.study import Study
+from anyshot.study.study import Study
 
 
 def tanimoto(query, prototypes):

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from anyshot.files import write_json
-from anyshot.intervals import episode_interval
-from anyshot.sensitivity import decompose
-from anyshot.table import Row, grids, write_table
+from anyshot.measure.intervals import episode_interval
+from anyshot.measure.sensitivity import decompose
+from anyshot.rows import Row, write_table
+from anyshot.show.grid import grids
 
 TEST_SHOTS = (1, 2, 4, 8, 16, 32)
 

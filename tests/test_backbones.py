@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from anyshot import BadInput
-from anyshot.backbones import Conv4, ResNet12
-from anyshot.heads import HEADS
-from anyshot.model import Model, load_model
+from anyshot.models.backbones import Conv4, ResNet12
+from anyshot.models.heads import HEADS
+from anyshot.models.model import Model, load_model
 from anyshot.recipe import Recipe
 
 

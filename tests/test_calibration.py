@@ -11,7 +11,7 @@ from test_classifier import classifier, examples
 
 from anyshot import FewShotClassifier
 from anyshot.deploy.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
-from anyshot.heads import HEADS
+from anyshot.models.heads import HEADS
 
 
 @pytest.mark.parametrize("head", HEADS)

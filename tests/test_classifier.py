@@ -15,10 +15,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.engine import Reading, recalls
-from anyshot.episodes import Plan
-from anyshot.heads import EMBEDS, HEADS
-from anyshot.projections import PROJECTIONS
+from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import EMBEDS, HEADS
+from anyshot.models.projections import PROJECTIONS
 from anyshot.recipe import Recipe
 
 UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")

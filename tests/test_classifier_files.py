@@ -18,10 +18,10 @@ from test_classifier import classifier, examples
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
 from anyshot.data.augmentation import prepare
 from anyshot.deploy.onnx_export import export_onnx
-from anyshot.heads import HEADS
-from anyshot.model import Model
+from anyshot.models.heads import HEADS
+from anyshot.models.model import Model
 from anyshot.recipe import Recipe
-from anyshot.table import write_table
+from anyshot.rows import write_table
 
 
 @pytest.mark.parametrize("head", HEADS)

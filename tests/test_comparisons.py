@@ -7,8 +7,8 @@ import pytest
 
 from anyshot import BadInput, decompose
 from anyshot.cli import main
-from anyshot.comparisons import COMPARISONS, frn_forms, gains, mixed, offsets, run_comparison, swapped
-from anyshot.table import write_table
+from anyshot.rows import write_table
+from anyshot.show.comparisons import COMPARISONS, frn_forms, gains, mixed, offsets, run_comparison, swapped
 
 ROWS = [
     {"data": "glyphs", "backbone": "conv4", "head": head, "readout": readout, "train_shot": train, "test_shot": test}

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestCentroid
 
-from anyshot import engine
-from anyshot.engine import Reading, cheaper, each_logits, recalls
-from anyshot.episodes import Plan
-from anyshot.heads import HEADS, Head, gram
+from anyshot.measure import engine
+from anyshot.measure.engine import Reading, cheaper, each_logits, recalls
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import HEADS, Head, gram
 
 CLASSES, IMAGES, POSITIONS, CHANNELS = 6, 14, 4, 5
 

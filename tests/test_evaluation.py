@@ -7,10 +7,10 @@ import torch
 import anyshot
 from anyshot import BadInput, evaluate
 from anyshot.data.store import write_store
-from anyshot.engine import Reading, recalls
-from anyshot.episodes import Plan
-from anyshot.evaluation import evaluate_store
-from anyshot.heads import HEADS
+from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.evaluation import evaluate_store
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import HEADS
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat([f"bird {i}" for i in range(8)], 30)
@@ -50,7 +50,7 @@ def test_arrays_of_any_kind_give_the_same():
 
 
 def test_a_memory_map_is_read_where_it_lies(tmp_path, monkeypatch):
-    from anyshot import engine
+    from anyshot.measure import engine
 
     np.save(tmp_path / "features.npy", FEATURES)
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
@@ -82,7 +82,7 @@ def test_projections_are_fitted_on_the_base_and_swapped_equals_the_other_head():
     test = FEATURES[120:], LABELS[120:]
     found = evaluate(*test, heads=["proto"], readouts=["pca6", "est6"], base=base, way=3, **SMALL)
     assert [key[1] for key in found.recall] == ["pca6", "est6"]
-    from anyshot.projections import pca
+    from anyshot.models.projections import pca
 
     basis = pca(torch.from_numpy(base[0]), torch.from_numpy(np.repeat(np.arange(4), 30)), 6)
     direct = evaluate(torch.from_numpy(test[0]) @ basis, test[1], heads=["proto"], way=3, **SMALL)

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from anyshot import BadInput
-from anyshot.engine import Reading
-from anyshot.episodes import Plan
-from anyshot.experiments import consistency, term_ratio
-from anyshot.heads import HEADS, gram
+from anyshot.measure.engine import Reading
+from anyshot.measure.experiments import consistency, term_ratio
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import HEADS, gram
 
 LABELS = np.repeat(np.arange(6), 20)
 

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.svm import SVC
 
-from anyshot import BadInput, decompose, figures
+from anyshot import BadInput, decompose
 from anyshot.paper import illustration, printed
-from anyshot.table import Grid, Row, grids
+from anyshot.rows import Row
+from anyshot.show import figures
+from anyshot.show.grid import Grid, grids
 
 SHOTS = (1, 3, 5)
 

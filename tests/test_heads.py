@@ -7,7 +7,7 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
-from anyshot.heads import (
+from anyshot.models.heads import (
     HEADS,
     contrastive,
     cosine,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from anyshot.intervals import class_interval, episode_interval
-from anyshot.sensitivity import certainty
+from anyshot.measure.intervals import class_interval, episode_interval
+from anyshot.measure.sensitivity import certainty
 
 TRIALS = 400
 
@@ -58,7 +58,7 @@ def test_sensitivity_interval_covers_the_score_and_the_noise_floor_is_what_chanc
     rng = np.random.default_rng(3)
     truth = 70 + np.zeros((6, 4))
     truth[0, 0] += score  # a corner: the residual's range is then exactly the score times 15/24 + 1/24 ...
-    from anyshot.sensitivity import decompose
+    from anyshot.measure.sensitivity import decompose
 
     true_score = decompose(truth).sensitivity
     covered, scores, floors = 0, [], []

@@ -24,7 +24,7 @@ from anyshot import decompose
 from anyshot.paper import audit, claims, printed, rounding
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, Group
 from anyshot.paper.rounding import Exact, Known, half_unit, judge, judge_twice, parse
-from anyshot.table import grids
+from anyshot.show.grid import grids
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT.parent / "shared" / "paper.tex"
@@ -308,7 +308,7 @@ def test_tables_are_written(tmp_path: Path) -> None:
 
 
 def test_regenerated_tables_equal_the_printed_ones_but_for_what_the_audit_lists() -> None:
-    from anyshot.summaries import gain_summary
+    from anyshot.show.summaries import gain_summary
 
     wrong = {check.id for check in CHECKS if check.verdict in ("contradicted", "rounding")}
     study = [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from anyshot.engine import Reading, recalls
-from anyshot.episodes import Plan
-from anyshot.heads import HEADS
+from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import HEADS
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 peers = pytest.importorskip("peers")

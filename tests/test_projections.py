@@ -6,7 +6,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from anyshot import BadInput
-from anyshot.projections import est, pca
+from anyshot.models.projections import est, pca
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(7), [5, 9, 12, 6, 8, 10, 11])

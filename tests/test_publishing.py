@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from anyshot.errors import BadInput
-from anyshot.publishing import publish
-from anyshot.ready import run_ready, write_ready
 from anyshot.report.runs import read_runs
-from anyshot.study import Source, run_study
-from anyshot.table import read_table
+from anyshot.rows import read_table
+from anyshot.study.publishing import publish
+from anyshot.study.ready import run_ready, write_ready
+from anyshot.study.study import Source, run_study
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from report_runs import TEST_SHOTS, rows, with_recalls, write_run
 from rich.console import Console
 
 from anyshot.errors import BadInput
-from anyshot.intervals import episode_interval
+from anyshot.measure.intervals import episode_interval
+from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import (
     EVERYWHERE,
@@ -37,8 +38,8 @@ from anyshot.report.paired import half_width
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
 from anyshot.report.tables import beside_paper, sensitivity_table
 from anyshot.report.text import show
-from anyshot.sensitivity import decompose
-from anyshot.table import grids, write_table
+from anyshot.rows import write_table
+from anyshot.show.grid import grids
 
 EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
 CHOICES = choices(Findings("x", rows()))

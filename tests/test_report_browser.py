@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from report_runs import rows, with_recalls, write_run
 
+from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import accurate_slots, choices, paired, rank
 from anyshot.report.runs import read_runs
-from anyshot.sensitivity import decompose
-from anyshot.summaries import two_decimals
-from anyshot.table import grids
+from anyshot.show.grid import grids
+from anyshot.show.summaries import two_decimals
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

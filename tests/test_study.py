@@ -16,14 +16,14 @@ import pytest
 import torch
 from own_study import ALL_HEADS, recipe, store
 
-from anyshot import cost, study
 from anyshot.cli import main
-from anyshot.cost import Speeds
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.model import read_tensors
-from anyshot.study import Source, find_study, plan_study, run_study, select, starts
-from anyshot.watch import Watch, Watched
+from anyshot.models.model import read_tensors
+from anyshot.study import cost, study
+from anyshot.study.cost import Speeds
+from anyshot.study.study import Source, find_study, plan_study, run_study, select, starts
+from anyshot.study.watch import Watch, Watched
 
 OWN = Path(__file__).with_name("own_study.py")
 SOURCE = Path(study.__file__).parents[1]
@@ -135,7 +135,8 @@ def traced(begun, slow):
     def work(job):  # in a worker, where the study's own work is in place
         import ray
 
-        from anyshot import study, training
+        from anyshot.study import study
+        from anyshot.train import training
 
         node = ray.get_runtime_context().get_node_id()
         resumed = (job.folder / "state.safetensors").exists()
@@ -193,7 +194,7 @@ def test_ray_finishes_when_a_node_is_killed(undisturbed, tmp_path, monkeypatch):
 
 def test_submitit_gives_the_same_table(undisturbed, tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
-    from anyshot.launch import _slurm
+    from anyshot.study.launch import _slurm
 
     monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{Path(__file__).parent}")
     monkeypatch.setattr(study, "launcher", lambda on, workers, threads, logs: _slurm(logs, threads, cluster="local"))

@@ -9,8 +9,8 @@ import pytest
 
 from anyshot import BadInput, decompose
 from anyshot.paper import printed
-from anyshot.summaries import Summary, counterpart, gain_summary, grid_summary, in_order, sensitivity_summary
-from anyshot.table import Grid, family, grids, is_mixed
+from anyshot.show.grid import Grid, family, grids, is_mixed
+from anyshot.show.summaries import Summary, counterpart, gain_summary, grid_summary, in_order, sensitivity_summary
 
 STUDY = [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from own_study import recipe, store
 
-from anyshot import training
-from anyshot.episodes import training_batches
 from anyshot.errors import BadInput
-from anyshot.heads import HEADS
-from anyshot.model import read_tensors
-from anyshot.pretraining import PRETRAINING
-from anyshot.table import read_table
-from anyshot.training import Learner, train
+from anyshot.models.heads import HEADS
+from anyshot.models.model import read_tensors
+from anyshot.models.pretraining import PRETRAINING
+from anyshot.rows import read_table
+from anyshot.train import training
+from anyshot.train.batches import training_batches
+from anyshot.train.training import Learner, train
 
 
 @pytest.fixture(scope="module")

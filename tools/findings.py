@@ -15,10 +15,11 @@ from statistics import mean
 import numpy as np
 from jaxtyping import Float
 
+from anyshot.measure.sensitivity import decompose
 from anyshot.report.runs import paper_findings
-from anyshot.sensitivity import decompose
-from anyshot.summaries import two_decimals
-from anyshot.table import Grid, Row, grids, read_table
+from anyshot.rows import Row, read_table
+from anyshot.show.grid import Grid, grids
+from anyshot.show.summaries import two_decimals
 
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = ("proto", "feat", "frn")

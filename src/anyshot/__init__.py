@@ -10,8 +10,8 @@ _HOMES = {
     "BadInput": "errors",
     "FewShotClassifier": "deploy.classifier",
     "ImageClassifier": "deploy.image_classifier",
-    "decompose": "sensitivity",
-    "evaluate": "evaluation",
+    "decompose": "measure.sensitivity",
+    "evaluate": "measure.evaluation",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -95,7 +95,7 @@ def study(
         tensorboard: Mirror the histories as event files into OUT/tensorboard.
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
     """
-    from anyshot.study import Source, find_study, plan_study, run_study
+    from anyshot.study.study import Source, find_study, plan_study, run_study
 
     path = find_study(name)
     source = Source(path, heads or None)
@@ -106,7 +106,7 @@ def study(
     from anyshot.report import show_report, write_report
 
     if ready:
-        from anyshot.ready import run_ready
+        from anyshot.study.ready import run_ready
 
         folder = out or Path("runs") / f"{path.stem}-ready"
         rows = run_ready(source, folder, only)
@@ -137,9 +137,9 @@ def publish(
         only: Only some models, as in `anyshot study`.
         ready: Keep these models, and their features of the test classes, beside the study for `--ready`.
     """
-    from anyshot.publishing import publish
-    from anyshot.ready import write_ready
-    from anyshot.study import Source, find_study, select
+    from anyshot.study.publishing import publish
+    from anyshot.study.ready import write_ready
+    from anyshot.study.study import Source, find_study, select
 
     source = Source(find_study(name))
     folder = run or Path("runs") / source.path.stem
@@ -302,8 +302,8 @@ def evaluate(
         save_plan: Where to save the plan of episodes, to share it.
         out: Folder for the table (table.csv) and the per-episode recalls; printed only by default.
     """
-    from anyshot.evaluation import run_evaluation
-    from anyshot.launch import keep_memory
+    from anyshot.machine import keep_memory
+    from anyshot.measure.evaluation import run_evaluation
 
     keep_memory()
     if way != "all" and not way.isdigit():
@@ -339,12 +339,12 @@ def consistency(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
     """
-    from anyshot.experiments import embed_each, model_consistency
-    from anyshot.table import show_table
+    from anyshot.measure.experiments import embed_each, model_consistency
+    from anyshot.rows import show_table
 
     rows = [row for embedded in embed_each(store, models, split) for row in model_consistency(embedded, episodes, seed)]
     if figure is not None:
-        from anyshot import figures
+        from anyshot.show import figures
 
         figures.save(figures.consistency(rows), figure)
     print(show_table(rows, out))
@@ -372,12 +372,12 @@ def terms(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
     """
-    from anyshot.experiments import embed_each, model_terms
-    from anyshot.table import show_table
+    from anyshot.measure.experiments import embed_each, model_terms
+    from anyshot.rows import show_table
 
     rows = [model_terms(embedded, episodes, seed) for embedded in embed_each(store, models, split)]
     if figure is not None:
-        from anyshot import figures
+        from anyshot.show import figures
 
         figures.save(figures.term_ratios(rows), figure)
     print(show_table(rows, out))
@@ -399,7 +399,7 @@ def compare(
         out: CSV file to keep the comparison in.
         figure: File to draw it to (.svg, .png, .pdf).
     """
-    from anyshot.comparisons import run_comparison
+    from anyshot.show.comparisons import run_comparison
 
     print(run_comparison(kind, run, out, figure))
 

@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 from anyshot.data.doctor import spread
 from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
 from anyshot.deploy.suspects import Found, confusions, look
-from anyshot.engine import Reading, vectors_of
 from anyshot.errors import BadInput, choose
-from anyshot.evaluation import Evaluation, check_features, check_labels, evaluate, untrained
-from anyshot.heads import EMBEDS, HEADS, Parameters
-from anyshot.readouts import scaled
+from anyshot.measure.engine import Reading, vectors_of
+from anyshot.measure.evaluation import Evaluation, check_features, check_labels, evaluate, untrained
+from anyshot.measure.readouts import scaled
+from anyshot.models.heads import EMBEDS, HEADS, Parameters
 
 HEADS_TO_TRY = ("cosine-proto", "proto")
 HEADS_OF_MAPS = ("cosine-frn", "frn")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from anyshot.data.doctor import spread
-from anyshot.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inline
+from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inline
 
 if TYPE_CHECKING:
     from anyshot.deploy.advice import Advice

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 
 from anyshot.deploy.support import Support
-from anyshot.engine import Reading
+from anyshot.measure.engine import Reading
 
 CHUNK_FLOATS = 20_000_000
 TURNS = 8

@@ -31,15 +31,15 @@ from anyshot.deploy.calibration import (
     rejection,
 )
 from anyshot.deploy.support import Support, keys_of, support_of
-from anyshot.engine import Reading
 from anyshot.errors import BadInput, choose
-from anyshot.evaluation import untrained
-from anyshot.heads import EMBEDS, HEADS
-from anyshot.projections import PROJECTIONS
-from anyshot.readouts import check_readout, projection, swapped
+from anyshot.measure.engine import Reading
+from anyshot.measure.evaluation import untrained
+from anyshot.measure.readouts import check_readout, projection, swapped
+from anyshot.models.heads import EMBEDS, HEADS
+from anyshot.models.projections import PROJECTIONS
 
 if TYPE_CHECKING:
-    from anyshot.model import Model
+    from anyshot.models.model import Model
 
 CHUNK_FLOATS = 20_000_000
 
@@ -51,7 +51,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     """Any number of classes, any number of examples each, on features "image position channel" or plain vectors.
 
     Args:
-        head: proto, cosine-proto, frn, cosine-frn, ... (`anyshot.heads.HEADS`). feat has to be trained: `from_run`.
+        head: proto, cosine-proto, frn, cosine-frn, ... (`HEADS`). feat has to be trained: `from_run`.
         positions: Positions of a feature map in a row of X; 3-d X shows its own, 2-d X has one.
         embed: How features become a vector (flatten, mean, max, gram); the head's own where None.
         readout: own, swapped, or a projection fitted on `base`: pca60, est60, ...
@@ -96,7 +96,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     @staticmethod
     def from_run(run: "str | Path | Model", head: str | None = None, **arguments: Any) -> "FewShotClassifier":
         """A classifier of a trained model's features, with what its head has learned (of no use to another head)."""
-        from anyshot.model import Model, load_model
+        from anyshot.models.model import Model, load_model
 
         model = run if isinstance(run, Model) else load_model(Path(run))
         recipe = model.recipe

@@ -13,8 +13,8 @@ from jaxtyping import Float, UInt8
 from anyshot.data.augmentation import MARGIN
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.errors import BadInput
-from anyshot.model import Model, find_model, load_model
-from anyshot.table import read_table
+from anyshot.models.model import Model, find_model, load_model
+from anyshot.rows import read_table
 
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]

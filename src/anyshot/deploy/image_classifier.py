@@ -23,7 +23,7 @@ from anyshot.deploy.image_backbones import Embed, ImageBackbone, image_backbone
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.model import Model, read_tensors
+from anyshot.models.model import Model, read_tensors
 
 BATCH = 64
 LEARN = 1024  # pictures that are learned at once: a calibration each

@@ -23,7 +23,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json, write_text
-from anyshot.model import read_tensors
+from anyshot.models.model import read_tensors
 
 FORMAT = 1
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")

@@ -8,7 +8,7 @@ from anyshot.paper import claims, tables
 from anyshot.paper.printed import numbers
 from anyshot.paper.rounding import Verdict
 from anyshot.paper.tables import Check
-from anyshot.summaries import Summary
+from anyshot.show.summaries import Summary
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "rounding", "contradicted", "underivable")
 KINDS = {

@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 from jaxtyping import Float, Int
 
-from anyshot.figures import BLACK, BLUE, ORANGE, Chart, finish, inline
+from anyshot.show.figures import BLACK, BLUE, ORANGE, Chart, finish, inline
 
 DIRECTIONS = (62.0, 28.0)  # degrees
 POINTS = 60  # of each class

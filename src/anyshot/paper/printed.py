@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anyshot.paper.rounding import Exact, parse
-from anyshot.table import Row
+from anyshot.rows import Row
 
 TRAIN_SHOTS = (4, 8, 16, 32)
 TEST_SHOTS = (1, 2, 4, 8, 16, 32)

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from anyshot import figures
 from anyshot.files import write_text
 from anyshot.paper import printed
 from anyshot.paper.illustration import illustrate
 from anyshot.progress import progress
-from anyshot.summaries import ENDINGS, Summary, gain_summary, grid_summary, sensitivity_summary
-from anyshot.table import Grid, grids
+from anyshot.show import figures
+from anyshot.show.grid import Grid, grids
+from anyshot.show.summaries import ENDINGS, Summary, gain_summary, grid_summary, sensitivity_summary
 
 Chart = figures.Chart
 COLUMNS = {"table-5": ("cub",), "table-6": ("mini",), "table-7": ("meta-inat", "tiered")}

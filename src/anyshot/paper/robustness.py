@@ -5,6 +5,7 @@ from statistics import fmean, geometric_mean
 
 import numpy as np
 
+from anyshot.measure.sensitivity import decompose
 from anyshot.paper.claims import (
     COSINE,
     EUCLIDEAN,
@@ -21,7 +22,6 @@ from anyshot.paper.claims import (
 )
 from anyshot.paper.printed import Group, find, group, study, text
 from anyshot.paper.rounding import Known, judge, mean, parse, ratio, total
-from anyshot.sensitivity import decompose
 
 
 @claim("Sec. 1, Sec. 4.3", "overfitting to the train shot is a consistent problem of the Euclidean heads")

@@ -7,7 +7,7 @@ from typing import Any
 from anyshot.paper import printed
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS
 from anyshot.paper.rounding import Known, Verdict, judge, judge_twice, parse
-from anyshot.table import Row
+from anyshot.rows import Row
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.measure.sensitivity import decompose
 from anyshot.report.paired import Pairs, half_width, paired_intervals
 from anyshot.report.runs import Findings, key
-from anyshot.sensitivity import decompose
-from anyshot.summaries import counterpart, two_decimals
-from anyshot.table import Grid, is_mixed, shot_order
+from anyshot.show.grid import Grid, is_mixed, shot_order
+from anyshot.show.summaries import counterpart, two_decimals
 
 INTERVALS = ("ci95", "ci95_classes")
 EVERYWHERE = "all settings"

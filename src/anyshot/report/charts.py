@@ -6,9 +6,10 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from anyshot.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
 from anyshot.report.answer import Choice, Score
-from anyshot.table import Row, shot_order, trained_at
+from anyshot.rows import Row
+from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
+from anyshot.show.grid import shot_order, trained_at
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
 SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from anyshot import figures
 from anyshot.errors import BadInput
 from anyshot.report import charts, tables
 from anyshot.report.answer import EVERYWHERE, Choice, scores, why_no_sensitivity
 from anyshot.report.runs import Findings
-from anyshot.summaries import Summary, counterpart, gain_summary
-from anyshot.table import Grid
+from anyshot.show import figures
+from anyshot.show.grid import Grid
+from anyshot.show.summaries import Summary, counterpart, gain_summary
 
 
 @dataclass(frozen=True)

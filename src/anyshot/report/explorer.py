@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.figures import Panel, finish, steps
+from anyshot.measure.sensitivity import decompose
 from anyshot.report.answer import INTERVALS, Choice, first_pair, why_no_sensitivity, words
 from anyshot.report.runs import Findings, key
 from anyshot.report.tables import paper_grids
-from anyshot.sensitivity import decompose
-from anyshot.summaries import Summary, grid_summary, two_decimals
-from anyshot.table import Grid, is_mixed
+from anyshot.show.figures import Panel, finish, steps
+from anyshot.show.grid import Grid, is_mixed
+from anyshot.show.summaries import Summary, grid_summary, two_decimals
 
 VIEWS = ("accuracy", "offsets", "residual")
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyshot
 from anyshot.report.answer import Choice
 from anyshot.report.runs import Findings
-from anyshot.table import is_mixed
+from anyshot.show.grid import is_mixed
 
 CITATION = f"""@software{{anyshot,
   title = {{anyshot: few-shot image classification that holds at any shot}},

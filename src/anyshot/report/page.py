@@ -38,8 +38,8 @@ from anyshot.report.explorer import Explorer
 from anyshot.report.methods import CITATION, methods
 from anyshot.report.paired import Pairs
 from anyshot.report.runs import Findings
-from anyshot.summaries import ENDINGS, Summary, counterpart, gain_summary
-from anyshot.table import Grid, shot_order
+from anyshot.show.grid import Grid, shot_order
+from anyshot.show.summaries import ENDINGS, Summary, counterpart, gain_summary
 
 TOP = 12  # choices in the ranking chart; all are in its table
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from anyshot.intervals import episode_interval
-from anyshot.table import AT, Row
+from anyshot.measure.intervals import episode_interval
+from anyshot.rows import Row
+from anyshot.show.grid import AT
 
 Model = tuple[str, str, str, str, int, int]  # data, backbone, head, readout, train shot, seed
 Pairs = dict[str, dict[str, dict[Any, float]]]

@@ -12,7 +12,8 @@ import numpy as np
 from anyshot.errors import BadInput
 from anyshot.files import read_json
 from anyshot.report.paired import Model, read_episodes
-from anyshot.table import AT, Grid, Row, grids, read_table
+from anyshot.rows import Row, read_table
+from anyshot.show.grid import AT, Grid, grids
 
 Key = tuple[str, str, str, str]
 NEEDED = ("data", "head", "test_shot", "accuracy")

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.measure.sensitivity import decompose
 from anyshot.paper import printed
 from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity, words
 from anyshot.report.runs import AT, Findings
-from anyshot.sensitivity import decompose
-from anyshot.summaries import Summary, two_decimals
-from anyshot.table import Grid, Row, grids, is_mixed, shot_order, trained_at
+from anyshot.rows import Row
+from anyshot.show.grid import Grid, grids, is_mixed, shot_order, trained_at
+from anyshot.show.summaries import Summary, two_decimals
 
 
 def sensitivity_table(findings: Findings) -> Summary:

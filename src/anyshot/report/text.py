@@ -6,6 +6,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from anyshot.measure.sensitivity import decompose
 from anyshot.report.answer import (
     accurate_slots,
     choices,
@@ -18,9 +19,8 @@ from anyshot.report.answer import (
 )
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
-from anyshot.sensitivity import decompose
-from anyshot.summaries import Summary
-from anyshot.table import Grid
+from anyshot.show.grid import Grid
+from anyshot.show.summaries import Summary
 
 BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
 

@@ -22,20 +22,21 @@ from jaxtyping import Float, Int
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import own_studies, read_json, whole, write_json
-from anyshot.heads import HEADS, Head
-from anyshot.launch import Pending, Submit, keep_memory, launcher
-from anyshot.pretraining import PRETRAINING
-from anyshot.readouts import check_readout
+from anyshot.machine import keep_memory
+from anyshot.measure.readouts import check_readout
+from anyshot.models.heads import HEADS, Head
+from anyshot.models.pretraining import PRETRAINING
 from anyshot.recipe import Recipe
-from anyshot.results import cells, certainties, result_path
-from anyshot.table import Row, write_table
+from anyshot.rows import Row, write_table
+from anyshot.study.launch import Pending, Submit, launcher
+from anyshot.study.results import cells, certainties, result_path
+from anyshot.study.watch import Watched, watching
 from anyshot.versions import versions
-from anyshot.watch import Watched, watching
 
 if TYPE_CHECKING:
-    from anyshot.cost import Speeds
-    from anyshot.episodes import Plan
-    from anyshot.model import Model
+    from anyshot.measure.plan import Plan
+    from anyshot.models.model import Model
+    from anyshot.study.cost import Speeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class Study:
 
     def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
         """The episodes that all models of the study are tested on."""
-        from anyshot.episodes import Plan
+        from anyshot.measure.plan import Plan
 
         return Plan(labels, self.way, max(self.shots), self.queries, self.episodes, self.seed, tuple(class_names))
 
@@ -170,8 +171,8 @@ def run_study(
     tensorboard: bool = False,
 ) -> list[Row]:
     """Train and evaluate what is missing below `out`; write and return the study's table."""
-    from anyshot.cost import cores, side_by_side
-    from anyshot.parallel import is_first
+    from anyshot.study.cost import cores, side_by_side
+    from anyshot.train.parallel import is_first
 
     study = source.load()
     recipes = select(study.recipes, only)
@@ -209,7 +210,7 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
 def _speeds(source: Source, study: Study, out: Path) -> "Speeds | None":
     """What decides how the models of a study share the cores: measured once and then kept, since weights depend on the
     number of threads. It is the whole study's, whatever part of it is asked for."""
-    from anyshot.cost import Speeds, cores, measure_speeds
+    from anyshot.study.cost import Speeds, cores, measure_speeds
 
     kept = _about(out).get("images_a_second", {}).get(str(cores()))
     return Speeds(**kept) if kept else measure_speeds(source.load, [*starts(study.recipes), *study.recipes])
@@ -274,8 +275,8 @@ def work(job: Job) -> str:
 
 def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     """Train a model of a study and test it, as far as it has not been done."""
-    from anyshot.parallel import is_first, wait
-    from anyshot.training import train
+    from anyshot.train.parallel import is_first, wait
+    from anyshot.train.training import train
 
     result = result_path(study, recipe, folder)
     if result.exists():
@@ -302,8 +303,8 @@ def evaluate_model(
     images of a split; those of the training classes are asked for only if a projection is fitted."""
     import torch
 
-    from anyshot.engine import Reading
-    from anyshot.readouts import read_out
+    from anyshot.measure.engine import Reading
+    from anyshot.measure.readouts import read_out
 
     def vectors(split: str) -> torch.Tensor:
         return model.embed(torch.from_numpy(features(split)))
@@ -329,7 +330,7 @@ def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
 
 def plan_study(source: Source, out: Path, data: Path, only: str = "", workers: int = 0, on: str = "here") -> str:
     """What a study would do, and about how long it would take on this machine."""
-    from anyshot.cost import describe, estimate, side_by_side
+    from anyshot.study.cost import describe, estimate, side_by_side
 
     study = source.load()
     recipes = select(study.recipes, only)

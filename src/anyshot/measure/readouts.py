@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.engine import Reading, Shots, Vectors, recalls
-from anyshot.episodes import Plan
 from anyshot.errors import BadInput, unknown
-from anyshot.heads import Head, cosine, euclidean
-from anyshot.projections import PROJECTIONS
+from anyshot.measure.engine import Reading, Shots, Vectors, recalls
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import Head, cosine, euclidean
+from anyshot.models.projections import PROJECTIONS
 
 SWAPPED = {id(euclidean): cosine, id(cosine): euclidean}
 Base = Callable[[], tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]]

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyshot.errors import BadInput, choose
-from anyshot.sensitivity import decompose
-from anyshot.summaries import counterpart
-from anyshot.table import Grid, Row, grids, read_table, show_table
+from anyshot.measure.sensitivity import decompose
+from anyshot.rows import Row, read_table, show_table
+from anyshot.show.grid import Grid, grids
+from anyshot.show.summaries import counterpart
 
 if TYPE_CHECKING:
-    from anyshot.figures import Chart
+    from anyshot.show.figures import Chart
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -105,7 +106,7 @@ def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) 
     if not found:
         raise BadInput(f"{run} holds nothing to compare by {kind}: it needs {needs}.")
     if figure is not None:
-        from anyshot import figures
+        from anyshot.show import figures
 
         figures.save(draw(kind, rows), figure)
     return show_table(found, out)
@@ -113,7 +114,7 @@ def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) 
 
 def draw(kind: str, rows: Sequence[Mapping[str, Any]]) -> "Chart":
     """The figure of a comparison."""
-    from anyshot import figures
+    from anyshot.show import figures
 
     whole = _whole(rows)
     if kind == "gains":

@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
-from anyshot.sensitivity import decompose
-from anyshot.summaries import counterpart, two_decimals
-from anyshot.table import Grid, family, is_mixed, trained_at
+from anyshot.measure.sensitivity import decompose
+from anyshot.show.grid import Grid, family, is_mixed, trained_at
+from anyshot.show.summaries import counterpart, two_decimals
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
 FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw

@@ -17,18 +17,18 @@ import numpy as np
 
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json
+from anyshot.measure.readouts import projection
 from anyshot.progress import progress
-from anyshot.readouts import projection
 from anyshot.recipe import Recipe
-from anyshot.results import result_path
-from anyshot.study import Source, Study, evaluate_model, select, write_tables
-from anyshot.table import Row
+from anyshot.rows import Row
+from anyshot.study.results import result_path
+from anyshot.study.study import Source, Study, evaluate_model, select, write_tables
 
 
 def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
     """Test the models that come with a study at its full protocol; write and return its table. Projections are left
     out: they would need the features of the training classes."""
-    from anyshot.model import load_model
+    from anyshot.models.model import load_model
 
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
@@ -57,7 +57,7 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
     """Keep these models of a run, and their features, beside the study; returns the folder."""
     import torch
 
-    from anyshot.model import load_model, read_tensors, write_tensors
+    from anyshot.models.model import load_model, read_tensors, write_tensors
 
     folder = _folder(source.path)
     if len({recipe.data for recipe in recipes}) != 1:

@@ -23,17 +23,17 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from anyshot.data.store import Part, Store, open_store
-from anyshot.engine import Lazy, Reading, Shots, full_patterns, vectors_of
-from anyshot.episodes import Plan
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
-from anyshot.heads import EMBEDS, HEADS, Head, Parameters
-from anyshot.intervals import LEAST_WITHOUT, class_interval, episode_interval
-from anyshot.model import Model, load_model
+from anyshot.measure.engine import Lazy, Reading, Shots, full_patterns, vectors_of
+from anyshot.measure.intervals import LEAST_WITHOUT, class_interval, episode_interval
+from anyshot.measure.plan import Plan
+from anyshot.measure.readouts import check_readout, read_out, scaled
+from anyshot.models.heads import EMBEDS, HEADS, Head, Parameters
+from anyshot.models.model import Model, load_model
 from anyshot.progress import progress as bar
-from anyshot.readouts import check_readout, read_out, scaled
 from anyshot.recipe import Recipe
-from anyshot.table import Row, shown, write_table
+from anyshot.rows import Row, shown, write_table
 
 SHOTS = (1, 2, 4, 8, 16, 32)
 UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")

@@ -5,7 +5,6 @@ all in which they differ: the work, its order, its resuming and the table are th
 Folders of data and results must be seen by all machines; a lost worker's job is started again and goes on from there.
 """
 
-import ctypes
 import multiprocessing
 import os
 import shutil
@@ -46,17 +45,6 @@ def launcher(on: str, workers: int, threads: int, logs: Path) -> AbstractContext
     if on == "slurm":
         return _slurm(logs, threads)
     raise BadInput(f"a study runs on here, ray, ray://ADDRESS or slurm, not on {on!r}.")
-
-
-def keep_memory() -> None:
-    """Let the allocator keep freed memory: it else returns each large activation to the system, and takes it back a
-    moment later, for up to 40 % of a Conv-4 step. It concerns the whole process, so only our own processes call it."""
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-4, 0)  # M_MMAP_MAX
-        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    except (OSError, AttributeError, TypeError):
-        pass  # another C library: slower, not wrong
 
 
 @contextmanager

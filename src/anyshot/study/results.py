@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from anyshot.intervals import class_interval, episode_interval
+from anyshot.measure.intervals import class_interval, episode_interval
+from anyshot.measure.sensitivity import certainty
 from anyshot.recipe import Recipe
-from anyshot.sensitivity import certainty
-from anyshot.table import Row
+from anyshot.rows import Row
 
 if TYPE_CHECKING:
-    from anyshot.study import Study
+    from anyshot.study.study import Study
 
 
 def result_path(study: "Study", recipe: Recipe, folder: Path) -> Path:

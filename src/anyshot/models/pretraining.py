@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from anyshot.heads import Head, Parameters, Prototypes, dot, euclidean, gram, reconstruct_old
+from anyshot.models.heads import Head, Parameters, Prototypes, dot, euclidean, gram, reconstruct_old
 from anyshot.recipe import Recipe
 
 

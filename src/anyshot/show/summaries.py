@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from anyshot.errors import choose
-from anyshot.sensitivity import decompose
-from anyshot.table import Grid, family, is_mixed, shot_order
+from anyshot.measure.sensitivity import decompose
+from anyshot.show.grid import Grid, family, is_mixed, shot_order
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 

@@ -25,16 +25,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anyshot.data.augmentation import augment
 from anyshot.data.store import Part, Store
-from anyshot.engine import Reading, recalls
-from anyshot.episodes import Plan, pretraining_batches, training_batches
 from anyshot.errors import BadInput, choose
 from anyshot.files import read_json, write_json
-from anyshot.heads import HEADS, Head, contrastive, fold
-from anyshot.model import Model, load_model, read_tensors, write_tensors
-from anyshot.parallel import gather, is_first, processes, share, share_norms, wait
-from anyshot.pretraining import PRETRAINING, class_logits
+from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import HEADS, Head, contrastive, fold
+from anyshot.models.model import Model, load_model, read_tensors, write_tensors
+from anyshot.models.pretraining import PRETRAINING, class_logits
 from anyshot.recipe import Recipe
-from anyshot.table import write_table
+from anyshot.rows import write_table
+from anyshot.train.batches import pretraining_batches, training_batches
+from anyshot.train.parallel import gather, is_first, processes, share, share_norms, wait
 
 SAVE_EVERY = 10.0  # seconds between kept states
 TELL_EVERY = 1.0  # seconds between writings of the history

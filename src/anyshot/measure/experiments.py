@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float, Int
 
 from anyshot.data.store import Store, open_store
-from anyshot.engine import Logits, Reading, Vectors, each_logits
-from anyshot.episodes import Plan
 from anyshot.errors import BadInput
-from anyshot.heads import HEADS, Head, Parameters, Prototypes, cosine, dot, euclidean, pack, reconstruct, unpack
-from anyshot.model import Model, load_model
-from anyshot.table import Row
+from anyshot.measure.engine import Logits, Reading, Vectors, each_logits
+from anyshot.measure.plan import Plan
+from anyshot.models.heads import HEADS, Head, Parameters, Prototypes, cosine, dot, euclidean, pack, reconstruct, unpack
+from anyshot.models.model import Model, load_model
+from anyshot.rows import Row
 
 SCORES = {"euclidean": euclidean, "cosine": cosine}
 

@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.episodes import Draw, Plan
-from anyshot.heads import Head, Inner, Parameters, flatten, gram
+from anyshot.measure.plan import Draw, Plan
+from anyshot.models.heads import Head, Inner, Parameters, flatten, gram
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 Recall = Float[np.ndarray, "head pattern episode way"]

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from anyshot.backbones import BACKBONES, Conv4, Maps
 from anyshot.data.augmentation import as_channels, prepare
 from anyshot.errors import BadInput, choose
 from anyshot.files import own_studies, whole
-from anyshot.heads import EMBEDS, HEADS, Head, Parameters
+from anyshot.models.backbones import BACKBONES, Conv4, Maps
+from anyshot.models.heads import EMBEDS, HEADS, Head, Parameters
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64

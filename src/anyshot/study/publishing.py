@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyshot import figures
-from anyshot.comparisons import COMPARISONS, draw
 from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
-from anyshot.intervals import class_interval, episode_interval
+from anyshot.measure.intervals import class_interval, episode_interval
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
-from anyshot.results import result_path
-from anyshot.study import Source, Study, select
-from anyshot.summaries import Summary, gain_summary, sensitivity_summary, two_decimals
-from anyshot.table import Row, grids, read_table, write_table
+from anyshot.rows import Row, read_table, write_table
+from anyshot.show import figures
+from anyshot.show.comparisons import COMPARISONS, draw
+from anyshot.show.grid import grids
+from anyshot.show.summaries import Summary, gain_summary, sensitivity_summary, two_decimals
+from anyshot.study.results import result_path
+from anyshot.study.study import Source, Study, select
 
 if TYPE_CHECKING:
-    from anyshot.experiments import Embedded
+    from anyshot.measure.experiments import Embedded
 
 UNEQUAL = ("step", "long-tailed")
 Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and seed -> pattern x episode, in percent
@@ -138,8 +139,8 @@ def _side_experiments(
 ) -> dict[str, list[Row]]:
     """Consistency, the ratio of FRN's terms, and unequal shots, of all models that they concern; each model embeds the
     test images once."""
-    from anyshot.experiments import compares_scores, embed_split, model_consistency, model_terms
-    from anyshot.model import load_model
+    from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
+    from anyshot.models.model import load_model
 
     tables: dict[str, list[Row]] = {"consistency": [], "terms": [], "learned": []}
     unequal = _Unequal(study)
@@ -173,8 +174,8 @@ class _Unequal:
         self.classes = np.empty((0, 0), int)
 
     def add(self, embedded: "Embedded") -> None:
-        from anyshot.engine import Reading, recalls
-        from anyshot.evaluation import Evaluation, shot_patterns
+        from anyshot.measure.engine import Reading, recalls
+        from anyshot.measure.evaluation import Evaluation, shot_patterns
 
         recipe, plan = embedded.model.recipe, self.study.plan(embedded.labels, embedded.class_names)
         self.classes = plan.draw(0, plan.episodes).classes

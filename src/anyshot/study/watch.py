@@ -16,7 +16,7 @@ from typing import Any
 
 from anyshot.errors import BadInput
 from anyshot.recipe import Recipe
-from anyshot.table import Row, read_table
+from anyshot.rows import Row, read_table
 
 EVERY = 10.0  # seconds between plain lines
 

@@ -14,15 +14,16 @@ import numpy as np
 import torch
 
 from anyshot.errors import BadInput, choose
-from anyshot.heads import Head
-from anyshot.launch import end_with, keep_memory
+from anyshot.machine import keep_memory
+from anyshot.models.heads import Head
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
-from anyshot.table import Row
-from anyshot.training import Learner, best_device
+from anyshot.rows import Row
+from anyshot.study.launch import end_with
+from anyshot.train.training import Learner, best_device
 
 if TYPE_CHECKING:
-    from anyshot.study import Study
+    from anyshot.study.study import Study
 
 SPARE_BYTES = 6e8  # of a process, besides what an update keeps
 KEPT_AND_GRADIENTS = 2.0  # an update holds about twice what its forward pass keeps

@@ -1,0 +1,1 @@
+"""From features and a plan of episodes to recalls, intervals and sensitivities."""

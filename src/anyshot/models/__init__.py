@@ -1,0 +1,1 @@
+"""Learners: the law and its slots, backbones, readouts, and a trained model."""

@@ -1,0 +1,58 @@
+"""Rows: tables as CSV, one row per cell, and how their values are shown. Nothing here imports torch."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from anyshot.errors import BadInput
+from anyshot.files import whole
+
+Row = dict[str, Any]
+WHOLE_NUMBERS = {"train_shot", "test_shot", "seed", "way", "queries", "episodes"}
+WORDS = {"data", "backbone", "head", "readout", "model"}
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; the columns are those of the first row, and what is not known (NaN) is an empty cell."""
+    with whole(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: "" if _is_nan(value) else value for name, value in row.items()} for row in rows)
+
+
+def show_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) -> str:
+    """Rows in columns for a terminal, kept as CSV too where a path is given."""
+    if path is not None:
+        write_table(path, rows)
+    cells = [list(rows[0]), *([shown(v) if isinstance(v, float) else str(v) for v in row.values()] for row in rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def shown(value: float) -> str:
+    """A number for a terminal: two decimals, or a dash where it is not known."""
+    return "-" if _is_nan(value) else f"{value:.2f}"
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and isnan(value)
+
+
+def read_table(path: Path) -> list[Row]:
+    """Read rows back with their types: shots and counts are int, words str, everything else float where it is one."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [{key: _value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        raise BadInput(f"there is no table {path}.") from None
+
+
+def _value(key: str, text: str) -> Any:
+    if key in WORDS or text == "":
+        return text
+    try:
+        return int(text) if key in WHOLE_NUMBERS else float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,1 @@
+"""From tables to grids, summaries and figures. Nothing here imports torch."""

@@ -1,0 +1,1 @@
+"""Studies: recipes and readouts, where they run, and what is published of them."""

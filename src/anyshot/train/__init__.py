@@ -1,0 +1,1 @@
+"""From a recipe and a store to a trained model."""
