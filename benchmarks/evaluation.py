@@ -24,9 +24,11 @@ import torch
 from peers import easyfsl_row, loop_row
 
 from anyshot.machine import keep_memory
-from anyshot.measure.engine import Reading, recalls, vectors_of
+from anyshot.measure.engine import recalls, vectors_of
 from anyshot.measure.plan import Plan
-from anyshot.models.heads import EMBEDS, HEADS
+from anyshot.models.gram import gram
+from anyshot.models.heads import HEADS
+from anyshot.models.law import Embed, Reading
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
 from anyshot.show import figures
@@ -53,9 +55,9 @@ def ours(features: torch.Tensor, names: list[str], episodes: int, shots: tuple[i
     return read(features, names, HEADS[names[0]].embed, Plan(LABELS, shot=max(shots), episodes=episodes), shots)
 
 
-def read(features: torch.Tensor, names: list[str], embed: str, plan: Plan, shots: tuple[int, ...]) -> np.ndarray:
-    vectors = vectors_of(features, EMBEDS[embed])
-    readings = [Reading(HEADS[name], HEADS[name].parameters(vectors.shape[1], RECIPE)) for name in names]
+def read(features: torch.Tensor, names: list[str], embed: Embed, plan: Plan, shots: tuple[int, ...]) -> np.ndarray:
+    vectors = vectors_of(features, embed, {})
+    readings = [Reading(HEADS[name], HEADS[name].parameters(features[:1], RECIPE)) for name in names]
     return recalls(vectors, readings, plan, shots)
 
 
@@ -152,7 +154,7 @@ def from_images(repeats: int) -> None:
     """The full row of 10,000 episodes with the embedding; easyfsl embeds anew in every trial, in a process of its own
     with the allocator as its users have it. (Were a Conv-4 as fast for easyfsl as for us, it could at most be the 795
     images of a six-shot trial x 10,000 against 12,000: 662 times.)"""
-    model = Model(Recipe(data="benchmark", head="proto", train_shot=4, way=5), 3, HEADS["proto"]).eval()
+    model = Model(Recipe(data="benchmark", head="proto", train_shot=4, way=5), 3).eval()
     pixels = torch.randint(0, 256, (1200, 84, 84, 3), dtype=torch.uint8).numpy()
     features = maps(25, 64)
 
@@ -206,8 +208,8 @@ def resnet() -> None:
     labels = LABELS[:: 600 // 50]
     for names, how, episodes in (
         (["proto", "cosine-proto"], "mean", 5000),
-        (["cosine-frn"], "gram", 500),
-        (["frn"], "gram", 8),
+        (["cosine-frn"], gram, 500),
+        (["frn"], gram, 8),
     ):
         plan = Plan(labels, shot=32, episodes=episodes)
         turns = [seconds(lambda n=names, h=how, p=plan: read(features, n, h, p, SHOTS)) for _ in range(3)]

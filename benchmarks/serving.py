@@ -25,7 +25,6 @@ import numpy as np
 from PIL import Image
 
 from anyshot.deploy.image_classifier import ImageClassifier
-from anyshot.models.heads import HEADS
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
 
@@ -44,7 +43,7 @@ def make_model(folder: Path, size: int = 84) -> None:
     images = [
         (picture(channel, seed), name) for channel, name in enumerate(("red", "green", "blue")) for seed in range(32)
     ]
-    ImageClassifier(Model(recipe, 3, HEADS["cosine-proto"]).eval()).fit(*zip(*images, strict=True)).save(folder)
+    ImageClassifier(Model(recipe, 3).eval()).fit(*zip(*images, strict=True)).save(folder)
 
 
 def memory(pid: int) -> float:

@@ -20,6 +20,7 @@ from torch import nn
 from anyshot.machine import keep_memory
 from anyshot.models.backbones import Conv4
 from anyshot.models.heads import HEADS
+from anyshot.models.registry import PACKAGE
 from anyshot.recipe import Recipe
 from anyshot.train.training import Learner
 
@@ -82,7 +83,7 @@ def updates(size: int, rounds: int) -> None:
         for shot in (4, 8, 16, 32):
             way = IMAGES // shot
             recipe = Recipe(data="none", head=head, train_shot=shot, way=way, size=size, augment=AUGMENT)
-            learner = Learner(recipe, HEADS[head], 3, "cpu")
+            learner = Learner(recipe, PACKAGE, 3, "cpu")
             learner.model.train()
             target = torch.arange(way).repeat_interleave(shot)
             reference = bare(learner.model.backbone, size)

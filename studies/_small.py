@@ -1,9 +1,6 @@
 """The paper's study at 32x32, sized for two cores: what cub32 and mini32 share."""
 
-from anyshot.measure.readouts import SWAPPED
-from anyshot.models.heads import HEADS
-from anyshot.recipe import Recipe
-from anyshot.study.study import Study, packed
+from anyshot import PACKAGE, Recipe, Study, packed
 
 PAPER_HEADS = ("proto", "cosine-proto", "feat", "cosine-feat", "frn", "cosine-frn")
 SHOTS = (4, 8, 16, 32)
@@ -39,7 +36,7 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
         if seed < seeds(head)
         for train_shot, shots in [*((shot, ()) for shot in SHOTS), *([(16, SHOTS)] if head in mixed else [])]
     ]
-    readouts = {name: ("swapped",) for name, head in HEADS.items() if id(head.score) in SWAPPED}
+    readouts = {head: ("swapped",) for head in PACKAGE.heads if PACKAGE.fits("swapped", head)}
     readouts["proto"] = ("swapped", "pca60", "est60")
     return Study(
         recipes=recipes,

@@ -6,10 +6,8 @@
 It demonstrates the measurement on generated images. How large the effect is on real images is another study's business.
 """
 
+from anyshot import PACKAGE, Recipe, Study
 from anyshot.data.glyphs import glyphs
-from anyshot.models.heads import HEADS
-from anyshot.recipe import Recipe
-from anyshot.study.study import Study
 
 PROJECTIONS = ("pca16", "est16")  # half of Conv-4's 32 numbers for a 28x28 image
 
@@ -35,7 +33,7 @@ def study(heads=None):
         for head in heads or ("proto", "cosine-proto")
         for train_shot in (4, 8, 16, 32)
     ]
-    readouts = {head: ("swapped",) for head in HEADS if "frn" not in head}
+    readouts = {head: ("swapped",) for head in PACKAGE.heads if PACKAGE.fits("swapped", head)}
     readouts["proto"] = ("swapped", *PROJECTIONS)
     stores = {"glyphs": lambda data: glyphs(data / "glyphs")}
     return Study(recipes=recipes, stores=stores, readouts=readouts, train_images={"glyphs": 7680})

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from own_study import ALL_HEADS, recipe, store
+from own_study import REGISTRY, recipe, store
 
 from anyshot.train.batches import training_batches
 from anyshot.train.training import Learner
@@ -18,7 +18,7 @@ from anyshot.train.training import Learner
 
 def trained(model, part):
     """The weights after the updates of a whole training."""
-    learner = Learner(model, ALL_HEADS[model.head], part.items.shape[-1], "cpu")
+    learner = Learner(model, REGISTRY, part.items.shape[-1], "cpu")
     learner.model.train()
     epochs = (training_batches(part.labels, model.way, model.train_shot, 0, epoch) for epoch in range(model.epochs))
     batches = [batch for epoch in epochs for batch in epoch]

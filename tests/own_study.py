@@ -1,7 +1,9 @@
 """A user's own study, with a head of its own: small enough to run in seconds. (Used by the tests of studies.)"""
 
 from anyshot.data.glyphs import glyphs
-from anyshot.models.heads import HEADS, Head
+from anyshot.measure.plan import Protocol
+from anyshot.models.law import Head, peak
+from anyshot.models.registry import PACKAGE, Registry
 from anyshot.recipe import Recipe
 from anyshot.study.study import Study
 
@@ -12,7 +14,7 @@ def tanimoto(query, prototypes):
     return product / (squares - product).clamp_min(1e-9)
 
 
-OWN = {"tanimoto": Head("max", tanimoto)}
+registry = Registry(heads={"tanimoto": Head(peak, tanimoto)})
 
 
 def recipe(head, train_shot=4, **changes):
@@ -44,12 +46,10 @@ def study(heads=None):
     return Study(
         recipes=[recipe(head, shot) for head in heads or ("proto", "tanimoto") for shot in (2, 4)],
         stores={"tiny": store},
-        heads=OWN,
+        adds=registry,
         readouts={"proto": ("swapped", "pca4")},
-        shots=(1, 2, 4),
-        queries=4,
-        episodes=40,
+        protocol=Protocol(shots=(1, 2, 4), queries=4, episodes=40),
     )
 
 
-ALL_HEADS = {**HEADS, **OWN}
+REGISTRY = PACKAGE | registry

@@ -6,6 +6,7 @@ import numpy as np
 
 from anyshot.files import write_json
 from anyshot.measure.intervals import episode_interval
+from anyshot.measure.recalls import Recalls, write_recalls
 from anyshot.measure.sensitivity import decompose
 from anyshot.rows import Row, write_table
 from anyshot.show.grid import grids
@@ -75,8 +76,12 @@ def with_recalls(folder: Path, table: list[Row], episodes: int = 400) -> list[Ro
         recall = (level + shared + rng.normal(0, 0.02, (len(cells), episodes, 5))).astype(np.float32)
         accuracies = 100 * recall.mean(-1, dtype=np.float64)
         model = folder / f"{cells[0]['head']}-{cells[0]['train_shot']}-id{start}"
-        model.mkdir(parents=True)
-        np.savez(model / "recall-1.npz", classes=classes, own=recall)
+        of = {name: cells[0][name] for name in ("data", "backbone", "head", "readout", "train_shot", "seed")}
+        plan = {"way": 5, "queries": 16, "episodes": episodes, "seed": 0, "id": "the same"}
+        of |= {"model": f"id{start}"}
+        write_recalls(model / "recalls-1.npz", [Recalls(of, plan, TEST_SHOTS, classes, recall)])
         known = [{"accuracy": round(a.mean(), 4), "ci95": round(episode_interval(a), 4)} for a in accuracies]
-        out += [row | now | {"model": f"id{start}"} for row, now in zip(cells, known, strict=True)]
+        out += [
+            row | now | {"model": f"id{start}", "episodes": episodes} for row, now in zip(cells, known, strict=True)
+        ]
     return out

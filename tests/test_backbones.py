@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from anyshot import BadInput
 from anyshot.models.backbones import Conv4, ResNet12
-from anyshot.models.heads import HEADS
 from anyshot.models.model import Model, load_model
 from anyshot.recipe import Recipe
 
@@ -45,7 +44,7 @@ def test_pooling_first_changes_nothing():
 def test_folded_batch_norm_embeds_alike_and_a_saved_model_is_the_same(backbone, width, tmp_path):
     torch.manual_seed(0)
     recipe = Recipe(data="none", head="cosine-proto", train_shot=4, way=4, backbone=backbone, size=16, width=width)
-    model = Model(recipe, 3, HEADS["cosine-proto"]).train()
+    model = Model(recipe, 3).train()
     with torch.no_grad():
         model(torch.randn(4, 3, 16, 16))  # batch norm now has a mean and a variance that are not 0 and 1
     images = np.random.default_rng(0).integers(0, 256, size=(3, 16, 16, 3), dtype=np.uint8)
@@ -63,7 +62,7 @@ def test_folded_batch_norm_embeds_alike_and_a_saved_model_is_the_same(backbone, 
 
 def test_a_truncated_model_gets_a_sentence(tmp_path):
     recipe = Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2)
-    Model(recipe, 1, HEADS["proto"]).save(tmp_path / "model.safetensors")
+    Model(recipe, 1).save(tmp_path / "model.safetensors")
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadInput, match="cut short"):
@@ -82,7 +81,7 @@ def test_models_that_come_with_anyshot_have_names(tmp_path):
 
 @pytest.mark.parametrize(("have", "want"), [(1, 3), (3, 1), (3, 3)])
 def test_grey_and_colour_images_are_read_by_models_of_either(have, want):
-    model = Model(Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2), want, HEADS["proto"])
+    model = Model(Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2), want)
     images = np.random.default_rng(0).integers(0, 256, (5, 16, 16, have), np.uint8)
     grey = np.round(images @ np.array([0.299, 0.587, 0.114]))[..., None].astype(np.uint8) if have == 3 else images
     same = {(1, 3): images.repeat(3, 3), (3, 1): grey, (3, 3): images}[have, want]

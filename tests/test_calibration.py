@@ -26,15 +26,15 @@ def test_leaving_one_out_is_a_classifier_without_it(head):
     for place, (mine, rank) in enumerate(_ranks(support.owner)):
         if support.counts[mine] < 2:
             continue
-        means = []
+        means, counts = [], []
         for other in range(len(support.labels)):
             inside = np.flatnonzero(support.owner == other)
             gone = place if other == mine else inside[rank % min(len(inside), TURNS)]
             left = inside if len(inside) == 1 else inside[inside != gone]
             means.append(support.kept[left].mean(0))
-        refined = torch.from_numpy(np.stack(means))
-        if fitted.reading_.head.refine is not None:
-            refined = fitted.reading_.head.refine(refined, fitted.reading_.parameters, False)
+            counts.append(len(left))
+        head, parameters = fitted.reading_.head, fitted.reading_.parameters
+        refined = head.refined(torch.from_numpy(np.stack(means)), torch.tensor(counts), parameters)
         expected = fitted.reading_.head.score(torch.from_numpy(support.kept[[place]]), refined)[0].numpy()
         np.testing.assert_allclose(scores[row], expected, atol=1e-9)
         assert owner[row] == mine

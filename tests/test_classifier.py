@@ -15,10 +15,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
-from anyshot.models.heads import EMBEDS, HEADS
-from anyshot.models.projections import PROJECTIONS
+from anyshot.models.heads import HEADS
+from anyshot.models.law import Reading
+from anyshot.models.readouts import READOUTS
 from anyshot.recipe import Recipe
 
 UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")
@@ -32,15 +33,16 @@ def examples(images=60, classes=5, seed=0, spread=0.8):
     return centres[labels] + spread * rng.normal(size=(images, POSITIONS, CHANNELS)), labels
 
 
-def trained(head, d, seed=0):
+def trained(head, seed=0):
     torch.manual_seed(seed)
-    start = HEADS[head].parameters(d, Recipe(data="", head=head, train_shot=2, way=2))
+    blank = torch.zeros(1, POSITIONS, CHANNELS)
+    start = HEADS[head].parameters(blank, Recipe(data="", head=head, train_shot=2, way=2))
     return {"scale": np.array(3.0), **{name: value.double().numpy() for name, value in start.items()}}
 
 
 def classifier(head, **arguments):
     if HEADS[head].couples:
-        arguments["parameters"] = trained(head, CHANNELS)
+        arguments["parameters"] = trained(head)
     return FewShotClassifier(head, **arguments)
 
 
@@ -57,8 +59,8 @@ def assert_same(left, right, X):
 def test_equals_the_evaluation_engine_on_the_same_episodes(head):
     X, y = examples(100, 6)
     plan = Plan(y, way=4, shot=5, queries=3, episodes=12, seed=3)
-    parameters = trained(head, CHANNELS) if HEADS[head].couples else trained(head, 0)
-    bank = EMBEDS[HEADS[head].embed](torch.from_numpy(X).float())
+    parameters = trained(head)
+    bank = HEADS[head].embed(torch.from_numpy(X).float(), {})
     floats = {name: torch.tensor(value, dtype=torch.float32) for name, value in parameters.items()}
     engine = recalls(bank, [Reading(HEADS[head], floats)], plan, [1, 5])[0]
     draw = plan.draw(0, plan.episodes)
@@ -148,11 +150,11 @@ def test_projections_are_those_of_the_readouts():
     X, y = examples()
     base, base_y = examples(90, 9, seed=1)
     for name in ("pca", "est"):
-        basis = PROJECTIONS[name](torch.from_numpy(base.reshape(90, -1)), torch.from_numpy(base_y), 3)
+        basis = READOUTS[name].fit(torch.from_numpy(base.reshape(90, -1)), torch.from_numpy(base_y), 3)["basis"]
         fitted = FewShotClassifier("proto", readout=f"{name}3", base=(base, base_y), scale=2.0).fit(X, y)
         by_hand = FewShotClassifier("proto", scale=2.0).fit(X.reshape(60, -1) @ basis.numpy(), y)
         np.testing.assert_allclose(fitted.predict_proba(X), by_hand.predict_proba(X.reshape(60, -1) @ basis.numpy()))
-        again = FewShotClassifier("proto", readout=f"{name}3", base=basis.numpy(), scale=2.0).fit(X, y)
+        again = FewShotClassifier("proto", readout=f"{name}3", base={"basis": basis.numpy()}, scale=2.0).fit(X, y)
         np.testing.assert_allclose(fitted.predict_proba(X), again.predict_proba(X))
     with pytest.raises(BadInput, match=r"give them as base=\(X, y\)"):
         FewShotClassifier("proto", readout="pca3").fit(X, y)

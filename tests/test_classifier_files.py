@@ -179,7 +179,7 @@ def pictures(folder, classes=("red", "green", "blue"), images=4, seed=0):
 def small_model(head="cosine-proto"):
     torch.manual_seed(0)
     recipe = Recipe(data="none", head=head, train_shot=4, way=4, width=8, size=32)
-    return Model(recipe, 3, HEADS[head]).eval()
+    return Model(recipe, 3).eval()
 
 
 def colours(images):

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestCentroid
 
 from anyshot.measure import engine
-from anyshot.measure.engine import Reading, cheaper, each_logits, recalls
+from anyshot.measure.engine import cheaper, each_logits, recalls
 from anyshot.measure.plan import Plan
-from anyshot.models.heads import HEADS, Head, gram
+from anyshot.models.gram import gram
+from anyshot.models.heads import HEADS
+from anyshot.models.law import Head, Reading, flatten
 
 CLASSES, IMAGES, POSITIONS, CHANNELS = 6, 14, 4, 5
 
@@ -27,7 +29,7 @@ def reading(name: str, dtype: torch.dtype = torch.float64) -> tuple[Reading, tor
     torch.manual_seed(0)
     head = HEADS[name]
     vectors = laws.embed(head, bank(dtype)[0])
-    return Reading(head, laws.parameters(head, vectors.shape[1], dtype)), vectors
+    return Reading(head, laws.parameters(head, bank(dtype)[0], dtype)), vectors
 
 
 def slow_logits(one: Reading, vectors: torch.Tensor, plan: Plan, patterns: np.ndarray) -> torch.Tensor:
@@ -127,7 +129,7 @@ def test_ties_count_as_if_broken_at_random():
 
 
 def test_a_score_of_ones_own_needs_no_inner_products():
-    manhattan = Head("flatten", lambda query, prototypes: -torch.cdist(query, prototypes, p=1))
+    manhattan = Head(flatten, lambda query, prototypes: -torch.cdist(query, prototypes, p=1))
     vectors, labels = bank()
     plan = Plan(labels, way=3, shot=4, queries=2, episodes=4)
     one = Reading(manhattan, {"scale": torch.tensor(1.0)})
@@ -154,10 +156,10 @@ def test_grams_that_do_not_fit_are_made_when_needed(name, method, monkeypatch):
     maps, labels = bank()
     maps = maps[:, :1]  # one position, five channels: FRN's one shot is refined from its features, its five are not
     plan = Plan(labels, way=4, shot=5, queries=3, episodes=20)
-    expected = fast_logits(one, gram(maps), plan, (1, 5))
+    expected = fast_logits(one, gram(maps, {}), plan, (1, 5))
     monkeypatch.setattr(engine, "BANK_BYTES", 0)
     monkeypatch.setattr(engine, "BLOCK", 10)
     monkeypatch.setattr(engine, "cheaper", lambda *a: method if one.inner else "sums")
-    lazy = engine.vectors_of(maps, gram)
+    lazy = engine.vectors_of(maps, gram, {})
     assert isinstance(lazy, engine.Lazy)
     torch.testing.assert_close(fast_logits(one, lazy, plan, (1, 5)), expected, rtol=1e-5, atol=1e-6)

@@ -7,10 +7,11 @@ import torch
 import anyshot
 from anyshot import BadInput, evaluate
 from anyshot.data.store import write_store
-from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.engine import recalls
 from anyshot.measure.evaluation import evaluate_store
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
+from anyshot.models.law import Reading
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat([f"bird {i}" for i in range(8)], 30)
@@ -19,9 +20,9 @@ SMALL = {"shots": (1, 2, 4), "queries": 5, "episodes": 60}
 
 
 def assert_same(one, other):
-    assert list(one.recall) == list(other.recall)
-    for key in one.recall:
-        np.testing.assert_array_equal(one.recall[key], other.recall[key])
+    assert [recalls.of for recalls in one.recalls] == [recalls.of for recalls in other.recalls]
+    for ours, theirs in zip(one.recalls, other.recalls, strict=True):
+        np.testing.assert_array_equal(ours.recall, theirs.recall)
 
 
 def test_rows_have_what_a_table_needs():
@@ -38,7 +39,7 @@ def test_rows_equal_the_engine():
     found = evaluate(FEATURES, LABELS, heads=["cosine-proto"], **SMALL)
     plan = Plan(np.repeat(np.arange(8), 30), 5, 4, 5, 60)
     direct = recalls(torch.from_numpy(FEATURES), [Reading(HEADS["cosine-proto"], {})], plan, (1, 2, 4))[0]
-    np.testing.assert_array_equal(found.recall["cosine-proto", "own"], direct)
+    np.testing.assert_array_equal(found.of("cosine-proto").recall, direct)
 
 
 def test_arrays_of_any_kind_give_the_same():
@@ -81,12 +82,12 @@ def test_projections_are_fitted_on_the_base_and_swapped_equals_the_other_head():
     base = (FEATURES[:120], LABELS[:120])
     test = FEATURES[120:], LABELS[120:]
     found = evaluate(*test, heads=["proto"], readouts=["pca6", "est6"], base=base, way=3, **SMALL)
-    assert [key[1] for key in found.recall] == ["pca6", "est6"]
-    from anyshot.models.projections import pca
+    assert [one.of["readout"] for one in found.recalls] == ["pca6", "est6"]
+    from anyshot.models.readouts import pca
 
-    basis = pca(torch.from_numpy(base[0]), torch.from_numpy(np.repeat(np.arange(4), 30)), 6)
+    basis = pca(torch.from_numpy(base[0]), torch.from_numpy(np.repeat(np.arange(4), 30)), 6)["basis"]
     direct = evaluate(torch.from_numpy(test[0]) @ basis, test[1], heads=["proto"], way=3, **SMALL)
-    np.testing.assert_array_equal(found.recall["proto", "pca6"], direct.recall["proto", "own"])
+    np.testing.assert_array_equal(found.of("proto", "pca6").recall, direct.of("proto").recall)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "step", "long-tailed"])
@@ -99,7 +100,7 @@ def test_unequal_shots(kind):
         episodes=200,
         plan=Plan(np.unique(LABELS, return_inverse=True)[1], 5, 16, 5, 200),
     )
-    rows = found.by_own_shot("cosine-proto")
+    rows = found.of("cosine-proto").by_own_shot()
     shots = [row["own_shot"] for row in rows]
     assert min(shots) == 1
     assert max(shots) == 16
@@ -143,7 +144,7 @@ def test_plans_are_shared_by_file(tmp_path):
         (FEATURES, LABELS, {"heads": ["cosine-prot"]}, "did you mean 'cosine-proto'"),
         (FEATURES, LABELS, {"heads": ["feat"]}, "has to be trained"),
         (FEATURES, LABELS, {"readouts": ["swaped"]}, "did you mean 'swapped'"),
-        (FEATURES, LABELS, {"heads": ["frn"], "readouts": ["pca4"]}, "frn refines"),
+        (FEATURES, LABELS, {"heads": ["frn"], "readouts": ["pca4"]}, "pca4 does not fit frn"),
         (FEATURES, LABELS, {"readouts": ["pca4"]}, "as the base"),
         (FEATURES, LABELS, {"readouts": ["pca40"], "base": (FEATURES, LABELS)}, "only 12"),
         (FEATURES, LABELS, {"shots": "steep"}, "did you mean 'step'"),
@@ -165,7 +166,7 @@ def test_a_store_of_features(tmp_path):
     )
     found = evaluate_store(store, readouts=["own", "pca4"], **SMALL)
     assert {row["data"] for row in found} == {"birds"}
-    assert ("proto", "pca4") in found.recall
+    assert found.of("proto", "pca4")
     with pytest.raises(BadInput, match="no val classes"):
         evaluate_store(store, split="val")
 

@@ -8,7 +8,8 @@ from anyshot import BadInput
 from anyshot.measure.engine import Reading
 from anyshot.measure.experiments import consistency, term_ratio
 from anyshot.measure.plan import Plan
-from anyshot.models.heads import HEADS, gram
+from anyshot.models.gram import gram
+from anyshot.models.heads import HEADS
 
 LABELS = np.repeat(np.arange(6), 20)
 
@@ -41,10 +42,10 @@ def test_term_ratio_is_two_where_the_support_reconstructs_perfectly():
     """With a vanishing ridge H is a projection, so H^2 = H and the terms 2<H, Q> and <H^2, Q> are as 2 to 1."""
     maps = torch.randn(120, 9, 6, generator=torch.Generator().manual_seed(1))
     plan = Plan(LABELS, way=4, shot=5, queries=3, episodes=12)
-    exact = term_ratio(gram(maps), {"alpha": torch.tensor(-14.0)}, plan)
+    exact = term_ratio(gram(maps, {}), {"alpha": torch.tensor(-14.0)}, plan)
     assert exact.mean == pytest.approx(2, abs=1e-3)
     assert exact.deviation < 1e-3
-    ridged = term_ratio(gram(maps), {"alpha": torch.tensor(-1.0)}, plan)
+    ridged = term_ratio(gram(maps, {}), {"alpha": torch.tensor(-1.0)}, plan)
     assert ridged.mean > 2.1
     assert ridged.within_query <= ridged.deviation
     assert ridged.agreement > 80

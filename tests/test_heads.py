@@ -7,19 +7,10 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
-from anyshot.models.heads import (
-    HEADS,
-    contrastive,
-    cosine,
-    euclidean,
-    fold,
-    gram,
-    hat,
-    pack,
-    reconstruct,
-    reconstruct_rows,
-    unpack,
-)
+from anyshot.models import attention
+from anyshot.models.gram import gram, hat, pack, reconstruct, reconstruct_rows, unpack
+from anyshot.models.heads import HEADS
+from anyshot.models.law import Head, contrastive, cosine, euclidean, flatten, fold
 from anyshot.recipe import Recipe
 
 every_head = pytest.mark.parametrize("name", laws.ALL_HEADS)
@@ -33,11 +24,17 @@ def maps() -> torch.Tensor:
     return torch.rand(WAY, SHOT, POSITIONS, CHANNELS, generator=generator, dtype=torch.float64)
 
 
+@pytest.fixture
+def no_dropout(monkeypatch):
+    """Gradients without chance: a head drops nothing even while its parameters are learned."""
+    monkeypatch.setattr(attention, "_dropout", lambda x, share, parameters: x)
+
+
 def make(name: str, maps: torch.Tensor):
     torch.manual_seed(0)
     head = HEADS[name]
     vectors = laws.embed(head, maps)
-    return head, vectors, laws.parameters(head, vectors.shape[-1])
+    return head, vectors, laws.parameters(head, maps)
 
 
 def episode(head, learned, vectors):
@@ -54,7 +51,7 @@ def test_fold_is_a_leave_one_out_double_loop(name, maps):
         for image in range(SHOT):
             supports = [vectors[c][[i for i in range(SHOT) if (c, i) != (label, image)]] for c in range(WAY)]
             expected.append(laws.logits(head, learned, vectors[label, image], supports))
-    torch.testing.assert_close(fold(head, learned, vectors, train=False), torch.stack(expected))
+    torch.testing.assert_close(fold(head, learned, vectors), torch.stack(expected))
 
 
 @every_head
@@ -87,11 +84,11 @@ def test_feature_scale_is_ignored_where_it_should_be(name, maps):
 
 
 @every_head
-def test_every_parameter_gets_a_gradient(name, maps):
+def test_every_parameter_gets_a_gradient(name, maps, no_dropout):
     head, _, learned = make(name, maps)
     learned = {key: value.requires_grad_() for key, value in learned.items()}
     features = maps.clone().requires_grad_()
-    fold(head, learned, laws.embed(head, features), train=False).log_softmax(1)[:, 0].sum().backward()
+    fold(head, learned, laws.embed(head, features)).log_softmax(1)[:, 0].sum().backward()
     assert features.grad is not None
     assert features.grad.abs().sum(-1).ne(0).any(-1).all(), "every image must get a gradient"
     for key, value in learned.items():
@@ -101,12 +98,12 @@ def test_every_parameter_gets_a_gradient(name, maps):
 
 
 @every_head
-def test_gradients_are_those_of_finite_differences(name, maps):
+def test_gradients_are_those_of_finite_differences(name, maps, no_dropout):
     head, vectors, learned = make(name, maps[:3, :3])
     names, values = zip(*learned.items(), strict=True)
 
     def logits(vectors, *values):
-        return fold(head, dict(zip(names, values, strict=True)), vectors, train=False)
+        return fold(head, dict(zip(names, values, strict=True)), vectors)
 
     inputs = [value.clone().requires_grad_() for value in (vectors, *values)]
     assert torch.autograd.gradcheck(logits, inputs, fast_mode=True)
@@ -116,7 +113,7 @@ def test_gradients_are_those_of_finite_differences(name, maps):
 def test_blank_features_give_finite_logits_and_gradients(name, maps):
     head, _, learned = make(name, maps)
     blank = torch.zeros_like(maps).requires_grad_()
-    out = fold(head, learned, laws.embed(head, blank), train=False)
+    out = fold(head, learned, laws.embed(head, blank))
     out.sum().backward()
     assert torch.isfinite(out).all()
     assert torch.isfinite(blank.grad).all()
@@ -156,7 +153,7 @@ def test_heads_equal_what_they_are_named_after(name, maps):
                     torch.testing.assert_close(found[q, c], -error)
                 else:  # |rebuilt - x|^2 = tr Q - 2 <rebuilt, x> + |rebuilt|^2, and the head keeps the middle term
                     torch.testing.assert_close(found[q, c], (rebuilt * x).sum() / POSITIONS)
-                    reconstruct = unpack(hat(gram(pool), ridge / len(pool)))
+                    reconstruct = unpack(hat(gram(pool, {}), ridge / len(pool)))
                     torch.testing.assert_close(x @ reconstruct, rebuilt)
 
 
@@ -164,8 +161,8 @@ def test_heads_equal_what_they_are_named_after(name, maps):
 def test_layer_norm_makes_refined_prototypes_unit_vectors_about_zero(name, maps):
     head, vectors, _ = make(name, maps)
     recipe = Recipe(data="none", head=name, train_shot=4, way=4, layer_norm=True)
-    learned = {key: value.double() for key, value in head.parameters(vectors.shape[-1], recipe).items()}
-    refined = head.refine(vectors.mean(1), learned, False)
+    learned = {key: value.double() for key, value in head.parameters(maps[:1, 0], recipe).items()}
+    refined = head.refine(vectors.mean(1), torch.full((WAY,), SHOT), learned)
     torch.testing.assert_close(refined.mean(-1), torch.zeros(WAY, dtype=torch.float64), atol=1e-6, rtol=0)
     torch.testing.assert_close(refined.square().mean(-1), torch.ones(WAY, dtype=torch.float64), atol=1e-3, rtol=0)
 
@@ -180,16 +177,21 @@ def test_contrastive_term_prefers_the_own_class(name, maps):
 @every_head
 def test_dropout_acts_in_training_only(name, maps):
     head, vectors, learned = make(name, maps)
-    quiet = [fold(head, learned, vectors, train=False) for _ in range(2)]
+    quiet = [fold(head, learned, vectors) for _ in range(2)]
     torch.testing.assert_close(*quiet, rtol=0, atol=0)
-    if head.couples:
-        assert not torch.allclose(fold(head, learned, vectors, train=True), fold(head, learned, vectors, train=True))
+    being_learned = {key: value.requires_grad_() for key, value in learned.items()}
+    noisy = [fold(head, being_learned, vectors) for _ in range(2)]
+    assert torch.allclose(*noisy) != head.couples
+    with torch.no_grad():
+        torch.testing.assert_close(fold(head, being_learned, vectors), quiet[0])
 
 
 def test_frn_is_the_same_from_features_and_from_their_gram(maps):
     learned = {"alpha": torch.tensor(-2.0, dtype=torch.float64)}
     pools = maps[:, :2].flatten(1, 2)
-    torch.testing.assert_close(reconstruct_rows(pools, learned), reconstruct(gram(pools), learned, False))
+    torch.testing.assert_close(
+        reconstruct_rows(pools, learned), reconstruct(gram(pools, {}), torch.full((WAY,), 2), learned)
+    )
 
 
 def test_pack_keeps_inner_products_and_is_undone(maps):
@@ -204,3 +206,24 @@ def test_euclidean_logits_lose_no_digits_far_from_zero(maps):
     expected = -(far[0].double()[:, None] - far[1].double()).square().mean(-1)
     torch.testing.assert_close(euclidean(*far).double(), expected, rtol=1e-4, atol=1e-5)
     assert cosine(query, prototypes).abs().max() <= 1 + 1e-12
+
+
+def test_no_head_can_read_the_answer_off_the_counts(maps):
+    """In a fold the own class has an image less than the others; every class is told the same count, by either path."""
+    vectors = maps.flatten(2)
+
+    def counted(prototypes, counts, parameters):
+        return counts[..., None].expand_as(prototypes).to(prototypes.dtype)
+
+    def only_the_count(query, prototypes):
+        return prototypes[..., 0].unsqueeze(-2).expand(*query.shape[:-1], prototypes.shape[-2])
+
+    for couples in (False, True):
+        head = Head(flatten, only_the_count, counted, couples=couples)
+        logits = fold(head, {"scale": torch.tensor(1.0)}, vectors)
+        assert logits.unique().tolist() == [SHOT - 1]
+
+
+def test_packing_is_exact_in_double_precision(maps):
+    a = maps[0, 0].mT @ maps[0, 0]
+    np.testing.assert_allclose(pack(a) @ pack(a), (a * a).sum(), rtol=1e-14)

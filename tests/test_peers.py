@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
+from anyshot.models.law import Reading
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 peers = pytest.importorskip("peers")

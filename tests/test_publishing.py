@@ -11,7 +11,8 @@ from anyshot.report.runs import read_runs
 from anyshot.rows import read_table
 from anyshot.study.publishing import publish
 from anyshot.study.ready import run_ready, write_ready
-from anyshot.study.study import Source, run_study
+from anyshot.study.runner import run_study
+from anyshot.study.study import Source
 
 
 @pytest.fixture(scope="module")

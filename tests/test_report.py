@@ -17,6 +17,7 @@ from rich.console import Console
 
 from anyshot.errors import BadInput
 from anyshot.measure.intervals import episode_interval
+from anyshot.measure.recalls import read_recalls
 from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import (
@@ -131,7 +132,9 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     pairs = paired(findings, found)["glyphs/conv4"]
     ranked = rank(found, "glyphs/conv4", {4: 1.0})
     (best, value), (rival, other) = ranked[0], next(pair for pair in ranked if pair[0].head != ranked[0][0].head)
-    one, two = (np.load(next(folder.glob(f"{c.head}-{c.train_shot}-*/recall-1.npz")))["own"][2] for c in (best, rival))
+    one, two = (
+        read_recalls(next(folder.glob(f"{c.head}-{c.train_shot}-*/recalls-1.npz")))[0].recall[2] for c in (best, rival)
+    )
     gap = 100 * (one - two).mean(-1, dtype=np.float64)
     half = half_width(pairs, best.label, rival.label, {4: 1.0})
     assert half == pytest.approx(episode_interval(gap), abs=0.0006)

@@ -14,19 +14,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_study import ALL_HEADS, recipe, store
+from own_study import REGISTRY, recipe, registry, store
 
 from anyshot.cli import main
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
+from anyshot.models.heads import HEADS
 from anyshot.models.model import read_tensors
-from anyshot.study import cost, study
+from anyshot.study import cost, runner
 from anyshot.study.cost import Speeds
-from anyshot.study.study import Source, find_study, plan_study, run_study, select, starts
+from anyshot.study.runner import plan_study, run_study
+from anyshot.study.study import Source, find_study, select, starts
 from anyshot.study.watch import Watch, Watched
 
+ALL_HEADS = (*HEADS, *registry.heads)
 OWN = Path(__file__).with_name("own_study.py")
-SOURCE = Path(study.__file__).parents[1]
+SOURCE = Path(__file__).parents[1] / "src"
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -76,7 +79,7 @@ def undisturbed(tmp_path_factory):
     """The folder of a whole study with every head, run in this process."""
     out = decided(tmp_path_factory.mktemp("study") / "out")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "launcher", in_this_process)
+        patch.setattr(runner, "launcher", in_this_process)
         run_study(Source(OWN, tuple(ALL_HEADS)), out, out.parent / "data")
     return out
 
@@ -135,7 +138,7 @@ def traced(begun, slow):
     def work(job):  # in a worker, where the study's own work is in place
         import ray
 
-        from anyshot.study import study
+        from anyshot.study import runner
         from anyshot.train import training
 
         node = ray.get_runtime_context().get_node_id()
@@ -146,7 +149,7 @@ def traced(begun, slow):
             quick = training.Learner.update
             training.SAVE_EVERY = 0.0
             training.Learner.update = lambda *args, **more: time.sleep(0.25) or quick(*args, **more)
-        return study.work(job)
+        return runner.work(job)
 
     return work
 
@@ -159,7 +162,7 @@ def test_ray_finishes_when_a_node_is_killed(undisturbed, tmp_path, monkeypatch):
     cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     doomed = cluster.add_node(num_cpus=1)
     ray.init(cluster.address, log_to_driver=False)
-    monkeypatch.setattr(study, "work", traced(begun, doomed.node_id))
+    monkeypatch.setattr(runner, "work", traced(begun, doomed.node_id))
     finished: dict[str, float] = {}
     interrupted: list[str] = []
     over = threading.Event()
@@ -197,7 +200,7 @@ def test_submitit_gives_the_same_table(undisturbed, tmp_path, monkeypatch):
     from anyshot.study.launch import _slurm
 
     monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{Path(__file__).parent}")
-    monkeypatch.setattr(study, "launcher", lambda on, workers, threads, logs: _slurm(logs, threads, cluster="local"))
+    monkeypatch.setattr(runner, "launcher", lambda on, workers, threads, logs: _slurm(logs, threads, cluster="local"))
     run_study(Source(OWN), decided(tmp_path / "out"), tmp_path / "data", only="proto")
     assert table(tmp_path / "out") == table_of(undisturbed, ("proto",))
 
@@ -233,7 +236,7 @@ def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed,
 
 def test_pretraining_comes_first_and_failures_stop_only_what_needs_them():
     def job(recipe):
-        return study.Job(Source(OWN), recipe, Path(), Path(), 1)
+        return runner.Job(Source(OWN), recipe, Path(), Path(), 1)
 
     good, bad = (recipe("linear", train_shot=1, way=16, batch=32, seed=seed) for seed in (0, 1))
     after_good, after_bad, free = recipe("feat", start=good), recipe("feat", start=bad), recipe("proto")
@@ -246,7 +249,7 @@ def test_pretraining_comes_first_and_failures_stop_only_what_needs_them():
         return future
 
     with pytest.raises(BadInput, match=r"^it broke\.$"):
-        study._run([job(each) for each in (after_good, after_bad, free, good, bad)], submit)
+        runner._run([job(each) for each in (after_good, after_bad, free, good, bad)], submit)
     assert order.index(good) < order.index(after_good)
     assert set(order) == {good, bad, after_good, free}
 
@@ -291,7 +294,7 @@ def test_the_papers_study_has_its_144_models_and_their_exceptions():
 
 
 def test_a_dry_run_counts_without_stores(tmp_path, monkeypatch):
-    monkeypatch.setattr(cost, "seconds_an_image", lambda recipe, head: 3600 / 38400)
+    monkeypatch.setattr(cost, "seconds_an_image", lambda recipe, registry: 3600 / 38400)
     monkeypatch.setattr(cost, "measure_speeds", lambda load, recipes: Speeds(812.0, 640.0))
     text = plan_study(Source(find_study("paper")), tmp_path / "out", tmp_path, "mini/conv4")
     assert "in all" in text
@@ -328,9 +331,9 @@ def cores4(monkeypatch):
 )
 def test_one_model_at_a_time_only_where_that_is_clearly_faster(cores4, speeds, shared):
     recipes = [recipe("proto", seed=seed) for seed in range(5)]
-    assert cost.side_by_side(recipes, ALL_HEADS, speeds=speeds) == shared
-    assert cost.side_by_side(recipes, ALL_HEADS, 2, speeds) == (2, 2)  # who says so gets so
-    assert cost.side_by_side(recipes[:2], ALL_HEADS, speeds=speeds) == ((1, 4) if shared[0] == 1 else (2, 2))
+    assert cost.side_by_side(recipes, REGISTRY, speeds=speeds) == shared
+    assert cost.side_by_side(recipes, REGISTRY, 2, speeds) == (2, 2)  # who says so gets so
+    assert cost.side_by_side(recipes[:2], REGISTRY, speeds=speeds) == ((1, 4) if shared[0] == 1 else (2, 2))
 
 
 def test_memory_limits_what_is_compared_and_chosen(cores4, monkeypatch):
@@ -339,9 +342,11 @@ def test_memory_limits_what_is_compared_and_chosen(cores4, monkeypatch):
     monkeypatch.setattr(cost, "contest", lambda load, *what: asked.append(what) or Speeds(2.0, 1.0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for models, shared in ((2, (2, 2)), (1, (1, 4))):
-        monkeypatch.setattr(cost, "_bytes", lambda each, heads, n=models: 0.85 * memory / n / (1 + (each.size == 16)))
+        monkeypatch.setattr(
+            cost, "_bytes", lambda each, registry, n=models: 0.85 * memory / n / (1 + (each.size == 16))
+        )
         speeds = cost.measure_speeds(Source(OWN).load, recipes)
-        assert cost.side_by_side(recipes, ALL_HEADS, speeds=speeds) == shared
+        assert cost.side_by_side(recipes, REGISTRY, speeds=speeds) == shared
     assert asked == [(recipes[-1], 2, 2)]  # the costliest setting; nothing to compare where one model fits
 
 
@@ -364,7 +369,7 @@ def test_speeds_are_measured_once_for_the_whole_study_and_kept(tmp_path, monkeyp
         yield submit
 
     monkeypatch.setattr(cost, "measure_speeds", measure)
-    monkeypatch.setattr(study, "launcher", launched)
+    monkeypatch.setattr(runner, "launcher", launched)
     monkeypatch.setattr(cost, "cores", lambda: 3)
     source, out, data = Source(OWN, ("proto",)), decided(tmp_path / "out"), tmp_path / "data"
     monkeypatch.setattr(cost, "cores", lambda: 2)  # fewer than before: measured anew
@@ -381,7 +386,7 @@ def test_speeds_are_measured_once_for_the_whole_study_and_kept(tmp_path, monkeyp
 @pytest.mark.parametrize("how", [{"workers": 2}, {"on": "ray"}, {"on": "slurm"}])
 def test_nothing_is_measured_where_nothing_is_to_be_chosen(tmp_path, monkeypatch, how):
     monkeypatch.setattr(cost, "measure_speeds", lambda *args: pytest.fail("measured"))
-    monkeypatch.setattr(study, "launcher", in_this_process)
+    monkeypatch.setattr(runner, "launcher", in_this_process)
     run_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
     assert "images_a_second" not in read_json(tmp_path / "out" / "about.json")
     plan_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)

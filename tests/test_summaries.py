@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from anyshot import BadInput, decompose
+from anyshot.models.heads import HEADS
 from anyshot.paper import printed
-from anyshot.show.grid import Grid, family, grids, is_mixed
+from anyshot.show.grid import Grid, grids, with_kind
 from anyshot.show.summaries import Summary, counterpart, gain_summary, grid_summary, in_order, sensitivity_summary
 
 STUDY = [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]
@@ -67,10 +68,14 @@ def test_a_grid_of_one_train_shot_has_a_dash_for_sensitivity_and_gains_over_the_
     assert grid_summary(MIXED[2]).columns == ["test shot", "mixed"]
 
 
-def test_the_family_of_a_head_keeps_its_run() -> None:
-    assert family("cosine-proto-mixed @ a-mixed") == "proto @ a-mixed"
-    assert not is_mixed("proto @ a-mixed")
-    assert is_mixed("proto-mixed @ a")
+def test_a_table_that_only_names_the_heads_gets_the_columns_of_their_kind() -> None:
+    for name, head in HEADS.items():
+        row = with_kind({"head": name})
+        assert (row["learner"], row["score"], row["mixed"]) == (head.alternative_to or name, head.score_name, "")
+        assert with_kind({"head": f"{name}-mixed"}) == row | {"head": f"{name}-mixed", "mixed": "mixed"}
+    assert with_kind({"head": "their-own"})["learner"] == "their-own"
+    columns = {"head": "cosine-x", "learner": "y", "score": "z", "mixed": ""}
+    assert with_kind(columns) == columns, "columns count, not names"
 
 
 def test_order_is_head_readouts_cosine() -> None:

@@ -12,6 +12,7 @@ from anyshot.errors import BadInput
 from anyshot.models.heads import HEADS
 from anyshot.models.model import read_tensors
 from anyshot.models.pretraining import PRETRAINING
+from anyshot.models.registry import PACKAGE
 from anyshot.rows import read_table
 from anyshot.train import training
 from anyshot.train.batches import training_batches
@@ -99,7 +100,7 @@ def test_a_run_begins_with_the_pretrained_backbone(tiny, tmp_path):
     still = recipe("feat", start=start, lr=0.0, epochs=1)
     train(still, tiny, tmp_path / still.name)
     ours, theirs = weights(tmp_path / still.name), weights(tmp_path / start.name)
-    scratch = Learner(replace(still, start=None), HEADS["feat"], 1, "cpu").model.state_dict()
+    scratch = Learner(replace(still, start=None), PACKAGE, 1, "cpu").model.state_dict()
     for name in (name for name in ours if name.endswith("weight") and name.startswith("backbone.convs")):
         assert torch.equal(ours[name], theirs[name])
         assert not torch.equal(ours[name], scratch[name])

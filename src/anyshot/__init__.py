@@ -7,11 +7,24 @@ __version__ = "0.1.0"
 
 # Public names and the modules they live in, imported when first used: `import anyshot` costs nothing.
 _HOMES = {
+    "PACKAGE": "models.registry",
+    "Backbone": "models.backbones",
     "BadInput": "errors",
     "FewShotClassifier": "deploy.classifier",
+    "Head": "models.law",
     "ImageClassifier": "deploy.image_classifier",
+    "Protocol": "measure.plan",
+    "Readout": "models.readouts",
+    "Recalls": "measure.recalls",
+    "Recipe": "recipe",
+    "Registry": "models.registry",
+    "Study": "study.study",
+    "advise": "deploy.advice",
     "decompose": "measure.sensitivity",
     "evaluate": "measure.evaluation",
+    "load_model": "models.model",
+    "packed": "study.study",
+    "read_recalls": "measure.recalls",
 }
 __all__ = [*_HOMES, "__version__"]
 

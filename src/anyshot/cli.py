@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
-from anyshot.deploy import cli as deploy_cli
 from anyshot.errors import BadInput, choose
 
 app = SubcommandApp()
@@ -17,6 +16,7 @@ paper = SubcommandApp()
 app.command(paper, name="paper", help="The paper's printed numbers: audit them, draw them, set them in tables.")
 
 Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
+Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
 
 @paper.command
@@ -73,7 +73,7 @@ def study(
     /,
     heads: tuple[str, ...] = (),
     only: str = "",
-    out: Path | None = None,
+    out: Output = None,
     data: Path = Path("data"),
     on: str = "here",
     workers: int = 0,
@@ -95,7 +95,8 @@ def study(
         tensorboard: Mirror the histories as event files into OUT/tensorboard.
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
     """
-    from anyshot.study.study import Source, find_study, plan_study, run_study
+    from anyshot.study.runner import plan_study, run_study
+    from anyshot.study.study import Source, find_study
 
     path = find_study(name)
     source = Source(path, heads or None)
@@ -246,7 +247,7 @@ def pack(
 def doctor(
     store: Annotated[Path, tyro.conf.Positional],
     /,
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    out: Output = None,
     verify: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
     """Say what is in a store and what is wrong with it, and draw a contact sheet a split.
@@ -281,7 +282,8 @@ def evaluate(
     dirichlet: float | None = None,
     plan: Path | None = None,
     save_plan: Path | None = None,
-    out: Path | None = None,
+    out: Output = None,
+    using: Path | None = None,
 ) -> None:
     """Test heads on a store of features, or on a model's features of a store of images.
 
@@ -300,17 +302,24 @@ def evaluate(
         dirichlet: Draw how common each class is among the queries from a Dirichlet distribution.
         plan: Saved plan of episodes, instead of way, queries, episodes and seed.
         save_plan: Where to save the plan of episodes, to share it.
-        out: Folder for the table (table.csv) and the per-episode recalls; printed only by default.
+        out: Folder for the table (table.csv) and the recalls of every episode; printed only by default.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.machine import keep_memory
     from anyshot.measure.evaluation import run_evaluation
+    from anyshot.measure.plan import Protocol
+    from anyshot.models.registry import registry_of
 
     keep_memory()
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
-    drawn = {"shots": shots, "unequal": unequal, "way": way, "queries": queries, "episodes": episodes, "seed": seed}
-    read = {"readouts": readouts, "dirichlet": dirichlet}
-    print(run_evaluation(store, model, heads, split, out, plan, save_plan, **drawn, **read))
+    protocol = Protocol(shots, 0 if way == "all" else int(way), queries, episodes, seed)
+    registry = registry_of(using)
+    print(
+        run_evaluation(
+            store, model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out, registry
+        )
+    )
 
 
 experiment = SubcommandApp()
@@ -325,8 +334,9 @@ def consistency(
     split: str = "test",
     episodes: int = 1000,
     seed: int = 0,
-    out: Path | None = None,
+    out: Output = None,
     figure: Path | None = None,
+    using: Path | None = None,
 ) -> None:
     """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
 
@@ -338,11 +348,14 @@ def consistency(
         seed: Seed of the episodes.
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.measure.experiments import embed_each, model_consistency
+    from anyshot.models.registry import registry_of
     from anyshot.rows import show_table
 
-    rows = [row for embedded in embed_each(store, models, split) for row in model_consistency(embedded, episodes, seed)]
+    embedded = embed_each(store, models, split, registry_of(using))
+    rows = [row for one in embedded for row in model_consistency(one, episodes, seed)]
     if figure is not None:
         from anyshot.show import figures
 
@@ -358,8 +371,9 @@ def terms(
     split: str = "test",
     episodes: int = 1000,
     seed: int = 0,
-    out: Path | None = None,
+    out: Output = None,
     figure: Path | None = None,
+    using: Path | None = None,
 ) -> None:
     """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
 
@@ -371,11 +385,13 @@ def terms(
         seed: Seed of the episodes.
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.measure.experiments import embed_each, model_terms
+    from anyshot.models.registry import registry_of
     from anyshot.rows import show_table
 
-    rows = [model_terms(embedded, episodes, seed) for embedded in embed_each(store, models, split)]
+    rows = [model_terms(embedded, episodes, seed) for embedded in embed_each(store, models, split, registry_of(using))]
     if figure is not None:
         from anyshot.show import figures
 
@@ -388,7 +404,7 @@ def compare(
     kind: Annotated[str, tyro.conf.Positional],
     run: Annotated[Path, tyro.conf.Positional],
     /,
-    out: Path | None = None,
+    out: Output = None,
     figure: Path | None = None,
 ) -> None:
     """Comparisons that a study's table already holds (Fig. 4, Fig. 5, Table 4).
@@ -404,8 +420,133 @@ def compare(
     print(run_comparison(kind, run, out, figure))
 
 
-for verb in deploy_cli.VERBS:
-    app.command(verb)
+@app.command
+def fit(
+    folder: Annotated[Path, tyro.conf.Positional],
+    /,
+    model: str,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    head: str = "",
+    reject: float = 0.05,
+    keep: int = 32,
+    using: Path | None = None,
+) -> None:
+    """Make a classifier from a folder of class folders of pictures.
+
+    Args:
+        folder: Pictures as CLASS/IMAGE.jpg.
+        model: Folder of a trained model, or timm:NAME.
+        out: Folder for the classifier; `anyshot predict` and `anyshot serve` take it.
+        head: Another head than the model's own (proto, cosine-proto, frn, cosine-frn).
+        reject: Share of the classes' own pictures that may be called none of these.
+        keep: Examples per class that are kept for calibration.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.verbs import fit_folder
+    from anyshot.models.registry import registry_of
+
+    print(fit_folder(folder, model, out, head, reject, keep, registry_of(using)))
+
+
+@app.command
+def predict(
+    model: Annotated[Path, tyro.conf.Positional],
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    format: Literal["table", "csv", "json"] = "table",
+    top: int = 3,
+    using: Path | None = None,
+) -> None:
+    """Classify pictures; those that look like none of the classes are marked.
+
+    Args:
+        model: Folder of a classifier, made by `anyshot fit`.
+        images: Files, or folders that are searched for pictures.
+        format: A table for people, CSV or JSON for programs.
+        top: How many of the likeliest classes to show.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.verbs import predict_images
+    from anyshot.models.registry import registry_of
+
+    print(predict_images(model, images, format, top, registry_of(using)), end="")
+
+
+@app.command
+def advise(
+    source: Annotated[Path, tyro.conf.Positional],
+    /,
+    model: str = "",
+    heads: tuple[str, ...] = (),
+    shots: tuple[int, ...] = (),
+    way: str = "all",
+    episodes: int = 400,
+    seed: int = 0,
+    out: Output = None,
+    using: Path | None = None,
+) -> None:
+    """Say which head to use and what more labelled images would bring, from those that are there.
+
+    Args:
+        source: Features with labels (.npz, .npy, .safetensors, .parquet), a store, or a folder of class folders.
+        model: Folder of a trained model, or timm:NAME; needed for pictures.
+        heads: Heads to compare; all that need no training, and the model's own, by default.
+        shots: Shots you expect in use; the head is chosen for them. All that can be measured by default.
+        way: Classes to tell apart at once; 'all' for every class.
+        episodes: Draws of support and queries.
+        seed: Seed of the draws.
+        out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.verbs import advise_source
+    from anyshot.models.registry import registry_of
+
+    print(advise_source(source, model, heads, shots, way, episodes, seed, out, registry_of(using)))
+
+
+@app.command
+def export(
+    model: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    using: Path | None = None,
+) -> None:
+    """Write a classifier as an ONNX file: pictures and prototypes in, logits out; any number of classes.
+
+    Args:
+        model: Folder of a classifier, made by `anyshot fit`.
+        out: The file.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.image_classifier import ImageClassifier
+    from anyshot.models.registry import registry_of
+
+    ImageClassifier.load(model, registry=registry_of(using)).to_onnx(out)
+    print(f"{out}: images and prototypes in, logits and vectors out.")
+
+
+@app.command
+def serve(
+    model: Annotated[str, tyro.conf.Positional],
+    /,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    save: Path | None = None,
+    using: Path | None = None,
+) -> None:
+    """Open a local web page to add classes, classify pictures and see how the decision depends on the shots.
+
+    Args:
+        model: Folder of a classifier, or a backbone without classes yet: a trained model's folder, or timm:NAME.
+        host: Address to listen on; others than loopback let everyone in who can reach it.
+        port: Port to listen on; 0 for any that is free.
+        save: Folder that the page's Save button writes to; without it nothing is ever written.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.serving.run import serve as run
+    from anyshot.models.registry import registry_of
+
+    run(model, host, port, save, registry_of(using))
 
 
 def check_verb(app: SubcommandApp, words: Sequence[str]) -> None:

@@ -1,11 +1,23 @@
-"""A recipe: all that makes one trained model, frozen. Its id is the hash of its JSON: a changed default changes it."""
+"""A recipe: all that makes one trained model, frozen. Its id is the hash of its JSON.
+
+The JSON has every field of the first version, and of later ones those that are not at their default: a field that is
+added renames no model that exists. (A changed default of a first field does: it is another recipe.)
+"""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from anyshot.errors import BadInput, unknown
+
+# The fields of the first version; do not add to them.
+FIRST_FIELDS = {
+    "data", "head", "train_shot", "way", "mixed", "batch", "start", "backbone",
+    "width", "size", "embed", "feature_scale", "temperature", "alpha", "layer_norm", "contrastive",
+    "augment", "optimiser", "lr", "head_lr", "weight_decay", "epochs", "schedule", "drops",
+    "factor", "validate_every", "validation_episodes", "validation_queries", "seed", "amp", "compile",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +115,16 @@ class Recipe:
         shot = "" if self.batch else f"{self.train_shot}shot-"
         return f"{self.data}-{self.backbone}-{self.label}-{shot}{self.id}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, without those that were added later and are at their default."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        later = {field.name: field.default for field in fields(self) if field.name not in FIRST_FIELDS}
+        shown = {name: value for name, value in values.items() if name not in later or value != later[name]}
+        return shown | ({"start": self.start.to_dict()} if self.start is not None else {})
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        """What `from_json` reads; the id is its hash."""
+        return json.dumps(self.to_dict(), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
@@ -116,10 +136,10 @@ class Recipe:
         for name in value:
             if name not in names:
                 raise BadInput(unknown("field of a recipe", name, names))
-        kept: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-        if kept.get("start") is not None:
-            kept["start"] = cls._from_dict(kept["start"])
-        return cls(**kept)
+        values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+        if values.get("start") is not None:
+            values["start"] = cls._from_dict(values["start"])
+        return cls(**values)
 
     def learning_rate(self, done: float) -> float:
         """Share of the starting learning rate after a share `done` of all updates (0 <= done < 1)."""

@@ -11,7 +11,7 @@ distribution that torchvision documents for its namesake, drawn per image from t
 What differs from torchvision on PIL images is that nothing is rounded to whole grey levels on the way.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import permutations
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from anyshot.errors import BadInput, unknown
 Images = UInt8[Tensor, "image height width channel"]
 Resized = UInt8[Tensor, "image new_height new_width channel"]
 Pixels = Float[Tensor, "image channel side side"]  # from 0 to 1 until they are normalised
+Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel
 
 NAMES = ("resized-crop", "crop", "flip", "jitter")
 SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
@@ -35,7 +36,7 @@ JITTER = 0.4
 PADDING = 8 / 84
 MARGIN = 92 / 84  # evaluation resizes the shorter side to 92 and cuts the central 84
 GREY = (0.299, 0.587, 0.114)
-MOMENTS = {1: ((0.5,), (0.5,)), 3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}  # 3: of ImageNet
+MOMENTS: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}  # 3: of ImageNet
 
 
 class Taps(NamedTuple):
@@ -48,8 +49,15 @@ class Taps(NamedTuple):
         return Taps(self.lines.index_select(0, group), self.weights.index_select(0, group))
 
 
-def augment(images: Images, names: Collection[str], generator: torch.Generator, size: int) -> Pixels:
-    """Training input of side `size`, augmented by `names` (any of NAMES), normalised.
+def augment(
+    images: Images,
+    names: Collection[str],
+    generator: torch.Generator,
+    size: int,
+    margin: float = MARGIN,
+    moments: Mapping[int, Moments] = MOMENTS,
+) -> Pixels:
+    """Training input of side `size`, augmented by `names` (any of NAMES), normalised by the moments of its channels.
 
     All random numbers are drawn on the generator's device, so that one seed gives one result on every device.
     Without a crop among the names, the geometry is that of `prepare`.
@@ -61,7 +69,7 @@ def augment(images: Images, names: Collection[str], generator: torch.Generator, 
         raise BadInput("augment by 'crop' or by 'resized-crop', not by both.")
     _check_channels(images)
     if "resized-crop" not in names:
-        images = _evaluation_resize(images, size)
+        images = _evaluation_resize(images, size, margin)
         if "crop" in names:
             images = _pad(images, round(size * PADDING))
     boxes = _draw_boxes(images.shape, size, names, generator).to(images.device)
@@ -79,16 +87,17 @@ def augment(images: Images, names: Collection[str], generator: torch.Generator, 
         if "jitter" in names:
             for adjust, factor in zip(ORDERS[order], factors[group].unbind(1), strict=True):
                 adjust(pixels, factor.view(-1, 1, 1, 1))
-        out.index_copy_(0, group, _normalise(pixels))
+        out.index_copy_(0, group, _normalise(pixels, moments))
     return out
 
 
-def prepare(images: Images, size: int) -> Pixels:
-    """Evaluation input of side `size`: larger images are resized to 92/84 of it and cut to the centre; normalised."""
+def prepare(images: Images, size: int, margin: float = MARGIN, moments: Mapping[int, Moments] = MOMENTS) -> Pixels:
+    """Evaluation input of side `size`: larger images are resized to `margin` times it and cut to the centre; normalised
+    by the moments of their channels."""
     _check_channels(images)
-    images = _evaluation_resize(images, size)
+    images = _evaluation_resize(images, size, margin)
     top, left = (round((side - size) / 2) for side in images.shape[1:3])
-    return _normalise(_to_pixels(images[:, top : top + size, left : left + size]))
+    return _normalise(_to_pixels(images[:, top : top + size, left : left + size]), moments)
 
 
 def _groups(
@@ -126,8 +135,8 @@ def _to_pixels(images: UInt8[Tensor, "image side side channel"]) -> Pixels:
     return images.permute(0, 3, 1, 2).contiguous().float().mul_(1 / 255)
 
 
-def _normalise(pixels: Pixels) -> Pixels:
-    mean, deviation = (_constant(moment, pixels.device).view(-1, 1, 1) for moment in MOMENTS[pixels.shape[1]])
+def _normalise(pixels: Pixels, moments: Mapping[int, Moments]) -> Pixels:
+    mean, deviation = (_constant(moment, pixels.device).view(-1, 1, 1) for moment in moments[pixels.shape[1]])
     return pixels.sub_(mean).div_(deviation)
 
 
@@ -136,11 +145,11 @@ def _constant(values: tuple[float, ...], device: torch.device) -> Float[Tensor, 
     return torch.tensor(values, device=device)
 
 
-def _evaluation_resize(images: Images, size: int) -> Resized:
-    """Images with every side at least `size`: untouched at that size, else the shorter side at 92/84 of it."""
+def _evaluation_resize(images: Images, size: int, margin: float) -> Resized:
+    """Images with every side at least `size`: untouched at that size, else the shorter side at `margin` times it."""
     many, height, width, _ = images.shape
     shorter = min(height, width)
-    target = size if shorter <= size else round(size * MARGIN)
+    target = size if shorter <= size else round(size * margin)
     if shorter == target:
         return images
     whole = torch.tensor([[0, 0, height, width]], device=images.device).expand(many, 4)

@@ -15,11 +15,13 @@ from numpy.typing import ArrayLike
 from anyshot.data.doctor import spread
 from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
 from anyshot.deploy.suspects import Found, confusions, look
-from anyshot.errors import BadInput, choose
-from anyshot.measure.engine import Reading, vectors_of
-from anyshot.measure.evaluation import Evaluation, check_features, check_labels, evaluate, untrained
-from anyshot.measure.readouts import scaled
-from anyshot.models.heads import EMBEDS, HEADS, Parameters
+from anyshot.errors import BadInput
+from anyshot.measure.engine import vectors_of
+from anyshot.measure.evaluation import check_features, check_labels, evaluate, untrained
+from anyshot.measure.recalls import Recalls
+from anyshot.models.heads import EMBEDS
+from anyshot.models.law import Parameters, Reading
+from anyshot.models.registry import PACKAGE, Registry
 
 HEADS_TO_TRY = ("cosine-proto", "proto")
 HEADS_OF_MAPS = ("cosine-frn", "frn")
@@ -74,6 +76,7 @@ def advise(
     *,
     parameters: Mapping[str, Parameters] | None = None,
     embed: Mapping[str, str] | None = None,
+    registry: Registry = PACKAGE,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Advice:
     """Advice for features "image d" or "image position channel" and the labels of the images.
@@ -85,7 +88,7 @@ def advise(
     counts = np.bincount(codes)
     tried = list(heads) or heads_for(maps)
     for name in tried:
-        choose("head", name, HEADS)
+        registry.head(name)
     doubts: list[str] = []
     inside = np.flatnonzero(counts >= LEAST_IMAGES)
     if len(inside) < 2:
@@ -102,20 +105,12 @@ def advise(
     measured = [step for step in STEPS if step <= smallest - queries]
     together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
     ways = len(inside) if way == "all" else way
-    found = _evaluate_by_embed(
-        maps[torch.from_numpy(here)],
-        used,
-        tried,
-        measured,
-        ways,
-        queries,
-        episodes,
-        seed,
-        together,
-        embed or {},
-        progress,
-    )
-    accuracies = {name: found[name].accuracies(name) / 100 for name in tried}
+    used_maps = maps[torch.from_numpy(here)]
+    evaluation = evaluate(
+        used_maps, used, tried, measured, ways, queries, episodes, seed,
+        parameters=together, embed=embed, registry=registry, progress=progress,
+    )  # fmt: skip
+    accuracies = {name: evaluation.accuracies(name) / 100 for name in tried}
     expected = _expected(shots, measured, doubts)
     places = [measured.index(shot) for shot in expected]
     best, robust = _choose_heads(accuracies, places)
@@ -129,7 +124,7 @@ def advise(
             "what is said above is noise. Try other features before labelling more."
         )
     _doubt(doubts, used_names, counts[inside], measured, widths[best], forecasts.get(best))
-    seen = _look(maps[torch.from_numpy(here)], used, best, together.get(best), (embed or {}).get(best))
+    seen = _look(used_maps, used, best, together.get(best), (embed or {}).get(best), registry)
     original = np.flatnonzero(here)
     return Advice(
         class_names=used_names,
@@ -144,7 +139,7 @@ def advise(
         expected_shots=expected,
         lead=_lead(accuracies, best, places, steps, pool),
         forecasts=forecasts,
-        classes=_by_class(found[best], best, seen, used, used_names),
+        classes=_by_class(evaluation.of(best), seen, used, used_names),
         confused=[
             {**one, "class": used_names[one["class"]], "taken_for": used_names[one["taken_for"]]}
             for one in confusions(seen.predicted, used)
@@ -165,39 +160,18 @@ def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
     return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if maps.ndim == 3 and maps.shape[1] > 1 and room else ())]
 
 
-def _look(maps: torch.Tensor, labels: np.ndarray, name: str, learned: Parameters | None, how: str | None) -> Found:
-    """Leave-one-out, in double precision, with the head that is advised."""
-    vectors = torch.cat(list(vectors_of(maps, EMBEDS[how or HEADS[name].embed]).split(4096))).double()
-    parameters = learned or untrained(name, vectors.shape[1])
-    return look(vectors.numpy(), labels, Reading(HEADS[name], {key: v.double() for key, v in parameters.items()}))
-
-
-def _evaluate_by_embed(
+def _look(
     maps: torch.Tensor,
     labels: np.ndarray,
-    heads: Sequence[str],
-    shots: list[int],
-    way: int,
-    queries: int,
-    episodes: int,
-    seed: int,
-    parameters: Mapping[str, Parameters],
-    embed: Mapping[str, str],
-    progress: Callable[[float], None],
-) -> dict[str, Evaluation]:
-    """One evaluation for the heads that embed in their own way, one for each that a trained model embeds otherwise."""
-    groups: dict[str | None, list[str]] = {}
-    for name in heads:
-        groups.setdefault(embed.get(name), []).append(name)
-    found: dict[str, Evaluation] = {}
-    for how, members in groups.items():
-        share = len(members) / len(heads)
-        tested = evaluate(
-            maps, labels, members, shots, way, queries, episodes, seed,
-            parameters=parameters, embed=how, progress=scaled(progress, share),
-        )  # fmt: skip
-        found |= dict.fromkeys(members, tested)
-    return found
+    name: str,
+    learned: Parameters | None,
+    how: str | None,
+    registry: Registry,
+) -> Found:
+    """Leave-one-out, in double precision, with the head that is advised."""
+    head, parameters = registry.head(name), learned or untrained(name, maps, registry)
+    vectors = torch.cat(list(vectors_of(maps, EMBEDS[how] if how else head.embed, parameters).split(4096))).double()
+    return look(vectors.numpy(), labels, Reading(head, {key: v.double() for key, v in parameters.items()}))
 
 
 def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> list[int]:
@@ -235,11 +209,10 @@ def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[
     ]
 
 
-def _by_class(found: Evaluation, head: str, seen: Found, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
+def _by_class(recalls: Recalls, seen: Found, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
     """Each class, those first that gained most when their shots doubled last and still fail."""
-    recall = found.recall[head, "own"]
-    classes = found.plan.draw(0, found.plan.episodes).classes
-    shots = [int(shot) for shot in found.names]
+    recall, classes = recalls.recall, recalls.classes
+    shots = [int(shot) for shot in recalls.shots]
     half = max((i for i, shot in enumerate(shots) if shot <= shots[-1] / 2), default=0)
     rows = []
     for place, name in enumerate(names):

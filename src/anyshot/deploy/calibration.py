@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 
 from anyshot.deploy.support import Support
-from anyshot.measure.engine import Reading
+from anyshot.models.law import Reading
 
 CHUNK_FLOATS = 20_000_000
 TURNS = 8
@@ -24,7 +24,7 @@ Scores = Float[np.ndarray, "image way"]
 def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way d"]:
     """What queries are scored against: the mean of each class, refined."""
     means = torch.from_numpy(support.sums / support.counts[:, None])
-    return means if reading.head.refine is None else reading.head.refine(means, reading.parameters, False)
+    return reading.head.refined(means, torch.from_numpy(support.counts), reading.parameters)
 
 
 def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple[Scores, Int[np.ndarray, " image"]]:
@@ -38,9 +38,11 @@ def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple
     head = reading.head
     owner, every = torch.from_numpy(chosen.owner), torch.from_numpy(chosen.kept)
     sums, counts = torch.from_numpy(support.sums)[owner], torch.from_numpy(support.counts)[owner, None]
-    without = torch.where(counts > 1, (sums - every) / (counts - 1).clamp_min(1), every)
+    left = (counts - 1).clamp_min(1)
+    without, left = torch.where(counts > 1, (sums - every) / left, every), left[:, 0]
     if head.refine is not None and not head.couples:
-        without = torch.cat([head.refine(p, reading.parameters, False) for p in without.split(_rows(without.shape[1]))])
+        pieces = zip(*(x.split(_rows(without.shape[1])) for x in (without, left)), strict=True)
+        without = torch.cat([head.refine(means, many, reading.parameters) for means, many in pieces])
     turns, places = _turns(chosen)
     queries = torch.from_numpy(np.flatnonzero(support.counts[chosen.owner] > 1))
     out = torch.empty(len(queries), len(support.labels), dtype=torch.float64)
@@ -48,9 +50,10 @@ def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple
         query, own = every[queries[here]], queries[here]
         if head.couples:  # each query has its own set of classes, and they refine each other
             assert head.refine is not None
-            sets = without[turns[places[own]]]
-            sets[torch.arange(len(own)), owner[own]] = without[own]
-            out[here] = head.score(query[:, None], head.refine(sets, reading.parameters, False))[:, 0]
+            sets, many = without[turns[places[own]]], left[turns[places[own]]]
+            mine = torch.arange(len(own)), owner[own]
+            sets[mine], many[mine] = without[own], left[own]
+            out[here] = head.score(query[:, None], head.refine(sets, many, reading.parameters))[:, 0]
         else:
             scores = head.score(query, without[turns]).gather(1, places[own])
             scores[torch.arange(len(own)), owner[own]] = head.score(query[:, None], without[own, None])[:, 0, 0]

@@ -1,6 +1,6 @@
 """The law as a scikit-learn estimator: a class is a mean, so learning is adding and every example helps at once.
 
-    logits = scale * score(embed(query), refine(sum of the class / its count))
+    logits = scale * score(embed(query), refine(sum of the class / its count, its count))
 
 `fit` on all examples, `partial_fit` on them in any order and batching, and `merge` of classifiers that saw parts of
 them end in the same classifier (to rounding). Probabilities are calibrated on the support itself, at whatever shots
@@ -32,11 +32,11 @@ from anyshot.deploy.calibration import (
 )
 from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.errors import BadInput, choose
-from anyshot.measure.engine import Reading
 from anyshot.measure.evaluation import untrained
-from anyshot.measure.readouts import check_readout, projection, swapped
-from anyshot.models.heads import EMBEDS, HEADS
-from anyshot.models.projections import PROJECTIONS
+from anyshot.models.heads import EMBEDS
+from anyshot.models.law import Embed, Parameters, Reading
+from anyshot.models.readouts import Readout
+from anyshot.models.registry import PACKAGE, Registry
 
 if TYPE_CHECKING:
     from anyshot.models.model import Model
@@ -51,15 +51,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     """Any number of classes, any number of examples each, on features "image position channel" or plain vectors.
 
     Args:
-        head: proto, cosine-proto, frn, cosine-frn, ... (`HEADS`). feat has to be trained: `from_run`.
+        head: proto, cosine-proto, frn, cosine-frn, or another of the registry. feat has to be trained: `from_run`.
         positions: Positions of a feature map in a row of X; 3-d X shows its own, 2-d X has one.
         embed: How features become a vector (flatten, mean, max, gram); the head's own where None.
-        readout: own, swapped, or a projection fitted on `base`: pca60, est60, ...
-        base: Examples (X, y) of other classes for the projection, or its basis "d kept" fitted before.
+        readout: own, swapped, or one that is fitted on `base`: pca60, est60, ...
+        base: Examples (X, y) of other classes that the readout is fitted on, or what was fitted before, by name.
         parameters: Learned values of the head by name, as in a trained model.
         scale: Factor of the logits; fitted by leave-one-out on the support where None.
         reject: Share of the known classes' images that `is_known` may give up to find those of unknown classes.
         keep: Examples of a class that are kept for calibration; the class itself is the mean of all.
+        registry: What head and readout are looked up in; the package's own where None.
     """
 
     support_: Support
@@ -77,11 +78,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         positions: int | None = None,
         embed: str | None = None,
         readout: str = "own",
-        base: tuple[Any, Any] | Float[np.ndarray, "d kept"] | None = None,
+        base: tuple[Any, Any] | Mapping[str, np.ndarray] | None = None,
         parameters: Mapping[str, np.ndarray] | None = None,
         scale: float | None = None,
         reject: float = 0.05,
         keep: int = 32,
+        registry: Registry | None = None,
     ) -> None:
         self.head = head
         self.positions = positions
@@ -92,20 +94,22 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.scale = scale
         self.reject = reject
         self.keep = keep
+        self.registry = registry
 
     @staticmethod
     def from_run(run: "str | Path | Model", head: str | None = None, **arguments: Any) -> "FewShotClassifier":
         """A classifier of a trained model's features, with what its head has learned (of no use to another head)."""
         from anyshot.models.model import Model, load_model
 
-        model = run if isinstance(run, Model) else load_model(Path(run))
+        registry = arguments.get("registry") or PACKAGE
+        model = run if isinstance(run, Model) else load_model(Path(run), registry)
         recipe = model.recipe
         blank = np.zeros((1, recipe.size, recipe.size, model.channels), np.uint8)
-        found: dict[str, Any] = {"positions": model.features(blank).shape[1]}
+        of_model: dict[str, Any] = {"positions": model.features(blank).shape[1]}
         if head in (None, recipe.head):
             learned = {name: value.detach().double().numpy() for name, value in model.learned.items()}
-            found |= {"embed": recipe.embed, "parameters": learned}
-        return FewShotClassifier(head or recipe.head, **{**found, **arguments})
+            of_model |= {"embed": recipe.embed, "parameters": learned}
+        return FewShotClassifier(head or recipe.head, **{**of_model, **arguments})
 
     def save(self, path: str | Path) -> None:
         """Write the classifier as a folder that anyone can load (see `anyshot.deploy.sharing`)."""
@@ -117,11 +121,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             write_card(self, aside, {})
 
     @staticmethod
-    def load(path: str | Path) -> "FewShotClassifier":
-        """A classifier from its folder; nothing in it can run."""
+    def load(path: str | Path, registry: Registry | None = None) -> "FewShotClassifier":
+        """A classifier from its folder; nothing in it can run. One with a head that is not ours needs its registry."""
         from anyshot.deploy.sharing import read_classifier
 
-        return read_classifier(Path(path))
+        return read_classifier(Path(path), registry)
 
     def restore(self, support: Support, features: int) -> "FewShotClassifier":
         """The state that was saved, instead of a fit."""
@@ -201,42 +205,46 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _prepare(self, features: int) -> None:
         """Look up the law of this classifier, once: nothing here depends on the classes."""
-        head = choose("head", self.head, HEADS)
-        check_readout(self.readout, self.head, head)
+        registry = self.registry or PACKAGE
+        head, readout = registry.head(self.head), registry.check_readout(self.readout, self.head)
         if not 0 <= self.reject < 1:
             raise BadInput(f"reject is a share of images, from 0 to below 1, not {self.reject}.")
         if self.keep < 2:
             raise BadInput(f"calibration leaves one example out and needs another: keep at least 2, not {self.keep}.")
         if features % self.positions_:
             raise BadInput(f"rows of {features} numbers cannot hold {self.positions_} positions.")
-        embed = self.embed or head.embed
-        self.embed_ = choose("embed", embed, EMBEDS)
-        d = self.embed_(torch.zeros(1, self.positions_, features // self.positions_)).shape[-1]
-        given = self.parameters or untrained(self.head, d)
-        parameters = {name: torch.as_tensor(np.asarray(value), dtype=torch.float64) for name, value in given.items()}
-        reading = Reading(head, parameters)
-        self.reading_ = swapped(reading) if self.readout == "swapped" else reading
-        self.basis_: torch.Tensor | None = None
-        if match := projection(self.readout):
-            self.basis_ = self._basis(match[1], int(match[2]), d)
+        self.embed_: Embed = choose("embed", self.embed, EMBEDS) if self.embed else head.embed
+        blank = torch.zeros(1, self.positions_, features // self.positions_)
+        self.learned_ = _tensors(self.parameters or untrained(self.head, blank, registry))
+        self.fitted_: Parameters = {}
+        self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
+        self.fitted_ = self._fit_readout(readout)
+        self.apply_ = readout.applied
+        self.reading_ = readout.reading(Reading(head, self.learned_), self.fitted_)
+        try:
+            self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_)
+        except (RuntimeError, KeyError):
+            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
+            raise BadInput(
+                f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
+            ) from None
 
-    def _basis(self, name: str, kept: int, d: int) -> Float[torch.Tensor, "d kept"]:
+    def _fit_readout(self, readout: Readout) -> Parameters:
+        if readout.fit is None:
+            return {}
         if self.base is None:
             raise BadInput(f"{self.readout} is fitted on examples of other classes: give them as base=(X, y).")
-        if isinstance(self.base, tuple):
-            X, y = self.base
-            rows = np.asarray(self._flat(X), np.float64)
-            vectors = torch.cat([torch.from_numpy(part) for part, _, _ in self._vectors(rows)])
-            return PROJECTIONS[name](vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1]), kept)
-        if self.base.shape != (d, kept):
-            raise BadInput(f"the basis of {self.readout} must be {d} x {kept}, not {self.base.shape}.")
-        return torch.as_tensor(np.asarray(self.base), dtype=torch.float64)
+        if isinstance(self.base, Mapping):
+            return _tensors(self.base)
+        X, y = self.base
+        rows = np.asarray(self._flat(X), np.float64)
+        vectors = torch.cat([torch.from_numpy(part) for part, _, _ in self._vectors(rows)])
+        return readout.fit(vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1]))
 
     def _law(self) -> tuple[Any, ...]:
         """All that must agree before two classifiers' sums may be added."""
-        basis = None if self.basis_ is None else self.basis_.numpy().tobytes()
         learned = sorted((name, value.numpy().tobytes()) for name, value in self.reading_.parameters.items())
-        return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, basis, learned
+        return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
 
     def _settle(self) -> "FewShotClassifier":
         """All that follows from the support: prototypes, the scale of the logits, the rejection threshold."""
@@ -331,12 +339,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         for start in range(0, len(rows), size):
             place = slice(start, start + size)
             features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))
-            vectors = self.embed_(features)
-            basis = self.__dict__.get("basis_")  # not there yet while it is fitted on the base
-            if basis is not None:
-                vectors = vectors @ basis
+            vectors = self.apply_(self.embed_(features, self.learned_), self.fitted_)
             keys = keys_of(rows[place]) if hashed else np.empty(0, np.uint64)
             yield vectors.numpy(), keys, place
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.as_tensor(np.asarray(value), dtype=torch.float64) for name, value in values.items()}
 
 
 def _positions(X: Any, given: int | None) -> int:

@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,15 @@ from PIL import Image
 from safetensors.torch import save_file
 from sklearn.utils.validation import check_is_fitted
 
-from anyshot.data.augmentation import MOMENTS
 from anyshot.data.folders import read_folder
 from anyshot.data.packing import Item
-from anyshot.data.pictures import picture
-from anyshot.deploy.image_backbones import Embed, ImageBackbone, image_backbone
+from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
+from anyshot.models.embedders import Embed, Embedder, embedder
 from anyshot.models.model import Model, read_tensors
+from anyshot.models.registry import PACKAGE, Registry
 
 BATCH = 64
 LEARN = 1024  # pictures that are learned at once: a calibration each
@@ -47,14 +48,22 @@ class ImageClassifier:
     Args:
         backbone: Folder of a trained model, `timm:NAME`, or a function of uint8 images "image side side 3".
         side: Pixels of the square that a function is given; models know their own.
+        registry: What heads, backbones and readouts are looked up in; the package's own where None.
         arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...).
     """
 
     def __init__(
-        self, backbone: "str | Path | Model | Embed | ImageBackbone", *, side: int | None = None, **arguments: Any
+        self,
+        backbone: "str | Path | Model | Embed | Embedder",
+        *,
+        side: int | None = None,
+        registry: Registry | None = None,
+        **arguments: Any,
     ) -> None:
-        self.backbone = backbone if isinstance(backbone, ImageBackbone) else image_backbone(backbone, side)
-        self.classifier = self.backbone.make_classifier(**arguments)
+        self.backbone = embedder(backbone, side, registry or PACKAGE)
+        model = self.backbone.model
+        make = FewShotClassifier if model is None else partial(FewShotClassifier.from_run, model)
+        self.classifier = make(registry=registry, **arguments)
         self.thumbnails: dict[int, bytes] = {}
         """Small JPEGs of the kept examples, by their keys."""
 
@@ -159,11 +168,7 @@ class ImageClassifier:
 
     def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
         """Features of pictures that have the backbone's size."""
-        parts = [self.backbone.features(pictures[start : start + BATCH]) for start in range(0, len(pictures), BATCH)]
-        found = np.concatenate([np.asarray(part) for part in parts])
-        if found.ndim not in (2, 3) or len(found) != len(pictures) or found.dtype.kind != "f":
-            raise BadInput(f"the backbone gave {found.dtype} of shape {found.shape} for {len(pictures)} pictures.")
-        return found
+        return self.backbone.features(pictures)
 
     def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
         """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
@@ -175,7 +180,7 @@ class ImageClassifier:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
                 warnings.filterwarnings("ignore", category=UserWarning)  # odd metadata of images that decode
-                return self._cut(data)
+                return self.backbone.square(data)
         except FileNotFoundError:
             raise BadInput(f"there is no file {named}.") from None
         except (
@@ -186,14 +191,6 @@ class ImageClassifier:
             Image.DecompressionBombWarning,
         ) as error:
             raise BadInput(f"{named} cannot be read as an image ({type(error).__name__}).") from None
-
-    def _cut(self, data: bytes | np.ndarray) -> UInt8[np.ndarray, "side side 3"]:
-        """The square that the evaluation of the backbone would see: `prepare` has nothing left to do."""
-        side = self.backbone.side
-        shorter = min(data.shape[:2]) if isinstance(data, np.ndarray) else min(Image.open(io.BytesIO(data)).size)
-        larger = round(side * self.backbone.margin) if shorter > side else side
-        start = round((larger - side) / 2)
-        return picture(data, larger, "crop")[start : start + side, start : start + side]
 
     # -------------------------------------------------------------------------------------------------------- sharing
 
@@ -214,8 +211,11 @@ class ImageClassifier:
                 self.backbone.model.save(aside / "model.safetensors")
 
     @staticmethod
-    def load(path: str | Path, backbone: "str | Path | Embed | None" = None) -> "ImageClassifier":
-        """A classifier from its folder. A function is not in it, and has to be given again."""
+    def load(
+        path: str | Path, backbone: "str | Path | Embed | None" = None, registry: Registry | None = None
+    ) -> "ImageClassifier":
+        """A classifier from its folder. A function is not in it, and has to be given again; a head or backbone that is
+        not ours needs the registry of the file that has it."""
         from anyshot.deploy.sharing import read_classifier
 
         folder = Path(path)
@@ -228,9 +228,9 @@ class ImageClassifier:
             if not (folder / "model.safetensors").is_file() and not name.startswith("timm:"):
                 raise BadInput(f"the backbone of {folder} is a function ({name}): give it as backbone=... again.")
             backbone = name if name.startswith("timm:") else folder
-        made = image_backbone(backbone, side)
-        classifier = ImageClassifier(replace(made, about={"backbone": name, **about}))
-        classifier.classifier = read_classifier(folder)
+        made = embedder(backbone, side, registry or PACKAGE)
+        classifier = ImageClassifier(replace(made, about={"backbone": name, **about}), registry=registry)
+        classifier.classifier = read_classifier(folder, registry)
         if (folder / "thumbnails.safetensors").is_file():
             tensors, _ = read_tensors(folder / "thumbnails.safetensors")
             classifier.thumbnails = {int(key, 16): bytes(jpeg.numpy()) for key, jpeg in tensors.items()}
@@ -256,7 +256,7 @@ class _Pixels(torch.nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        mean, deviation = (torch.tensor(moment).view(-1, 1, 1) for moment in MOMENTS[model.channels])
+        mean, deviation = (torch.tensor(moment).view(-1, 1, 1) for moment in model.kind.moments[model.channels])
         self.register_buffer("mean", 255 * mean)
         self.register_buffer("deviation", 255 * deviation)
 

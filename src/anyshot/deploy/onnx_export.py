@@ -1,8 +1,9 @@
 """Classifiers as ONNX files: features (or images) and prototypes in, logits and vectors out.
 
 The prototypes are an input with a default, so the number of classes is free: average the `vectors` that the file itself
-gives for the examples of a new class and append the mean. For FEAT the file refines the prototypes, which look at each
-other; FRN's ridge has no operator in ONNX, so its prototypes go in refined, as the default has them.
+gives for the examples of a new class and append the mean, and where the head looks at the number of examples, that to
+`counts`. The file refines the prototypes; only FRN's ridge has no operator in ONNX, so its prototypes go in refined, as
+the default has them.
 """
 
 import logging
@@ -22,30 +23,24 @@ OPSET = 20
 class _Graph(nn.Module):
     """The law in the precision of the features."""
 
-    basis: Tensor | None
     scale: Tensor
 
     def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
         super().__init__()
         self.backbone = backbone
-        self.embed, self.reading = classifier.embed_, classifier.reading_
-        self.positions = classifier.positions_
-        basis = classifier.basis_
-        self.register_buffer("basis", None if basis is None else basis.float())
+        self.embed, self.apply_readout, self.head = classifier.embed_, classifier.apply_, classifier.reading_.head
+        self.positions, self.names = classifier.positions_, tuple(classifier.reading_.parameters)
         self.register_buffer("scale", torch.tensor(classifier.scale_, dtype=torch.float32))
-        for name, value in self.reading.parameters.items():
+        for name, value in classifier.reading_.parameters.items():
             self.register_buffer(f"learned_{name}", value.float())
 
-    def forward(self, inputs: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor, prototypes: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         features = inputs.unflatten(1, (self.positions, -1)) if self.backbone is None else self.backbone(inputs)
-        vectors = self.embed(features)
-        if self.basis is not None:
-            vectors = vectors @ self.basis
-        head = self.reading.head
-        if head.couples and head.refine is not None:
-            learned = {name: getattr(self, f"learned_{name}") for name in self.reading.parameters}
-            prototypes = head.refine(prototypes, learned, False)
-        return self.scale * head.score(vectors, prototypes), vectors
+        parameters = {name: getattr(self, f"learned_{name}") for name in self.names}
+        vectors = self.apply_readout(self.embed(features, parameters), parameters)
+        if counts is not None:
+            prototypes = self.head.refined(prototypes, counts, parameters)
+        return self.scale * self.head.score(vectors, prototypes), vectors
 
 
 def export_onnx(
@@ -56,33 +51,37 @@ def export_onnx(
         import onnx
     except ImportError:
         raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
-    head = classifier.reading_.head
-    support = classifier.support_
+    head, support = classifier.reading_.head, classifier.support_
+    refines = head.refine is not None and head.has_onnx
     means = torch.from_numpy(support.sums / support.counts[:, None])
-    stored = (means if head.couples else classifier.prototypes_).float()
+    stored = {"prototypes": (means if refines else classifier.prototypes_).float()}
+    if refines:
+        stored["counts"] = torch.from_numpy(support.counts)
     if example is None:
         example = torch.zeros(3, classifier.n_features_in_)
     graph = _Graph(classifier, backbone).eval()
-    free = {"inputs": {0: torch.export.Dim("image")}, "prototypes": {0: torch.export.Dim("way", min=1)}}
+    way = torch.export.Dim("way", min=1)
+    free = {"inputs": {0: torch.export.Dim("image")}, **{name: {0: way} for name in stored}}
     # Two or more of everything while tracing: a size of one would be taken for a constant.
-    sample = stored if len(stored) > 1 else stored.repeat(3, 1)
+    sample = [value if len(value) > 1 else torch.cat([value] * 3) for value in stored.values()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about itself
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program = torch.onnx.export(
             graph,
-            (example, sample),
+            (example, *sample),
             dynamo=True,
             dynamic_shapes=free,
             opset_version=OPSET,
             verbose=False,
-            input_names=["features" if backbone is None else "images", "prototypes"],
+            input_names=["features" if backbone is None else "images", *stored],
             output_names=["logits", "vectors"],
         )
     assert program is not None
     model = program.model_proto
     # A value of the same name makes the input optional.
-    model.graph.initializer.append(onnx.numpy_helper.from_array(stored.numpy(), "prototypes"))
+    for name, value in stored.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
     words = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
     onnx.helper.set_model_props(model, words)
     onnx.checker.check_model(model)

@@ -24,6 +24,7 @@ from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.models.model import read_tensors
+from anyshot.models.registry import PACKAGE, Registry
 
 FORMAT = 1
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
@@ -50,12 +51,11 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     support = classifier.support_
     if support.labels.dtype.kind not in LABEL_KINDS:
         raise BadInput(f"labels of type {support.labels.dtype} cannot be saved: use text or numbers.")
-    tensors = {f"parameters.{name}": value for name, value in classifier.reading_.parameters.items()}
+    tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
+    tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
     for name in ("sums", "counts", "kept", "owner"):
         tensors[name] = torch.from_numpy(getattr(support, name))
     tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
-    if classifier.basis_ is not None:
-        tensors["basis"] = classifier.basis_
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
     config = {
         "library": "anyshot",
@@ -66,13 +66,16 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
         "labels": support.labels.tolist(),
         "label_type": support.labels.dtype.str,
     }
+    registry = classifier.registry or PACKAGE
+    if classifier.head not in PACKAGE.heads:
+        config["made_with"] = registry.file
     if hasattr(classifier, "feature_names_in_"):
         config["feature_names"] = classifier.feature_names_in_.tolist()
     write_json(folder / "config.json", config)
 
 
-def read_classifier(folder: Path) -> FewShotClassifier:
-    """A classifier from its folder."""
+def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotClassifier:
+    """A classifier from its folder; one with a head that is not ours needs the registry of the file that has it."""
     config = read_json(folder / "config.json")
     tensors, _ = read_tensors(folder / "classifier.safetensors")
     try:
@@ -90,9 +93,17 @@ def read_classifier(folder: Path) -> FewShotClassifier:
         raise BadInput(f"{folder} is not a whole classifier ({error!r}): save it again.") from None
     _check(labels, folder=folder, **arrays)
     support = Support(labels=labels, **{**arrays, "keys": arrays["keys"].view(np.uint64)})
-    learned = {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith("parameters.")}
-    basis = tensors["basis"].numpy() if "basis" in tensors else None
-    classifier = FewShotClassifier(positions=positions, parameters=learned or None, base=basis, **arguments)
+    if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
+        raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
+    learned, fitted = (
+        {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith(part)}
+        for part in ("parameters.", "fitted.")
+    )
+    if "basis" in tensors:  # as it was written before readouts had names for what they fit
+        fitted["basis"] = tensors["basis"].numpy()
+    classifier = FewShotClassifier(
+        positions=positions, parameters=learned or None, base=fitted or None, registry=registry, **arguments
+    )
     classifier.restore(support, features)
     if "feature_names" in config:
         classifier.feature_names_in_ = np.array(config["feature_names"], object)

@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from anyshot.deploy.calibration import fit_scale, leave_one_out
 from anyshot.deploy.support import support_of
-from anyshot.measure.engine import Reading
+from anyshot.models.law import Reading
 
 SURE = 0.8  # of another class, for an image to be suspected
 UNLIKELY = 0.05  # its own class

@@ -23,16 +23,20 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
+from anyshot.models.embedders import embedder
+from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress
 
 NONE = "none of these"
 BATCH = 256
 
 
-def fit_folder(folder: Path, model: str, out: Path, head: str, reject: float, keep: int) -> str:
+def fit_folder(
+    folder: Path, model: str, out: Path, head: str, reject: float, keep: int, registry: Registry = PACKAGE
+) -> str:
     """Fit and save a classifier of a folder of pictures."""
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
-    classifier = ImageClassifier(model, **arguments)
+    classifier = ImageClassifier(model, registry=registry, **arguments)
     with progress("learning", 1.0) as advance:
         classifier.fit(folder, progress=advance)
     classifier.save(out)
@@ -47,9 +51,15 @@ def fit_folder(folder: Path, model: str, out: Path, head: str, reject: float, ke
     return words
 
 
-def predict_images(model: Path, images: Sequence[Path], form: Literal["table", "csv", "json"], top: int) -> str:
+def predict_images(
+    model: Path,
+    images: Sequence[Path],
+    form: Literal["table", "csv", "json"],
+    top: int,
+    registry: Registry = PACKAGE,
+) -> str:
     """Classify pictures, those of folders too."""
-    classifier = ImageClassifier.load(model)
+    classifier = ImageClassifier.load(model, registry=registry)
     paths = list(_pictures(images))
     if not paths:
         raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
@@ -122,6 +132,7 @@ def advise_source(
     episodes: int,
     seed: int,
     out: Path | None,
+    registry: Registry = PACKAGE,
 ) -> str:
     """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON."""
     from anyshot.deploy.advice import advise
@@ -129,10 +140,10 @@ def advise_source(
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
-    trained = _trained_head(model)
-    features, labels, names = _labelled(source, model)
+    trained = _trained_head(model, registry)
+    features, labels, names = _labelled(source, model, registry)
     with progress("drawing episodes", 1.0) as advance:
-        found = advise(
+        advice = advise(
             features,
             labels,
             heads or _with_own(trained, features),
@@ -142,16 +153,17 @@ def advise_source(
             seed,
             parameters={} if trained is None else {trained.head: _floats(trained)},
             embed={trained.head: trained.embed} if trained is not None and trained.embed else {},
+            registry=registry,
             progress=advance,
         )
     if out is not None:
-        write_json(out / "advice.json", found.to_dict())
-        write_text(out / "advice.md", as_markdown(found, names))
-        write_text(out / "advice.html", as_html(found, names))
-    return as_text(found, names)
+        write_json(out / "advice.json", advice.to_dict())
+        write_text(out / "advice.md", as_markdown(advice, names))
+        write_text(out / "advice.html", as_html(advice, names))
+    return as_text(advice, names)
 
 
-def _labelled(source: Path, model: str) -> tuple[np.ndarray, list[str], list[str]]:
+def _labelled(source: Path, model: str, registry: Registry) -> tuple[np.ndarray, list[str], list[str]]:
     """Features, labels and names of images, from whatever holds them."""
     if (source / "store.json").is_file():
         store = open_store(source)
@@ -162,17 +174,12 @@ def _labelled(source: Path, model: str) -> tuple[np.ndarray, list[str], list[str
                 raise BadInput(f"{source} holds features already: leave the model out.")
             return np.asarray(store.items), labels, names
         _need(model, source)
-        read = ImageClassifier(model)
-        with progress("embedding", 1.0) as advance:
-            pieces = []
-            for start in range(0, len(labels), BATCH):
-                pieces.append(read.features_of(list(store.items[start : start + BATCH])))
-                advance(len(pieces[-1]) / len(labels))
-        return np.concatenate(pieces), labels, names
+        with progress("embedding", float(len(labels))) as advance:
+            return embedder(model, registry=registry).features(store.items, advance), labels, names
     if source.is_dir():
         _need(model, source)
         items = read_folder(source).items
-        read = ImageClassifier(model)
+        read = ImageClassifier(model, registry=registry)
         pieces, labels, names = [], [], []
         with progress("embedding", 1.0) as advance:
             for start in range(0, len(items), BATCH):
@@ -194,9 +201,11 @@ def _need(model: str, source: Path) -> None:
         raise BadInput(f"{source} has pictures: name what embeds them, with --model (a trained model, or timm:NAME).")
 
 
-def _trained_head(model: str) -> FewShotClassifier | None:
-    """A classifier of the model's own head, where it is one of ours."""
-    return FewShotClassifier.from_run(model) if model and not model.startswith("timm:") else None
+def _trained_head(model: str, registry: Registry) -> FewShotClassifier | None:
+    """A classifier of the model's own head, where it is one that anyshot trained."""
+    if not model or model.startswith("timm:"):
+        return None
+    return FewShotClassifier.from_run(model, registry=registry)
 
 
 def _with_own(trained: FewShotClassifier | None, features: np.ndarray) -> list[str]:

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.measure.plan import Draw, Plan
-from anyshot.models.heads import Head, Inner, Parameters, flatten, gram
+from anyshot.models.law import Embed, Inner, Parameters, Reading, flatten, mean, peak
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 Recall = Float[np.ndarray, "head pattern episode way"]
@@ -45,11 +45,12 @@ class Lazy:
     """Vectors that are made from features when they are needed, because all of them would not fit."""
 
     maps: Float[Tensor, "image position channel"]
-    embed: Callable[[Tensor], Tensor]
+    embed: Embed
+    parameters: Parameters
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        return len(self.maps), self.embed(self.maps[:1]).shape[1]
+        return len(self.maps), self.embed(self.maps[:1], self.parameters).shape[1]
 
     @property
     def work(self) -> int:
@@ -57,35 +58,25 @@ class Lazy:
         return self.maps.shape[1] * self.maps.shape[2] ** 2
 
     def split(self, size: int) -> Iterator[Tensor]:
-        return (self.embed(piece) for piece in self.maps.split(min(size, BLOCK)))
+        return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, BLOCK)))
+
+    def at(self, images: Int[Tensor, " image"]) -> Tensor:
+        """The vectors of some images."""
+        return torch.cat([self.embed(piece, self.parameters) for piece in self.maps[images].split(BLOCK)])
 
 
 Vectors = Float[Tensor, "image d"] | Lazy
 
 
-def vectors_of(maps: Float[Tensor, "image position channel"], embed: Callable[[Tensor], Tensor]) -> Tensor | Lazy:
+def vectors_of(maps: Float[Tensor, "image position channel"], embed: Embed, parameters: Parameters) -> Tensor | Lazy:
     """The vector of every image: a view of the features where it can be, kept where it fits, else made when needed."""
-    if embed is flatten or (maps.shape[1] == 1 and embed is not gram):
+    if embed is flatten or (maps.shape[1] == 1 and embed in (mean, peak)):
         return maps.flatten(1)
-    lazy = Lazy(maps, embed)
+    lazy = Lazy(maps, embed, parameters)
     if lazy.shape[0] * lazy.shape[1] * 4 > BANK_BYTES:
         return lazy
     with torch.inference_mode():
         return torch.cat(list(lazy.split(BLOCK)))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A head with its parameters: one way to read a bank of vectors."""
-
-    head: Head
-    parameters: Parameters
-
-    @property
-    def inner(self) -> Inner | None:
-        """The score, where the shared products of queries and prototypes are all it needs."""
-        score = self.head.score
-        return score if self.head.refine is None and isinstance(score, Inner) else None
 
 
 def recalls(
@@ -247,11 +238,6 @@ class _Bank:
                 table[column * BLOCK :, row * BLOCK :][: len(right), : len(left)] = block.mT
         return table
 
-    def local(self, images: Int[Tensor, " image"]) -> Tensor:
-        """The vectors of some images, of vectors that are not kept."""
-        assert isinstance(self.vectors, Lazy)
-        return torch.cat([self.vectors.embed(piece) for piece in self.vectors.maps[images].split(BLOCK)])
-
     def _pieces(self, size: int) -> Iterator[Tensor]:
         return (piece if self.late is None else piece - self.late for piece in self.vectors.split(size))
 
@@ -288,7 +274,7 @@ class _Chunk:
         both = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
         images, place = both.unique(return_inverse=True)
         support, query = place.split([self.support_images.numel(), self.query_images.numel()])
-        return self.bank.local(images), support.view_as(self.support_images), query.view_as(self.query_images)
+        return self.bank.vectors.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
 
     def logits(self, reading: Reading) -> Logits:
         if inner := reading.inner:
@@ -308,7 +294,7 @@ class _Chunk:
         if head.refine is None:
             return means
         if head.refine_rows is None or not isinstance(vectors, Lazy) or not self._one_shot_a_pattern:
-            return head.refine(means, reading.parameters, False)
+            return head.refine(means, self.shots, reading.parameters)
         _, positions, channel = vectors.maps.shape
         refined = []
         for number, shot in enumerate(self.steps):
@@ -318,7 +304,7 @@ class _Chunk:
                 rows = vectors.maps[self.support_images[..., :shot]].flatten(2, 3)
                 refined.append(head.refine_rows(rows, reading.parameters))
             else:
-                refined.append(head.refine(means[:, number], reading.parameters, False))
+                refined.append(head.refine(means[:, number], self.shots[:, number], reading.parameters))
         return torch.stack(refined, 1)
 
     @cached_property

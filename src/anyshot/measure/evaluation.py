@@ -1,18 +1,18 @@
-"""Evaluation: features and labels in, one row a cell out, with intervals; on any arrays, stores or trained models.
+"""Evaluation: features and labels in, recalls out, and of them one row per cell, with intervals; on any arrays, stores
+or trained models.
 
 >>> import numpy as np
 >>> rng = np.random.default_rng(0)
 >>> labels = np.repeat(["wren", "hawk", "gull", "coot", "kite", "rook"], 40)
 >>> features = rng.normal(size=(6, 1, 8)).repeat(40, 1).reshape(240, 8) + rng.normal(size=(240, 8))
->>> found = evaluate(features, labels, heads=["proto", "cosine-proto"], shots=[1, 4, 16], episodes=500)
->>> [(row["head"], row["test_shot"]) for row in found][:3]
+>>> table = evaluate(features, labels, heads=["proto", "cosine-proto"], shots=[1, 4, 16], episodes=500)
+>>> [(row["head"], row["test_shot"]) for row in table][:3]
 [('proto', 1), ('proto', 4), ('proto', 16)]
 """
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,100 +24,70 @@ from torch import Tensor
 
 from anyshot.data.store import Part, Store, open_store
 from anyshot.errors import BadInput, choose
-from anyshot.files import whole
-from anyshot.measure.engine import Lazy, Reading, Shots, full_patterns, vectors_of
-from anyshot.measure.intervals import LEAST_WITHOUT, class_interval, episode_interval
-from anyshot.measure.plan import Plan
-from anyshot.measure.readouts import check_readout, read_out, scaled
-from anyshot.models.heads import EMBEDS, HEADS, Head, Parameters
+from anyshot.measure.engine import Lazy, Shots, full_patterns, vectors_of
+from anyshot.measure.intervals import LEAST_WITHOUT
+from anyshot.measure.plan import Plan, Protocol
+from anyshot.measure.readouts import read_out, scaled
+from anyshot.measure.recalls import Recalls, difference, title, write_recalls
+from anyshot.models.heads import EMBEDS
+from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model, load_model
+from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress as bar
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, shown, write_table
 
-SHOTS = (1, 2, 4, 8, 16, 32)
-UNTRAINED = ("proto", "cosine-proto", "frn", "frn-old", "cosine-frn")
+SHOTS = Protocol().shots
 Maps = Float[Tensor, "image position channel"]
+Labelled = tuple[ArrayLike | Tensor, ArrayLike]
+Pattern = Literal["uniform", "step", "long-tailed"]
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What an evaluation found. Iterating gives its rows; `recall` keeps every class of every episode, so that anything
-    paired can still be asked."""
+    """The recalls of every head and readout on one plan of episodes. Iterating gives the rows of its table; since the
+    recalls are there, anything paired can still be asked."""
 
     plan: Plan
-    shots: Shots
-    names: Sequence[int | str]
-    """What each pattern of shots is called in the rows: the shot, or its kind."""
-    recall: Mapping[tuple[str, str], Float[np.ndarray, "pattern episode way"]]
-    """By head and readout."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """Columns that all rows share."""
-    dirichlet: float | None = None
-    """Unequal queries: each episode weighs its classes by a draw from this symmetric Dirichlet distribution."""
+    recalls: Sequence[Recalls]
 
     def __iter__(self) -> Iterator[Row]:
-        for head, readout in self.recall:
-            for number, name in enumerate(self.names):
-                measured = self._measured(self.accuracies(head, readout)[number])
-                yield {
-                    **self.about,
-                    "head": head,
-                    "readout": readout,
-                    "test_shot": name,
-                    **self._protocol(),
-                    **measured,
-                }
+        return (row for one in self.recalls for row in one.rows())
 
     def __len__(self) -> int:
-        return len(self.recall) * len(self.names)
+        return sum(len(one.shots) for one in self.recalls)
 
     def __repr__(self) -> str:
-        return f"<Evaluation of {', '.join(dict.fromkeys(head for head, _ in self.recall))}: {len(self)} rows>"
+        return f"<Evaluation of {', '.join(dict.fromkeys(one.of['head'] for one in self.recalls))}: {len(self)} rows>"
+
+    def of(self, head: str, readout: str = "own") -> Recalls:
+        """The recalls of one head and readout."""
+        every = {(one.of["head"], one.of["readout"]): one for one in self.recalls}
+        if (head, readout) not in every:
+            there = ", ".join(title(one.of) for one in self.recalls)
+            raise BadInput(f"{head} was not tested with the readout {readout}; there is {there}.")
+        return every[head, readout]
 
     def accuracies(self, head: str, readout: str = "own") -> Float[np.ndarray, "pattern episode"]:
-        """Accuracy of each episode, in percent: the mean over its classes, or over classes as common among the queries
-        as `dirichlet` makes them."""
-        recall = 100 * self.recall[head, readout].astype(np.float64)
-        if self.dirichlet is None:
-            return recall.mean(-1)
-        rng = np.random.default_rng([self.plan.seed, 11])
-        return (recall * rng.dirichlet(np.full(self.plan.way, self.dirichlet), self.plan.episodes)).sum(-1)
+        """Accuracy of each episode, in percent."""
+        return self.of(head, readout).accuracies
 
     def difference(self, one: tuple[str, str] | str, other: tuple[str, str] | str) -> list[Row]:
-        """How much more accurate one (head, readout) is than another on the same episodes, a row a test shot."""
-        pair = [(key, "own") if isinstance(key, str) else key for key in (one, other)]
-        gain = self.accuracies(*pair[0]) - self.accuracies(*pair[1])
-        words = [head if readout == "own" else f"{head} ({readout})" for head, readout in pair]
-        label = {"head": words[0], "against": words[1]}
-        return [
-            {**label, "test_shot": name, **{k.replace("accuracy", "gain"): v for k, v in self._measured(row).items()}}
-            for name, row in zip(self.names, gain, strict=True)
-        ]
-
-    def by_own_shot(self, head: str, readout: str = "own") -> list[Row]:
-        """Unequal shots: the recall of classes by the shot they had themselves."""
-        patterns = full_patterns(self.shots, self.plan)
-        rows = []
-        for name, shots, recall in zip(self.names, patterns, self.recall[head, readout], strict=True):
-            for shot in np.unique(shots):
-                percent = 100 * float(recall[shots == shot].mean(dtype=np.float64))
-                rows.append(
-                    {"head": head, "readout": readout, "test_shot": name, "own_shot": int(shot), "recall": percent}
-                )
-        return rows
+        """How much more accurate one head, or (head, readout), is than another on the same episodes, one row per test
+        shot."""
+        pair = [self.of(key) if isinstance(key, str) else self.of(*key) for key in (one, other)]
+        return difference(*pair)
 
     def __str__(self) -> str:
         """The rows for a terminal, and what their intervals mean."""
         lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
         rows = list(self)
         for row in rows:
-            name = row["head"] if row["readout"] == "own" else f"{row['head']} ({row['readout']})"
             numbers = f"{row['accuracy']:8.2f}% {shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
-            lines.append(f"{name:26} {row['test_shot']:>11} {numbers}")
+            lines.append(f"{title(row):26} {row['test_shot']:>11} {numbers}")
         plan = self.plan
         lines.append(
-            f"{plan.way}-way, {plan.queries} queries a class, {plan.episodes} paired episodes, seed {plan.seed}."
+            f"{plan.way}-way, {plan.queries} queries per class, {plan.episodes} paired episodes, seed {plan.seed}."
         )
         lines.append("95 % intervals: '+- episodes' over other draws of episodes from these images (is this table well")
         lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
@@ -134,22 +104,8 @@ class Evaluation:
     @property
     def ties(self) -> float:
         """The share of class recalls (in percent) that hold a tie: a query whose own class shares the best logit."""
-        counts = [recall * self.plan.queries for recall in self.recall.values()]
+        counts = [one.recall * self.plan.queries for one in self.recalls]
         return 100 * float(np.mean([np.abs(count - count.round()) > 1e-3 for count in counts]))
-
-    def _protocol(self) -> Row:
-        return {"way": self.plan.way, "queries": self.plan.queries, "episodes": self.plan.episodes}
-
-    def _measured(self, accuracy: Float[np.ndarray, " episode"]) -> Row:
-        return {
-            "accuracy": round(float(accuracy.mean()), 4),
-            "ci95": round(episode_interval(accuracy), 4),
-            "ci95_classes": round(class_interval(accuracy, self._classes), 4),
-        }
-
-    @cached_property
-    def _classes(self) -> Int[np.ndarray, "episode way"]:
-        return self.plan.draw(0, self.plan.episodes).classes
 
 
 def evaluate(
@@ -163,19 +119,36 @@ def evaluate(
     seed: int = 0,
     *,
     readouts: Sequence[str] = ("own",),
-    base: tuple[ArrayLike | Tensor, ArrayLike] | None = None,
+    base: Labelled | None = None,
     parameters: Mapping[str, Parameters] | None = None,
-    embed: str | None = None,
+    embed: Mapping[str, str] | None = None,
     plan: Plan | None = None,
     dirichlet: float | None = None,
+    registry: Registry = PACKAGE,
+    about: Mapping[str, Any] | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Evaluation:
-    """Test heads on features of any network: vectors "image d", or maps "image position channel".
+    """Test heads on features of any network.
 
-    `shots` is a list, or a kind of unequal shots between 1 and 32 ('uniform', 'step', 'long-tailed'). `base` has the
-    features and labels that the projections of `readouts` are fitted on. `parameters` has what trained heads have
-    learned. `plan` replaces way, queries, episodes and seed. `dirichlet` makes some classes commoner than others among
-    the queries: the smaller, the more unequal."""
+    Args:
+        features: Vectors "image d", or maps "image position channel".
+        labels: The class of each image.
+        heads: Names of heads in the registry.
+        shots: Test shots, or a kind of unequal shots between 1 and 32: uniform, step, long-tailed.
+        way: Classes per episode; 'all' for every class at once.
+        queries: Queries per class.
+        episodes: Episodes, the same for all heads, readouts and shots.
+        seed: Seed of the episodes.
+        readouts: Ways to read: own, swapped, pcaN, estN; with several heads those that do not fit one are left out.
+        base: Features and labels of other classes, which readouts are fitted on.
+        parameters: What trained heads have learned, by head.
+        embed: How features become a vector (flatten, mean, max, gram), by head; the head's own way by default.
+        plan: Episodes instead of way, queries, episodes and seed.
+        dirichlet: Makes some classes commoner than others among the queries: the smaller, the more unequal.
+        registry: What heads and readouts are looked up in.
+        about: What the features are of, for the columns of the table: data, backbone, train_shot, seed, model.
+        progress: Called with shares of the whole that add up to 1.
+    """
     if dirichlet is not None and not dirichlet > 0:
         raise BadInput(f"the Dirichlet concentration must be above 0, not {dirichlet}.")
     heads = (heads,) if isinstance(heads, str) else heads
@@ -187,71 +160,140 @@ def evaluate(
         largest = 32 if isinstance(shots, str) else max(shots, default=1)
         plan = Plan(codes, len(names) if way == "all" else way, largest, queries, episodes, seed, names)
     patterns, words = shot_patterns(shots, plan)
-    recall = _recall_all(maps, base, heads, readouts, parameters or {}, embed, plan, patterns, progress)
-    return Evaluation(plan, patterns, words, recall, {"seed": plan.seed}, dirichlet)
+    arrays = _recall_all(maps, base, heads, readouts, parameters or {}, embed or {}, plan, patterns, registry, progress)
+    unequal = full_patterns(patterns, plan) if isinstance(shots, str) else None
+    classes, episodes_of = plan.draw(0, plan.episodes).classes, plan.about()
+    recalls = [
+        Recalls(
+            {**(about or {}), "head": head, "readout": readout, **kind_of(head, registry.head(head))},
+            episodes_of,
+            tuple(words),
+            classes,
+            array,
+            unequal,
+            dirichlet,
+        )
+        for (head, readout), array in arrays.items()
+    ]
+    return Evaluation(plan, recalls)
+
+
+def kind_of(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
+    """The columns that say what kind of head it is."""
+    return {"learner": head.alternative_to or name, "score": head.score_name, "mixed": " ".join(map(str, mixed))}
+
+
+def columns_of(model: Model, data: str) -> Row:
+    """The columns that identify a trained model, but for its readout."""
+    recipe = model.recipe
+    about: Row = {"data": data, "backbone": recipe.backbone, "head": recipe.label, "train_shot": recipe.train_shot}
+    return about | {"seed": recipe.seed, "model": recipe.id, **kind_of(recipe.head, model.head, recipe.mixed)}
+
+
+def recalls_of_model(
+    model: Model,
+    data: str,
+    features: Callable[[str], Float[np.ndarray, "image position channel"]],
+    train_labels: Int[np.ndarray, " image"] | None,
+    readouts: Sequence[str],
+    plan: Plan,
+    shots: Sequence[int] | Sequence[str],
+    registry: Registry = PACKAGE,
+) -> list[Recalls]:
+    """Recalls of a trained model, one per readout. `shots` are test shots, or kinds of unequal ones. `features` gives
+    those of the images of a split; those of the training classes are asked for only if a readout is fitted."""
+
+    def base() -> tuple[Tensor, Tensor]:
+        assert train_labels is not None
+        return model.vectors(features("train")), torch.from_numpy(train_labels)
+
+    kinds = [kind for kind in shots if isinstance(kind, str)]
+    patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
+    asked = [(model.reading, readout) for readout in readouts]
+    wanted: Any = shots if patterns is None else patterns
+    arrays = read_out(asked, model.vectors(features("test")), base, plan, wanted, registry)
+    classes, about, of = plan.draw(0, plan.episodes).classes, plan.about(), columns_of(model, data)
+    return [
+        Recalls({**of, "readout": readout}, about, tuple(shots), classes, array, patterns)
+        for readout, array in zip(readouts, arrays, strict=True)
+    ]
 
 
 def _recall_all(
     maps: Maps,
-    base: tuple[ArrayLike | Tensor, ArrayLike] | None,
+    base: Labelled | None,
     heads: Sequence[str],
     readouts: Sequence[str],
     parameters: Mapping[str, Parameters],
-    embed: str | None,
+    embed: Mapping[str, str],
     plan: Plan,
     patterns: Shots,
+    registry: Registry,
     progress: Callable[[float], None],
 ) -> dict[tuple[str, str], np.ndarray]:
     """Recalls by head and readout; heads that embed alike are read from one bank."""
-    asked: dict[str, list[tuple[str, str]]] = {}
+    groups: dict[tuple[Embed, str], list[tuple[str, str]]] = {}
     for name in heads:
-        head = choose("head", name, HEADS)
-        fitting = [readout for readout in readouts if _fits(readout, name, head, len(heads))]
-        asked.setdefault(embed or head.embed, []).extend((name, readout) for readout in fitting)
-    recall: dict[tuple[str, str], np.ndarray] = {}
-    for how, keys in asked.items():
-        vectors = vectors_of(maps, choose("embed", how, EMBEDS))
-        learned = {name: parameters.get(name) or untrained(name, vectors.shape[1]) for name, _ in keys}
-        readings = [(Reading(HEADS[name], learned[name]), readout) for name, readout in keys]
+        head = registry.head(name)
+        how = choose("embed", embed[name], EMBEDS) if embed.get(name) else head.embed
+        group = how, "" if how in EMBEDS.values() else name  # an embed of a head's own may use what that head learned
+        if len(heads) == 1:
+            for readout in readouts:
+                registry.check_readout(readout, name)
+        fitting = [readout for readout in readouts if registry.fits(readout, name)]
+        groups.setdefault(group, []).extend((name, readout) for readout in fitting)
+    arrays: dict[tuple[str, str], np.ndarray] = {}
+    for (how, _), keys in groups.items():
+        learned = {name: parameters.get(name) or untrained(name, maps, registry) for name, _ in keys}
+        used = learned[keys[0][0]] if keys else {}
+        vectors = vectors_of(maps, how, used)
+        asked = [(Reading(registry.head(name), learned[name]), readout) for name, readout in keys]
 
-        @cache
-        def fitted_on(how: str = how) -> tuple[Tensor, Tensor]:
-            return _base_vectors(base, how)
+        def base_vectors(how: Embed = how, used: Parameters = used) -> tuple[Tensor, Tensor]:
+            return _base_vectors(base, how, used)
 
-        found = read_out(readings, vectors, fitted_on, plan, patterns, scaled(progress, 1 / len(asked)))
-        recall |= dict(zip(keys, found, strict=True))
+        found = read_out(asked, vectors, base_vectors, plan, patterns, registry, scaled(progress, 1 / len(groups)))
+        arrays |= dict(zip(keys, found, strict=True))
     return {
-        (name, readout): recall[name, readout] for name in heads for readout in readouts if (name, readout) in recall
+        (name, readout): arrays[name, readout] for name in heads for readout in readouts if (name, readout) in arrays
     }
 
 
 def evaluate_store(
-    store: Store, model: Model | None = None, heads: Sequence[str] = (), split: str = "test", **how: Any
+    store: Store,
+    model: Model | None = None,
+    heads: Sequence[str] = (),
+    split: str = "test",
+    *,
+    readouts: Sequence[str] = ("own",),
+    registry: Registry = PACKAGE,
+    **options: Any,
 ) -> Evaluation:
     """Test heads on a split of a store: on its features, or on a model's features of its images. Without `heads`, the
-    model's own head is read; projections are fitted on the training classes, where the store has some."""
+    model's own head is read; readouts are fitted on the training classes, where the store has some. `options` are those
+    of `evaluate`."""
     part = store.part(split)
-    _check_kind(store, model is not None)
+    check_kind(store, model is not None)
 
     def features(part: Part) -> np.ndarray:
         return part.items if model is None else model.features(part.items)
 
-    about: dict[str, Any] = {"data": store.path.name}
+    about: Row = {"data": store.path.name}
     if model is not None:
         recipe = model.recipe
         heads = heads or (recipe.head,)
-        how["embed"] = recipe.embed
-        how["parameters"] = {recipe.head: model.head_parameters}
-        about |= {"backbone": recipe.backbone, "train_shot": recipe.train_shot, "model": recipe.id}
-    if any(readout not in ("own", "swapped") for readout in how.get("readouts", ())) and "train" in store.class_split:
+        options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
+        options["parameters"] = {recipe.head: model.reading.parameters}
+        about |= {name: columns_of(model, "")[name] for name in ("backbone", "train_shot", "seed", "model")}
+    if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
-        how["base"] = (features(train), train.labels)
+        options["base"] = (features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
-    found = evaluate(features(part), names, heads or ("proto", "cosine-proto"), **how)
-    return replace(found, about={**about, **found.about})
+    heads = heads or ("proto", "cosine-proto")
+    return evaluate(features(part), names, heads, readouts=readouts, registry=registry, about=about, **options)
 
 
-def _check_kind(store: Store, is_embedded: bool) -> None:
+def check_kind(store: Store, is_embedded: bool) -> None:
     """Images need a model, features have had theirs."""
     if not (is_embedded or store.is_features):
         raise BadInput(f"{store.path} holds images: name a trained model to embed them, or pack features instead.")
@@ -322,32 +364,25 @@ def check_labels(labels: ArrayLike, images: int) -> tuple[list[str], Int[np.ndar
     return [str(name) for name in names], codes
 
 
-def _fits(readout: str, name: str, head: Head, heads: int) -> bool:
-    """Whether a readout fits a head; with several heads those that do not are left out, with one it is an error."""
-    try:
-        check_readout(readout, name, head)
-    except BadInput as error:
-        if heads == 1 or str(error).startswith("there is no"):
-            raise
-        return False
-    return True
+def untrained(name: str, features: Maps, registry: Registry = PACKAGE) -> Parameters:
+    """The parameters of a head that works without training, for such features."""
+    head = registry.head(name)
+    if head.needs_training:
+        others = ", ".join(key for key, other in registry.heads.items() if not other.needs_training)
+        raise BadInput(f"{name} has to be trained: name a model with it, or choose among {others}.")
+    blank = torch.zeros(1, *features.shape[-2:])
+    return head.parameters(blank, Recipe(data="", head=name, train_shot=2, way=2))
 
 
-def untrained(name: str, d: int) -> Parameters:
-    """The parameters of a head that works without training."""
-    if HEADS[name].couples:
-        raise BadInput(f"{name} has to be trained: name a model with it, or choose among {', '.join(UNTRAINED)}.")
-    return HEADS[name].parameters(d, Recipe(data="", head=name, train_shot=2, way=2))
-
-
-def _base_vectors(base: tuple[ArrayLike | Tensor, ArrayLike] | None, how: str) -> tuple[Tensor, Tensor]:
+def _base_vectors(base: Labelled | None, how: Embed, parameters: Parameters) -> tuple[Tensor, Tensor]:
     if base is None:
         raise BadInput(
             "a projection is fitted on training classes: use a store whose split has some (in Python, give their "
             "features and labels as the base)."
         )
     maps = check_features(base[0])
-    return torch.cat(list(Lazy(maps, EMBEDS[how]).split(256))), torch.from_numpy(check_labels(base[1], len(maps))[1])
+    vectors = torch.cat(list(Lazy(maps, how, parameters).split(256)))
+    return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1])
 
 
 def run_evaluation(
@@ -355,35 +390,34 @@ def run_evaluation(
     model: Path | None,
     heads: Sequence[str],
     split: str,
-    out: Path | None,
+    protocol: Protocol,
+    unequal: Pattern | None,
+    readouts: Sequence[str],
+    dirichlet: float | None,
     plan: Path | None,
     save_plan: Path | None,
-    **how: Any,
+    out: Path | None,
+    registry: Registry,
 ) -> str:
-    """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows."""
+    """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows. A `way` of 0 in
+    the protocol means every class at once."""
     opened = open_store(store)
     part = opened.part(split)
-    _check_kind(opened, model is not None)
-    loaded = load_model(model) if model is not None else None
-    shots: tuple[int, ...] = how.pop("shots")
-    unequal = how.pop("unequal")
+    check_kind(opened, model is not None)
+    loaded = load_model(model, registry) if model is not None else None
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
-    if plan is not None:
-        episodes = Plan.load(plan, codes, names)
+    if plan is None:
+        episodes = replace(protocol, way=protocol.way or len(names)).plan(codes, names)
     else:
-        way = len(names) if how["way"] == "all" else int(how["way"])
-        episodes = Plan(codes, way, max(shots, default=1), how["queries"], how["episodes"], how["seed"], names)
-    for name in ("way", "queries", "episodes", "seed"):
-        del how[name]
+        episodes = Plan.load(plan, codes, names)
     with bar("evaluating", 1.0) as advance:
-        found = evaluate_store(
-            opened, loaded, heads, split, shots=unequal or shots, plan=episodes, progress=advance, **how
-        )
+        evaluation = evaluate_store(
+            opened, loaded, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,
+            plan=episodes, dirichlet=dirichlet, progress=advance,
+        )  # fmt: skip
     if save_plan is not None:
         episodes.save(save_plan)
     if out is not None:
-        write_table(out / "table.csv", list(found))
-        arrays: dict[str, Any] = {f"{head} {readout}": recall for (head, readout), recall in found.recall.items()}
-        with whole(out / "recall.npz") as aside, aside.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-    return str(found)
+        write_table(out / "table.csv", list(evaluation))
+        write_recalls(out / "recalls.npz", evaluation.recalls)
+    return str(evaluation)

@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput
-from anyshot.measure.engine import Logits, Reading, Vectors, each_logits
+from anyshot.measure.engine import Logits, Vectors, each_logits
+from anyshot.measure.evaluation import columns_of
 from anyshot.measure.plan import Plan
-from anyshot.models.heads import HEADS, Head, Parameters, Prototypes, cosine, dot, euclidean, pack, reconstruct, unpack
+from anyshot.models.gram import gram, pack, reconstruct, unpack
+from anyshot.models.heads import HEADS
+from anyshot.models.law import Counts, Head, Parameters, Prototypes, Reading, cosine, dot, euclidean
 from anyshot.models.model import Model, load_model
+from anyshot.models.registry import PACKAGE, Registry
 from anyshot.rows import Row
 
 SCORES = {"euclidean": euclidean, "cosine": cosine}
+SIDE_COLUMNS = ("data", "backbone", "head", "train_shot")
 
 
 def consistency(vectors: Vectors, readings: Sequence[Reading], plan: Plan, shot: int = 1) -> list[tuple[float, float]]:
@@ -67,9 +71,9 @@ def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5
     return TermRatio(float(ratio.mean()), float(ratio.std()), float(ratio.std(1).mean()), float(same))
 
 
-def _twice(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
+def _twice(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
     """H^2 instead of H."""
-    once = unpack(reconstruct(prototypes, parameters, train))
+    once = unpack(reconstruct(prototypes, counts, parameters))
     return pack(once @ once)
 
 
@@ -83,11 +87,11 @@ class Embedded(NamedTuple):
     class_names: tuple[str, ...]
 
     def vectors(self) -> Vectors:
-        return self.model.embed(torch.from_numpy(self.features))
+        return self.model.vectors(self.features)
 
     def about(self) -> Row:
-        recipe = self.model.recipe
-        return {"data": self.data, "backbone": recipe.backbone, "head": recipe.label, "train_shot": recipe.train_shot}
+        columns = columns_of(self.model, self.data)
+        return {name: columns[name] for name in SIDE_COLUMNS}
 
     def plan(self, **how: int) -> Plan:
         return Plan(self.labels, class_names=self.class_names, **how)
@@ -101,17 +105,17 @@ def embed_split(store: Store, model: Model, split: str = "test") -> Embedded:
     return Embedded(store.path.name, model, model.features(part.items), part.labels, part.class_names)
 
 
-def embed_each(store: Path, models: Sequence[Path], split: str) -> Iterator[Embedded]:
+def embed_each(store: Path, models: Sequence[Path], split: str, registry: Registry = PACKAGE) -> Iterator[Embedded]:
     """The same for trained models in their folders, one after the other."""
     images = open_store(store)
     if not models:
         raise BadInput("name at least one trained model, after the store.")
-    return (embed_split(images, load_model(path), split) for path in models)
+    return (embed_split(images, load_model(path, registry), split) for path in models)
 
 
 def compares_scores(head: Head) -> bool:
     """Whether consistency can be asked of a head: it reads vectors by one of the two scores."""
-    return head.score in SCORES.values() and head.embed != "gram"
+    return head.score in SCORES.values() and head.embed is not gram
 
 
 def model_consistency(embedded: Embedded, episodes: int, seed: int, queries: int = 16) -> list[Row]:
@@ -119,7 +123,8 @@ def model_consistency(embedded: Embedded, episodes: int, seed: int, queries: int
     model = embedded.model
     if not compares_scores(model.head):
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
-    readings = [Reading(replace(model.head, score=score), model.head_parameters) for score in SCORES.values()]
+    learned = model.reading.parameters
+    readings = [Reading(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = embedded.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
     found = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
     return [
@@ -140,5 +145,5 @@ def model_terms(embedded: Embedded, episodes: int, seed: int, queries: int = 16)
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
     plan = embedded.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
-    found = term_ratio(embedded.vectors(), model.head_parameters, plan)
+    found = term_ratio(embedded.vectors(), model.reading.parameters, plan)
     return embedded.about() | {name: round(value, 5) for name, value in vars(found).items()}

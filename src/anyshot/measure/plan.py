@@ -1,8 +1,8 @@
 """Episodes are index arrays drawn from a seed, never images.
 
-Training batches pass over the images once an epoch without replacement. Evaluation plans are nested and paired: one
-draw of an episode serves every test shot (a smaller shot is a prefix of a larger one), and the same plan serves every
-model, head and readout. Each episode is a pure function of the seed and its number, however they are chunked.
+Plans are nested and paired: one draw of an episode serves every test shot (a smaller shot is a prefix of a larger one),
+and the same plan serves every model, head and readout. Each episode is a pure function of the seed and its number,
+however they are chunked.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -19,6 +19,22 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 
 SHUFFLED = 2048  # rows at a time: their cards stay in the cache
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a model is tested: at which shots, and on which episodes."""
+
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    way: int = 5
+    queries: int = 16
+    episodes: int = 10_000
+    seed: int = 0
+
+    def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
+        """The episodes, for images with these labels."""
+        largest = max(self.shots, default=1)
+        return Plan(labels, self.way, largest, self.queries, self.episodes, self.seed, tuple(class_names))
 
 
 class Draw(NamedTuple):
@@ -73,7 +89,7 @@ class Plan:
     def _counts(self) -> Int[np.ndarray, " class_"]:
         return np.bincount(self.labels)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """A hash of the episodes themselves: equal ids, equal episodes."""
         digest = hashlib.sha256()
@@ -82,20 +98,23 @@ class Plan:
                 digest.update(array.astype(np.int64).tobytes())
         return digest.hexdigest()[:16]
 
+    def about(self) -> dict[str, Any]:
+        """What identifies the episodes."""
+        return {**{name: getattr(self, name) for name in ("way", "shot", "queries", "episodes", "seed")}, "id": self.id}
+
     def save(self, path: Path) -> None:
         """Write what decides the episodes, and their id, so that others can evaluate on the same ones."""
-        names = ("way", "shot", "queries", "episodes", "seed")
-        write_json(path, {"plan": 1, **{name: getattr(self, name) for name in names}, "id": self.id})
+        write_json(path, {"plan": 1, **self.about()})
 
     @classmethod
     def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
         """The plan that was saved, for images with these labels; its episodes are checked against its id."""
-        kept = read_json(path)
-        if not isinstance(kept, dict) or kept.pop("plan", None) != 1 or "id" not in kept:
+        saved = read_json(path)
+        if not isinstance(saved, dict) or saved.pop("plan", None) != 1 or "id" not in saved:
             raise BadInput(f"{path} is not a saved plan.")
-        name = kept.pop("id")
-        plan = cls(labels, **kept, class_names=class_names)
-        if plan.id != name:
+        saved_id = saved.pop("id")
+        plan = cls(labels, **saved, class_names=class_names)
+        if plan.id != saved_id:
             raise BadInput(
                 f"the plan {path} was made for other images: their labels draw other episodes from its seed."
             )

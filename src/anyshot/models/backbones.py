@@ -1,16 +1,20 @@
-"""Conv-4 and ResNet-12: images in, features "image position channel" out.
+"""Backbones: images in, features "image position channel" out. Conv-4 and ResNet-12, and what any other has to bring.
 
 Pooling comes before the activation: equal for a monotone activation, and a quarter of its cost.
 """
 
 import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from anyshot.data.augmentation import MARGIN, MOMENTS, Moments
 from anyshot.errors import BadInput
+from anyshot.recipe import Recipe
 
 Images = Float[Tensor, "image colour height width"]
 Maps = Float[Tensor, "image position channel"]
@@ -73,4 +77,24 @@ def _maps(x: Tensor) -> Maps:
     return x.flatten(2).mT
 
 
-BACKBONES = {"conv4": Conv4, "resnet12": ResNet12}
+@dataclass(frozen=True)
+class Backbone:
+    """A network that a recipe can name, and what its images are made into first.
+
+    Args:
+        make: `make(channels, recipe)`, the network for images of so many channels (1 or 3): normalised images "image
+            channel side side" to features "image position channel". It is trained; at test time every batch norm that
+            lies in a list `norms` beside a list `convs` of as many convolutions is folded into them.
+        margin: At test time larger images are resized to so much more than the recipe's size, and cut to the centre.
+        moments: Mean and standard deviation that pixels from 0 to 1 are normalised by, by the number of channels.
+    """
+
+    make: Callable[[int, Recipe], nn.Module]
+    margin: float = MARGIN
+    moments: Mapping[int, Moments] = field(default_factory=lambda: MOMENTS)
+
+
+BACKBONES: dict[str, Backbone] = {
+    "conv4": Backbone(lambda channels, recipe: Conv4(channels, recipe.width)),
+    "resnet12": Backbone(lambda channels, recipe: ResNet12(channels)),
+}

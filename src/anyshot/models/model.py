@@ -18,8 +18,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from anyshot.data.augmentation import as_channels, prepare
 from anyshot.errors import BadInput, choose
 from anyshot.files import own_studies, whole
-from anyshot.models.backbones import BACKBONES, Conv4, Maps
-from anyshot.models.heads import EMBEDS, HEADS, Head, Parameters
+from anyshot.models.backbones import Backbone, Maps
+from anyshot.models.heads import EMBEDS
+from anyshot.models.law import Reading, Vectors
+from anyshot.models.registry import PACKAGE, Registry
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
@@ -27,18 +29,21 @@ Reader = Callable[..., Float[np.ndarray, "image position channel"]]
 
 
 class Model(nn.Module):
-    """Images in, features out; the head reads them. `channels` are those of the images."""
+    """Images in, features out; the head reads them. `channels` are those of the images; head and backbone are those
+    that the recipe names in the registry."""
 
-    def __init__(self, recipe: Recipe, channels: int, head: Head) -> None:
+    def __init__(self, recipe: Recipe, channels: int, registry: Registry = PACKAGE) -> None:
         super().__init__()
-        self.recipe, self.channels, self.head = recipe, channels, head
-        kind = choose("backbone", recipe.backbone, BACKBONES)
-        self.backbone: nn.Module = Conv4(channels, recipe.width) if kind is Conv4 else kind(channels)
-        self.embed = choose("embed", recipe.embed or head.embed, EMBEDS)
+        self.recipe, self.channels = recipe, channels
+        self.head, self.kind = registry.head(recipe.head), registry.backbone(recipe.backbone)
+        self.embed = choose("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
+        is_ours = recipe.head in PACKAGE.heads and recipe.backbone in PACKAGE.backbones
+        self.made_with = "" if is_ours else registry.file
+        self.backbone: nn.Module = self.kind.make(channels, recipe)
         with torch.no_grad():
             blank = torch.zeros(1, channels, recipe.size, recipe.size)
-            d = self.embed(copy.deepcopy(self.backbone).eval()(blank)).shape[-1]
-        start = {"scale": torch.tensor(float(recipe.temperature)), **head.parameters(d, recipe)}
+            features = copy.deepcopy(self.backbone).eval()(blank)
+        start = {"scale": torch.tensor(float(recipe.temperature)), **self.head.parameters(features, recipe)}
         self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
 
     def forward(self, images: Float[Tensor, "image colour height width"]) -> Maps:
@@ -54,16 +59,22 @@ class Model(nn.Module):
         """`features` of the model as it is now, made ready once for those who ask often."""
         device = next(self.parameters()).device
         backbone = _fused(copy.deepcopy(self.backbone).eval())
-        return partial(_read, backbone, self.recipe, self.channels, device)
+        return partial(_read, backbone, self.kind, self.recipe, self.channels, device)
 
     @property
-    def head_parameters(self) -> Parameters:
-        """What the head has learned, to read with."""
-        return {name: value.detach() for name, value in self.learned.items()}
+    def reading(self) -> Reading:
+        """The head with what it has learned."""
+        return Reading(self.head, {name: value.detach().cpu() for name, value in self.learned.items()})
+
+    def vectors(self, features: Float[np.ndarray, "image position channel"]) -> Vectors:
+        """What a class is a mean of, of these features."""
+        with torch.no_grad():
+            return self.embed(torch.from_numpy(features), self.reading.parameters)
 
     def save(self, path: Path) -> None:
+        """Write the weights as safetensors, with the recipe, and the name of the file of a head that is not ours."""
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
-        write_tensors(path, self.state_dict(), about)
+        write_tensors(path, self.state_dict(), about | ({"made_with": self.made_with} if self.made_with else {}))
 
 
 def find_model(path: Path, hint: str = "") -> Path:
@@ -83,8 +94,9 @@ def find_model(path: Path, hint: str = "") -> Path:
     return path
 
 
-def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
-    """A trained model from its file or the folder that holds it, or by the name of one that comes with anyshot."""
+def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
+    """A trained model from its file or the folder that holds it, or by the name of one that comes with anyshot. A model
+    with a head or backbone of another's needs the registry of the file that has it."""
     path = find_model(path)
     if path.is_dir() and not (path / "model.safetensors").exists() and any(path.glob("*/model.safetensors")):
         raise BadInput(
@@ -95,7 +107,11 @@ def load_model(path: Path, heads: dict[str, Head] = HEADS) -> Model:
     if "recipe" not in about:
         raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
     recipe = Recipe.from_json(about["recipe"])
-    model = Model(recipe, int(about["channels"]), choose("head", recipe.head, heads))
+    if (file := about.get("made_with")) and not (
+        recipe.head in registry.heads and recipe.backbone in registry.backbones
+    ):
+        raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
+    model = Model(recipe, int(about["channels"]), registry)
     model.load_state_dict(
         {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     )
@@ -129,6 +145,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 @torch.inference_mode()
 def _read(
     backbone: nn.Module,
+    kind: Backbone,
     recipe: Recipe,
     channels: int,
     device: torch.device,
@@ -138,7 +155,8 @@ def _read(
     out: np.ndarray | None = None
     for start in range(0, len(images), EMBED_BATCH):
         batch = torch.from_numpy(as_channels(np.array(images[start : start + EMBED_BATCH]), channels)).to(device)
-        maps = (backbone(prepare(batch, recipe.size)) * recipe.feature_scale).float().cpu().numpy()
+        pixels = prepare(batch, recipe.size, kind.margin, kind.moments)
+        maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
         if out is None:
             out = np.empty((len(images), *maps.shape[1:]), np.float32)
         out[start : start + len(maps)] = maps

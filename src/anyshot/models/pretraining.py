@@ -9,35 +9,36 @@ It is the same law as batch folding with one word changed: a prototype is not th
 Both are read as few-shot heads for validation: the nearest mean, and the same reconstruction from real support.
 """
 
-from math import isqrt, sqrt
+from math import sqrt
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from anyshot.models.heads import Head, Parameters, Prototypes, dot, euclidean, gram, reconstruct_old
+from anyshot.models.gram import gram, reconstruct_old
+from anyshot.models.law import Counts, Features, Head, Parameters, Prototypes, dot, euclidean, mean
 from anyshot.recipe import Recipe
 
 
-def _linear_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
+def _linear_parameters(features: Features, recipe: Recipe) -> dict[str, Tensor]:
+    d = features.shape[-1]
     classes = torch.empty(recipe.way, d).uniform_(-1 / sqrt(d), 1 / sqrt(d))
     return {"classes": classes, "bias": torch.zeros(recipe.way)}
 
 
-def _matrix_parameters(d: int, recipe: Recipe) -> dict[str, Tensor]:
-    channels = (isqrt(8 * d + 1) - 1) // 2
-    return {"classes": torch.randn(recipe.way, (recipe.size // 16) ** 2, channels)}
+def _matrix_parameters(features: Features, recipe: Recipe) -> dict[str, Tensor]:
+    return {"classes": torch.randn(recipe.way, *features.shape[1:])}
 
 
-def _reconstruct_fixed(prototypes: Prototypes, parameters: Parameters, train: bool) -> Prototypes:
+def _reconstruct_fixed(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
     zero = prototypes.new_zeros(())
-    return reconstruct_old(prototypes, {"alpha": zero, "beta": zero}, train)
+    return reconstruct_old(prototypes, counts, {"alpha": zero, "beta": zero})
 
 
 PRETRAINING: dict[str, Head] = {
-    "linear": Head("mean", euclidean, parameters=_linear_parameters),
-    "class-matrix": Head("gram", dot, _reconstruct_fixed, _matrix_parameters),
+    "linear": Head(mean, euclidean, parameters=_linear_parameters),
+    "class-matrix": Head(gram, dot, _reconstruct_fixed, _matrix_parameters),
 }
 
 
@@ -45,4 +46,6 @@ def class_logits(head: Head, parameters: Parameters, vectors: Float[Tensor, "ima
     """Logits of images among all training classes."""
     if head.refine is None:
         return parameters["scale"] * F.linear(vectors, parameters["classes"], parameters["bias"])
-    return parameters["scale"] * head.score(vectors, head.refine(gram(parameters["classes"]), parameters, True))
+    classes = gram(parameters["classes"], parameters)
+    many = torch.ones(len(classes), dtype=torch.long, device=classes.device)
+    return parameters["scale"] * head.score(vectors, head.refine(classes, many, parameters))

@@ -10,7 +10,7 @@ import numpy as np
 from anyshot.measure.sensitivity import decompose
 from anyshot.report.paired import Pairs, half_width, paired_intervals
 from anyshot.report.runs import Findings, key
-from anyshot.show.grid import Grid, is_mixed, shot_order
+from anyshot.show.grid import Grid, shot_order
 from anyshot.show.summaries import counterpart, two_decimals
 
 INTERVALS = ("ci95", "ci95_classes")
@@ -29,10 +29,11 @@ class Choice:
     name: str
     train_shot: int
     cells: Mapping[int | str, Mapping[str, Any]]
+    mixed: str = ""
 
     @property
     def label(self) -> str:
-        return f"{self.name}, {self.train_shot}-shot" if self.train_shot and not is_mixed(self.head) else self.name
+        return f"{self.name}, {self.train_shot}-shot" if self.train_shot and not self.mixed else self.name
 
     def expected(self, weights: Mapping[Any, float]) -> dict[str, Any] | None:
         """Accuracy and intervals under a distribution of test shots; None where a shot that counts was not measured.
@@ -58,10 +59,9 @@ def choices(findings: Findings) -> list[Choice]:
     for row in findings.rows:
         cells = found.setdefault((*names[key(row)], row["train_shot"]), {})
         cells.setdefault(row["test_shot"], []).append(row)
+    mixed = {grid.head: grid.mixed for grid in findings.grids}
     out = [
-        Choice(
-            *which, {shot: _average(rows) for shot, rows in sorted(cells.items(), key=lambda item: shot_order(item[0]))}
-        )
+        Choice(*which, {shot: _average(cells[shot]) for shot in sorted(cells, key=shot_order)}, mixed[which[1]])
         for which, cells in found.items()
     ]
     settings = {choice.setting for choice in out}
@@ -103,7 +103,7 @@ def _everywhere(found: Sequence[Choice], settings: int) -> list[Choice]:
         shots = set.intersection(*(set(choice.cells) for choice in group))
         if len(group) == settings and shots:
             cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in sorted(shots, key=shot_order)}
-            out.append(Choice(EVERYWHERE, *which, cells))
+            out.append(Choice(EVERYWHERE, *which, cells, group[0].mixed))
     return out
 
 
@@ -137,7 +137,7 @@ def why_no_sensitivity(grid: Grid) -> str:
     missing = int(np.isnan(grid.accuracy).sum())
     if grid.train_shots == (0,):
         return "its rows name no train shot, and sensitivity compares models trained at different shots"
-    if len(grid.train_shots) < 2 and is_mixed(grid.head):
+    if len(grid.train_shots) < 2 and grid.mixed:
         return "it is one model of all train shots, and sensitivity compares models trained at different shots"
     if len(grid.train_shots) < 2:
         return f"it was trained at {grid.train_shots[0]} shots only, and sensitivity compares at least two train shots"

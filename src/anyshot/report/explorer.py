@@ -11,7 +11,7 @@ from anyshot.report.answer import INTERVALS, Choice, first_pair, why_no_sensitiv
 from anyshot.report.runs import Findings, key
 from anyshot.report.tables import paper_grids
 from anyshot.show.figures import Panel, finish, steps
-from anyshot.show.grid import Grid, is_mixed
+from anyshot.show.grid import Grid
 from anyshot.show.summaries import Summary, grid_summary, two_decimals
 
 VIEWS = ("accuracy", "offsets", "residual")
@@ -79,7 +79,7 @@ class Explorer:
 
     def _skeleton(self, panel: Panel, view: str) -> str:
         """The name of the chart that draws such a panel, made when first asked for."""
-        shots = "mixed" if is_mixed(panel.grid.head) else panel.grid.train_shots
+        shots = "mixed" if panel.grid.mixed else panel.grid.train_shots
         name = f"{view} {panel.grid.test_shots} {shots}"
         if name not in self.skeletons:
             spec = finish(panel.chart(named=True)).to_dict()
@@ -123,7 +123,7 @@ def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]
         for x, train in enumerate(grid.train_shots):
             if np.isnan(grid.accuracy[y, x]):
                 continue
-            model = f"{train}-shot model" if train and not is_mixed(grid.head) else "model"
+            model = f"{train}-shot model" if train and not grid.mixed else "model"
             note = f"{model} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
             cell = cells.get(train, {}).get(test, {})
             for name, over in (("ci95", "over episodes"), ("ci95_classes", "over new classes")):

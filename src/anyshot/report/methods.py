@@ -6,7 +6,6 @@ from typing import Any
 import anyshot
 from anyshot.report.answer import Choice
 from anyshot.report.runs import Findings
-from anyshot.show.grid import is_mixed
 
 CITATION = f"""@software{{anyshot,
   title = {{anyshot: few-shot image classification that holds at any shot}},
@@ -29,7 +28,7 @@ def methods(findings: Findings, found: Sequence[Choice], paired: bool) -> list[s
 
 def _models(findings: Findings) -> str:
     rows, recipes = findings.rows, list(findings.recipes.values())
-    shots = [shot for shot in _all(row["train_shot"] for row in rows if not is_mixed(row["head"])) if shot]
+    shots = [shot for shot in _all(row["train_shot"] for row in rows if not row["mixed"]) if shot]
     text = f"{_list(_all(row['head'] for row in rows))} on {_list(_all(grid.setting for grid in findings.grids))}"
     text = f"Heads: {text}." + (f" Train shots: {_list(shots)}." if shots else "")
     readouts = [readout for readout in _all(row["readout"] for row in rows) if readout != "own"]

@@ -1,65 +1,43 @@
 """How well the difference of two choices is known where their episodes are at hand: both met the same ones, so what an
 episode does to both drops out of the interval. Nothing here imports torch."""
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from anyshot.errors import BadInput
 from anyshot.measure.intervals import episode_interval
+from anyshot.measure.recalls import UNKNOWN, read_recalls
 from anyshot.rows import Row
 from anyshot.show.grid import AT
 
 Model = tuple[str, str, str, str, int, int]  # data, backbone, head, readout, train shot, seed
+MORE = ("data", "backbone", "readout", "train_shot", "seed")
 Pairs = dict[str, dict[str, dict[Any, float]]]
 """By label and label (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
 
 
 def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[Model, tuple[str, dict[Any, np.ndarray]]]:
-    """The accuracy of every episode by model and test shot, and a stamp that models tested on the same episodes share.
-
-    A recall file tells neither shots nor head: it is used where its means are the accuracies of the table."""
-    models: dict[Model, list[Row]] = {}
-    for row in rows:
-        where = (row["data"], row["backbone"], row["head"], row["readout"], row["train_shot"], row["seed"])
-        models.setdefault(where, []).append(row)
-    files: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("*/recall-*.npz")):
-        files.setdefault(path.parent.name.rpartition("-")[2], []).append(path)
-    evaluated = [folder / "recall.npz"] if (folder / "recall.npz").is_file() else []
-    out = {}
-    for where, cells in models.items():
-        head, readout = where[2:4]
-        for path in files.get(str(cells[0]["model"]), evaluated):
-            found = _accuracies(path, (readout, f"{head.partition(AT)[0]} {readout}"))
-            if found is not None and _are(found[1], cells):
-                out[where] = (found[0], {row["test_shot"]: found[1][i] for i, row in enumerate(cells)})
+    """The accuracy of every episode by model and test shot, and the id of the episodes, for the models of these rows
+    whose recalls lie in the folder. (A report needs no recalls: without them, or where they are damaged, intervals of
+    differences are wider.)"""
+    wanted = {(str(row["model"]), row["head"].partition(AT)[0], *(row[name] for name in MORE)): row for row in rows}
+    out: dict[Model, tuple[str, dict[Any, np.ndarray]]] = {}
+    for path in [*sorted(folder.glob("*/recalls-*.npz")), *folder.glob("recalls.npz")]:
+        try:
+            recalls = read_recalls(path)
+        except BadInput:
+            continue
+        for one in recalls:
+            of = {**UNKNOWN, **one.of}
+            row = wanted.get((of["model"], of["head"], *(of[name] for name in MORE)))
+            if row is not None and row.get("episodes") == one.plan["episodes"] > 1:
+                where = (row["data"], row["backbone"], row["head"], row["readout"], row["train_shot"], row["seed"])
+                out[where] = one.plan["id"], dict(zip(one.shots, one.accuracies, strict=True))
     return out
-
-
-def _accuracies(path: Path, names: Sequence[str]) -> tuple[str, Float[np.ndarray, "test_shot episode"]] | None:
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            recall = next((file[name] for name in names if name in file.files), None)
-            drawn = file["classes"].tobytes() if "classes" in file.files else str(path).encode()
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error):
-        return None  # a report needs no recalls: without them intervals are wider
-    if recall is None or recall.ndim != 3:
-        return None
-    return sha256(drawn).hexdigest(), 100 * recall.mean(-1)
-
-
-def _are(accuracies: Float[np.ndarray, "test_shot episode"], cells: Sequence[Row]) -> bool:
-    if len(accuracies) != len(cells) or accuracies.shape[1] < 2:
-        return False
-    means = accuracies.mean(1, dtype=np.float64)
-    return bool(np.allclose(means, [row["accuracy"] for row in cells], rtol=0, atol=0.001))
 
 
 def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:

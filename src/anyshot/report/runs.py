@@ -13,7 +13,7 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json
 from anyshot.report.paired import Model, read_episodes
 from anyshot.rows import Row, read_table
-from anyshot.show.grid import AT, Grid, grids
+from anyshot.show.grid import AT, Grid, grids, with_kind
 
 Key = tuple[str, str, str, str]
 NEEDED = ("data", "head", "test_shot", "accuracy")
@@ -86,7 +86,7 @@ def paper_findings() -> Findings:
     from anyshot.paper import printed
 
     margins = dict(zip(printed.TEST_SHOTS, map(float, printed.text("confidence interval")), strict=True))
-    rows = [OPTIONAL | {"queries": 16, "ci95": margins[row["test_shot"]]} | row for row in printed.rows()]
+    rows = [with_kind(OPTIONAL | {"queries": 16, "ci95": margins[row["test_shot"]]} | row) for row in printed.rows()]
     rows.sort(key=lambda row: row["head"] == "frn-old")  # printed in one setting, for comparison: last
     return Findings("The paper's printed grids", rows, consistency=printed.consistency_rows(), printed=True)
 
@@ -112,7 +112,7 @@ def _table(folder: Path) -> list[Row]:
             if row.get(column) in (None, ""):
                 row[column] = otherwise
         if isfinite(row["accuracy"]):
-            rows.append(row)
+            rows.append(with_kind(row))
     if not rows:
         raise BadInput(f"{path} holds no accuracy yet: a report needs at least one tested model.")
     return rows
@@ -128,6 +128,7 @@ def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
     path = folder / "history.csv"
     where = {name: recipe.get(name, "") for name in ("data", "backbone", "head", "train_shot", "seed")}
     where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
+    where = with_kind(where)
     return [where | row for row in (read_table(path) if path.exists() else []) if isinstance(row.get("epoch"), float)]
 
 
@@ -147,4 +148,10 @@ def _cell(row: Row) -> tuple[Any, ...]:
 
 def _signed(rows: Sequence[Row], run: str, disputed: set[Key]) -> list[Row]:
     """The rows, their heads marked with the run where another run has a different model of the same name."""
-    return [row | {"head": f"{row['head']}{AT}{run}"} if key(row) in disputed else row for row in rows]
+    signed = []
+    for row in rows:
+        if key(row) in disputed:
+            names = {name: f"{row[name]}{AT}{run}" for name in ("head", "learner") if name in row}
+            row = row | names
+        signed.append(row)
+    return signed

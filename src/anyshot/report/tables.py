@@ -10,7 +10,7 @@ from anyshot.paper import printed
 from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity, words
 from anyshot.report.runs import AT, Findings
 from anyshot.rows import Row
-from anyshot.show.grid import Grid, grids, is_mixed, shot_order, trained_at
+from anyshot.show.grid import Grid, grids, shot_order, trained_at
 from anyshot.show.summaries import Summary, two_decimals
 
 
@@ -37,7 +37,7 @@ def sensitivity_table(findings: Findings) -> Summary:
 def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary:
     """Choices by expected accuracy, all test shots alike."""
     rows = [
-        [choice.setting, choice.name, "mixed" if is_mixed(choice.head) else str(choice.train_shot or "")]
+        [choice.setting, choice.name, "mixed" if choice.mixed else str(choice.train_shot or "")]
         + [_number(value[name]) for name in ("accuracy", "ci95", "ci95_classes")]
         for choice, value in ranked
     ]

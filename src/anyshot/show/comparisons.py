@@ -62,7 +62,7 @@ def mixed(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Each model trained with mixed shots beside the models of its head that were trained for one shot, by test shot:
     the best, the mean and the worst of these, and how far it stays behind the best."""
     found = _whole(rows)
-    fixed = {(grid.setting, f"{grid.head}-mixed", grid.readout): grid for grid in found}
+    fixed = {(grid.setting, f"{grid.head}-mixed", grid.readout): grid for grid in found if not grid.mixed}
     out = []
     for grid in found:
         other = fixed.get((grid.setting, grid.head, grid.readout))
@@ -85,8 +85,7 @@ def _difference(grid: Grid, other: Grid) -> list[Row]:
 
 
 def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
-    """Grids with every cell; one with a hole cannot be taken apart."""
-    return [grid for grid in grids(rows) if grid.accuracy.size and not (grid.accuracy != grid.accuracy).any()]
+    return [grid for grid in grids(rows) if grid.is_whole]
 
 
 COMPARISONS: dict[str, tuple[Callable[[Sequence[Mapping[str, Any]]], list[Row]], str]] = {

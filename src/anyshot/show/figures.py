@@ -16,7 +16,7 @@ from jaxtyping import Float
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
 from anyshot.measure.sensitivity import decompose
-from anyshot.show.grid import Grid, family, is_mixed, trained_at
+from anyshot.show.grid import Grid, trained_at, with_kind
 from anyshot.show.summaries import counterpart, two_decimals
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
@@ -91,11 +91,12 @@ def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
         other = counterpart(grid, grids)
         if grid.readout == "own" and other is not None:
             gains = decompose(grid.accuracy).test_bias - decompose(other.accuracy).test_bias
-            values += _line(grid, "test shot", grid.test_shots, "gain", gains)
+            line = _line(grid, "test shot", grid.test_shots, "gain", gains)
+            values += [point | {"mixed": grid.mixed} for point in line]
     _some(values, "no cosine head has its Euclidean counterpart among these grids")
     colours = [BLUE, ORANGE, GREEN, PINK, BLACK]
     thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head", colours)
-    alike = [value for value in values if not is_mixed(value["head"])]
+    alike = [value for value in values if not value["mixed"]]
     mean = "mean of all" if len(alike) in (0, len(values)) else "mean of all but mixed shots"
     title = alt.TitleParams(f"thin: a group, thick: {mean}", anchor="start", fontWeight="normal")
     return finish((_zero() + thin + _trend(alike or values, "test shot", "gain")).properties(title=title))
@@ -107,9 +108,10 @@ def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
     for grid in grids:
         if grid.readout == "own" and len(grid.train_shots) > 1:
             line = _line(grid, "train shot", grid.train_shots, "offset", decompose(grid.accuracy).model_bias)
-            values += [point | {"score": _score(grid.head)} for point in line]
+            values += [point | {"score": grid.score} for point in line]
     _some(values, "these grids hold no head of several train shots that is read as trained")
-    thin = _lines(values, "train shot", "offset", "model bias (points)", "score", [BLUE, ORANGE], "Euclidean", "cosine")
+    colours = [BLUE, ORANGE, GREEN, PINK, BLACK]
+    thin = _lines(values, "train shot", "offset", "model bias (points)", "score", colours, *_scores(values))
     title = alt.TitleParams("thin: a group, thick: mean of its kind", anchor="start", fontWeight="normal")
     return finish((_zero() + thin + _trend(values, "train shot", "offset", "score")).properties(title=title))
 
@@ -142,10 +144,10 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Accuracy by test shot and readout, a panel a train shot and learner: does a model follow its training or its
     readout? Mixed shots have no panel."""
     values = [
-        {"learner": family(row["head"]), "trained with": _score(row["head"]), "readout": row["readout"]}
+        {"learner": row["learner"], "trained with": row["score"], "readout": row["readout"]}
         | {"train shot": row["train_shot"], "test shot": row["test_shot"], "accuracy": float(row["accuracy"])}
-        for row in rows
-        if not is_mixed(row["head"])
+        for row in map(with_kind, rows)
+        if not row["mixed"]
     ]
     _some(values, "there are no rows to draw")
     learners = list(dict.fromkeys(value["learner"] for value in values))
@@ -218,11 +220,11 @@ def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Recall of classes by the shot that they had themselves, averaged over train shots; a panel a kind of support."""
     values = [
-        {"head": row["head"], "family": family(row["head"]), "support": row["test_shot"]}
-        | {"score": _score(row["head"])}
+        {"head": row["head"], "family": row["learner"], "support": row["test_shot"]}
+        | {"score": row["score"]}
         | {"own shot": row["own_shot"], "recall": float(row["recall"])}
-        for row in rows
-        if not is_mixed(row["head"])
+        for row in map(with_kind, rows)
+        if not row["mixed"]
     ]
     _some(values, "there are no rows to draw")
     families = list(dict.fromkeys(value["family"] for value in values))
@@ -270,7 +272,7 @@ class Panel:
     def chart(self, title: list[str] | None = None, named: bool = False) -> alt.LayerChart:
         """The panel as a chart; `named` leaves its data out, for a page that holds the values of many grids."""
         rows, columns = self.inside.shape
-        mixed = is_mixed(self.grid.head)
+        mixed = self.grid.mixed
         x_names = {float(x): "mixed" if mixed else str(shot) for x, shot in enumerate(self.grid.train_shots)}
         y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(self.grid.test_shots)}
         x_names |= {} if self.right is None else {columns + GAP: "mean"}
@@ -379,8 +381,10 @@ def inline(values: list[dict[str, Any]]) -> alt.Data:
     return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
 
 
-def _score(head: str) -> str:
-    return "cosine" if head.startswith("cosine-") else "Euclidean"
+def _scores(values: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The scores among these values, the two of the paper first."""
+    there = list(dict.fromkeys(value["score"] for value in values))
+    return [*(name for name in ("Euclidean", "cosine") if name in there), *sorted({*there} - {"Euclidean", "cosine"})]
 
 
 def _some(values: list[Any], otherwise: str) -> None:

@@ -1,4 +1,4 @@
-"""The table: one tidy row a cell, and the grids it holds.
+"""The table: one tidy row per cell, and the grids it holds.
 
 A row says where an accuracy comes from (data, backbone, head, readout, train shot, seed), how it was measured (test
 shot, way, queries, episodes) and what it is (accuracy in percent, and its interval). Every figure, report and audit
@@ -12,12 +12,36 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from anyshot.rows import Row
+
 AT = " @ "  # between a head and its run, where two runs hold different models of one name
+
+
+# Tables that were written before they had these columns, and the paper's, only name the head.
+KINDS = {
+    "proto": ("proto", "Euclidean"),
+    "cosine-proto": ("proto", "cosine"),
+    "feat": ("feat", "Euclidean"),
+    "cosine-feat": ("feat", "cosine"),
+    "frn": ("frn", "dot"),
+    "frn-old": ("frn-old", "dot"),
+    "cosine-frn": ("frn", "cosine"),
+}
+
+
+def with_kind(row: Mapping[str, Any]) -> Row:
+    """The row with the columns that say what kind of head it is: the head it is an alternative of (`learner`), the
+    `score` it is trained with, and the shots that it was trained with at random (`mixed`)."""
+    if "learner" in row:
+        return dict(row)
+    plain = row["head"].removesuffix("-mixed")
+    learner, score = KINDS.get(plain, (plain, ""))
+    return {"score": score, **row, "learner": learner, "mixed": "" if plain == row["head"] else "mixed"}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Accuracies of one head and readout in one setting: a row a test shot, a column a train shot."""
+    """Accuracies of one head and readout in one setting: one row per test shot, one column per train shot."""
 
     data: str
     backbone: str
@@ -26,6 +50,17 @@ class Grid:
     test_shots: tuple[int | str, ...]
     train_shots: tuple[int, ...]
     accuracy: Float[np.ndarray, "test_shot train_shot"]
+    learner: str = ""
+    """The head that this one is an alternative of, or itself."""
+    score: str = ""
+    """The score that it is trained with."""
+    mixed: str = ""
+    """The shots that it was trained with at random: one model for all shots, whatever train shot its rows name."""
+
+    def __post_init__(self) -> None:
+        if not self.learner:
+            for name, value in with_kind({"head": self.head}).items():
+                object.__setattr__(self, name, value)
 
     @property
     def setting(self) -> str:
@@ -37,9 +72,14 @@ class Grid:
         return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
 
     @property
+    def is_whole(self) -> bool:
+        """Whether no cell is missing; one with a hole cannot be taken apart."""
+        return self.accuracy.size > 0 and bool(np.isfinite(self.accuracy).all())
+
+    @property
     def is_scored(self) -> bool:
         """Whether it has a sensitivity: that compares at least two train shots at two test shots, no cell missing."""
-        return min(self.accuracy.shape) > 1 and bool(np.isfinite(self.accuracy).all())
+        return min(self.accuracy.shape) > 1 and self.is_whole
 
     def cells(self) -> dict[tuple[int, int | str], float]:
         """The accuracy by train shot and test shot, where there is one."""
@@ -48,20 +88,9 @@ class Grid:
         return {shots: cell for shots, cell in cells.items() if np.isfinite(cell)}
 
 
-def family(head: str) -> str:
-    """The Euclidean head, trained for one shot, that a head is an alternative of."""
-    name, at, run = head.partition(AT)
-    return name.removeprefix("cosine-").removesuffix("-mixed") + at + run
-
-
-def is_mixed(head: str) -> bool:
-    """Whether a head was trained with mixed shots: one model for all shots, whatever train shot its rows name."""
-    return head.partition(AT)[0].endswith("-mixed")
-
-
 def trained_at(row: Mapping[str, Any]) -> int | str:
     """The train shot of a row, as it is shown."""
-    return "mixed" if is_mixed(row["head"]) else row["train_shot"]
+    return "mixed" if with_kind(row)["mixed"] else row["train_shot"]
 
 
 def shot_order(shot: int | str) -> tuple[bool, int | str]:
@@ -71,13 +100,15 @@ def shot_order(shot: int | str) -> tuple[bool, int | str]:
 
 def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
     """All grids of a table, in the order of first appearance; several seeds are averaged; a missing cell is NaN."""
-    found: dict[tuple[str, str, str, str], dict[tuple[int, int], list[float]]] = {}
+    groups: dict[tuple[str, str, str, str], dict[tuple[int, int], list[float]]] = {}
+    kinds: dict[tuple[str, str, str, str], Row] = {}
     for row in rows:
-        cells = found.setdefault((row["data"], row["backbone"], row["head"], row["readout"]), {})
-        cells.setdefault((row["test_shot"], row["train_shot"]), []).append(row["accuracy"])
+        key = (row["data"], row["backbone"], row["head"], row["readout"])
+        kinds.setdefault(key, {name: with_kind(row)[name] for name in ("learner", "score", "mixed")})
+        groups.setdefault(key, {}).setdefault((row["test_shot"], row["train_shot"]), []).append(row["accuracy"])
     out = []
-    for key, cells in found.items():
+    for key, cells in groups.items():
         test, train = (tuple(sorted({cell[axis] for cell in cells}, key=shot_order)) for axis in (0, 1))
         accuracy = np.array([[np.mean(cells.get((t, s), [np.nan])) for s in train] for t in test])
-        out.append(Grid(*key, test, train, accuracy))
+        out.append(Grid(*key, test, train, accuracy, **kinds[key]))
     return out

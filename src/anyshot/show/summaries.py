@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from anyshot.errors import choose
 from anyshot.measure.sensitivity import decompose
-from anyshot.show.grid import Grid, family, is_mixed, shot_order
+from anyshot.show.grid import Grid, shot_order
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 
@@ -67,10 +67,9 @@ ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
 def counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
     """The grid that gains are measured against: the same setting's Euclidean head, read as trained (its mean over train
     shots, also for one model that was trained with mixed shots)."""
-    head = family(grid.head)
-    if (grid.head, grid.readout) == (head, "own"):
+    if (grid.head, grid.readout) == (grid.learner, "own"):
         return None
-    wanted = (grid.data, grid.backbone, head, "own")
+    wanted = (grid.data, grid.backbone, grid.learner, "own")
     return next((g for g in among if (g.data, g.backbone, g.head, g.readout) == wanted), None)
 
 
@@ -79,11 +78,12 @@ def in_order(grids: Iterable[Grid]) -> list[Grid]:
     its cosine alternative likewise."""
     listed = list(grids)
     settings = list(dict.fromkeys(grid.setting for grid in listed))
-    families = list(dict.fromkeys(family(grid.head) for grid in listed))
+    learners = list(dict.fromkeys(grid.learner for grid in listed))
 
     def place(grid: Grid) -> tuple[int, int, bool, bool, bool]:
-        kin = settings.index(grid.setting), families.index(family(grid.head))
-        return *kin, grid.head.startswith("cosine-"), is_mixed(grid.head), grid.readout != "own"
+        kin = settings.index(grid.setting), learners.index(grid.learner)
+        is_alternative = grid.head not in (grid.learner, f"{grid.learner}-mixed")
+        return *kin, is_alternative, bool(grid.mixed), grid.readout != "own"
 
     return sorted(listed, key=place)
 
@@ -110,7 +110,7 @@ def grid_summary(grid: Grid) -> Summary:
 
 
 def _partial_summary(grid: Grid) -> Summary:
-    shots = ["mixed" if is_mixed(grid.head) else str(shot) if shot else "accuracy" for shot in grid.train_shots]
+    shots = ["mixed" if grid.mixed else str(shot) if shot else "accuracy" for shot in grid.train_shots]
     rows = [
         [str(shot), *("" if math.isnan(cell) else two_decimals(cell) for cell in cells)]
         for shot, cells in zip(grid.test_shots, grid.accuracy, strict=True)
@@ -126,7 +126,7 @@ def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
     settings = list(dict.fromkeys(g.setting for g in sorted(grids, key=lambda grid: backbones.index(grid.backbone))))
     scores = {(grid.name, grid.setting): decompose(grid.accuracy).sensitivity for grid in grids if grid.is_scored}
     unscored = {(grid.name, grid.setting) for grid in grids if not grid.is_scored}
-    kin = {grid.name: family(grid.head) for grid in in_order(grids)}
+    kin = {grid.name: grid.learner for grid in in_order(grids)}
     rows = []
     for name in kin:
         rivals = [other for other in kin if kin[other] == kin[name] and other != name]

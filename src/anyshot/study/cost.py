@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput
 from anyshot.machine import keep_memory
-from anyshot.models.heads import Head
+from anyshot.models.registry import Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
 from anyshot.rows import Row
@@ -50,7 +50,7 @@ class Speeds:
 
 
 def side_by_side(
-    recipes: Sequence[Recipe], heads: Mapping[str, Head], workers: int = 0, speeds: Speeds | None = None
+    recipes: Sequence[Recipe], registry: Registry, workers: int = 0, speeds: Speeds | None = None
 ) -> tuple[int, int]:
     """How many models train at once, and with how many threads each.
 
@@ -65,7 +65,7 @@ def side_by_side(
         return workers, max(1, cores() // workers)
     if not workers:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        fit = int(0.9 * memory / _bytes(_costliest(recipes, heads), heads))
+        fit = int(0.9 * memory / _bytes(_costliest(recipes, registry), registry))
         workers = 1 if speeds and speeds.favour_one else max(1, min(cores(), len(recipes), fit))
     return workers, max(1, cores() // workers)
 
@@ -76,11 +76,11 @@ def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Sp
 
     Measured in processes like those that train: threads of one process would share an allocator and Python's lock,
     which workers do not. Nothing of it touches this process."""
-    heads = load().all_heads
+    registry = load().registry
     if best_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
         return None
-    workers, threads = side_by_side(recipes, heads)
-    return None if workers < 2 else contest(load, _costliest(recipes, heads), workers, threads)
+    workers, threads = side_by_side(recipes, registry)
+    return None if workers < 2 else contest(load, _costliest(recipes, registry), workers, threads)
 
 
 def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: int) -> Speeds:
@@ -115,7 +115,7 @@ def _prepare(parent: int, load: "Callable[[], Study]", recipe: Recipe, barrier: 
     end_with(parent)
     keep_memory()
     small = _small(recipe)
-    update = _an_update(small, choose("head", recipe.head, load().all_heads), "cpu")
+    update = _an_update(small, load().registry, "cpu")
     torch.set_num_threads(1)
     update()  # the first is slower
     _measured = update, small.images, barrier
@@ -133,10 +133,10 @@ def _images_a_second(threads: int, all_at_once: bool) -> float:
     return updates * images / took
 
 
-def _costliest(recipes: Sequence[Recipe], heads: Mapping[str, Head]) -> Recipe:
+def _costliest(recipes: Sequence[Recipe], registry: Registry) -> Recipe:
     """A recipe of the setting whose updates keep, and so compute, the most."""
     settings = {_setting(recipe): recipe for recipe in recipes}
-    return max(settings.values(), key=lambda recipe: _bytes(recipe, heads))
+    return max(settings.values(), key=lambda recipe: _bytes(recipe, registry))
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _setting(recipe: Recipe) -> tuple:
     return (recipe.backbone, recipe.width, recipe.size, recipe.images)
 
 
-def _bytes(recipe: Recipe, heads: Mapping[str, Head]) -> float:
+def _bytes(recipe: Recipe, registry: Registry) -> float:
     """Memory of a training process: what the backbone keeps for the gradient, counted on two images."""
     kept = 0
 
@@ -165,18 +165,18 @@ def _bytes(recipe: Recipe, heads: Mapping[str, Head]) -> float:
         return tensor
 
     with _aside(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        learner = Learner(replace(recipe, compile=False), choose("head", recipe.head, heads), 3, "cpu")
+        learner = Learner(replace(recipe, compile=False), registry, 3, "cpu")
         learner.model.train()(torch.zeros(2, 3, recipe.size, recipe.size))
     return SPARE_BYTES + KEPT_AND_GRADIENTS * kept / 2 * recipe.images
 
 
-def seconds_an_image(recipe: Recipe, head: Head, updates: int = 3) -> float:
+def seconds_an_image(recipe: Recipe, registry: Registry, updates: int = 3) -> float:
     """Measured: the time of an update over its images. On a CPU it is that of one core and of a smaller batch."""
     device = best_device()
     clock, small = time.perf_counter, recipe
     if device == "cpu":
         clock, small = time.process_time, _small(recipe)  # other programs do not count
-    update = _an_update(small, head, device)
+    update = _an_update(small, registry, device)
     times = []
     for _ in range(updates):
         began = clock()
@@ -192,12 +192,12 @@ def _small(recipe: Recipe) -> Recipe:
     return replace(small, batch=few) if recipe.batch else replace(small, way=few // 4, train_shot=4)
 
 
-def _an_update(recipe: Recipe, head: Head, device: str) -> Callable[[], None]:
+def _an_update(recipe: Recipe, registry: Registry, device: str) -> Callable[[], None]:
     """An update of a new model on noise, to be called again and again."""
     images = np.random.default_rng(0).integers(0, 256, (recipe.images, recipe.size, recipe.size, 3), dtype=np.uint8)
     shot = 1 if recipe.batch else recipe.train_shot
     target = torch.arange(recipe.images, device=device) // shot % recipe.way
-    learner = Learner(recipe, head, 3, device)
+    learner = Learner(recipe, registry, 3, device)
     learner.model.train()
 
     def update() -> None:
@@ -206,14 +206,14 @@ def _an_update(recipe: Recipe, head: Head, device: str) -> Callable[[], None]:
     return update
 
 
-def estimate(recipes: Sequence[Recipe], heads: Mapping[str, Head], train_images: Mapping[str, int]) -> list[Row]:
+def estimate(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> list[Row]:
     """One row a data set, backbone and head: models, updates, images, and hours of a core (or GPU) of this machine."""
     rows: dict[tuple[str, ...], Row] = {}
     kinds = {(*_setting(recipe)[:3], recipe.head): recipe for recipe in recipes}
     measured: dict[tuple, float] = {}
     with _aside(), progress("measuring", float(len(kinds))) as advance:
         for key, recipe in kinds.items():
-            measured[key] = seconds_an_image(recipe, choose("head", recipe.head, heads))
+            measured[key] = seconds_an_image(recipe, registry)
             advance(1.0)
     for recipe in recipes:
         key = (*_setting(recipe)[:3], recipe.head)

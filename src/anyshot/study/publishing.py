@@ -7,32 +7,27 @@ weights or anything that only this machine needs. A report can be made from it a
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
-from anyshot.measure.intervals import class_interval, episode_interval
-from anyshot.progress import progress
+from anyshot.measure.evaluation import recalls_of_model
+from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
+from anyshot.measure.recalls import Recalls, gains
+from anyshot.models.model import load_model
+from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, read_table, write_table
 from anyshot.show import figures
 from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.grid import grids
 from anyshot.show.summaries import Summary, gain_summary, sensitivity_summary, two_decimals
-from anyshot.study.results import result_path
+from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Source, Study, select
 
-if TYPE_CHECKING:
-    from anyshot.measure.experiments import Embedded
-
 UNEQUAL = ("step", "long-tailed")
-Accuracies = Mapping[tuple[str, int, int], np.ndarray]  # head, train shot and seed -> pattern x episode, in percent
-
-
 TABLES = {
     "table": "every cell: a model, a readout, a test shot; intervals over episodes and over new classes",
     "sensitivity": "the scores above",
@@ -63,7 +58,7 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") ->
         for recipe in recipes:
             for name in ("recipe.json", "history.csv"):
                 _copy(run / recipe.name / name, aside / recipe.name / name)
-        write_table(aside / "gains.csv", _gains(*_recalls(study, recipes, run), study.shots))
+        write_table(aside / "gains.csv", gains(recalls_of_study(study, recipes, run)))
         scored = [grid for grid in grids(rows) if grid.is_scored]
         charts: dict[str, Any] = {"tradeoff": figures.scatter(scored)}
         for kind, (compare, _) in COMPARISONS.items():
@@ -102,51 +97,17 @@ def _rounded(rows: Sequence[Row]) -> list[Row]:
     return [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
 
 
-def _recalls(study: Study, recipes: Sequence[Recipe], run: Path) -> tuple[Accuracies, np.ndarray]:
-    """The accuracy of each model in each episode under its own readout, and the classes of the episodes."""
-    accuracies = {}
-    for recipe in recipes:
-        with np.load(result_path(study, recipe, run / recipe.name), allow_pickle=False) as found:
-            accuracies[recipe.label, recipe.train_shot, recipe.seed] = 100 * found["own"].mean(-1, dtype=np.float64)
-            classes = found["classes"]
-    return accuracies, classes
-
-
-def _gains(accuracies: Accuracies, classes: np.ndarray, names: Sequence[int | str]) -> list[Row]:
-    """Cosine above Euclidean heads on the same episodes, averaged over the train shots and seeds that both have; one
-    row a test shot and one for all, and as many a train shot."""
-    rows = []
-    for head in dict.fromkeys(key[0] for key in accuracies if key[0].startswith("cosine-")):
-        other = head.removeprefix("cosine-")
-        both = sorted(key[1:] for key in accuracies if key[0] == head and (other, *key[1:]) in accuracies)
-        shots = sorted({shot for shot, _ in both})
-        by_shot = [(shot, [key for key in both if key[0] == shot]) for shot in shots]
-        for train_shot, kept in [("all", both), *by_shot] if both else []:
-            gain = np.mean([accuracies[head, *key] - accuracies[other, *key] for key in kept], axis=0)
-            for name, episodes in zip([*names, "all"], [*gain, gain.mean(0)], strict=True):
-                about = {"head": head, "against": other, "train_shot": train_shot, "test_shot": name}
-                rows.append(about | {"models": len(kept)} | _measured(episodes, classes, "gain"))
-    return rows
-
-
-def _measured(episodes: np.ndarray, classes: np.ndarray, name: str) -> Row:
-    intervals = {"ci95": episode_interval(episodes), "ci95_classes": class_interval(episodes, classes)}
-    return {key: round(value, 4) for key, value in ({name: float(episodes.mean())} | intervals).items()}
-
-
 def _side_experiments(
-    study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Any
+    study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Advance
 ) -> dict[str, list[Row]]:
     """Consistency, the ratio of FRN's terms, and unequal shots, of all models that they concern; each model embeds the
     test images once."""
-    from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
-    from anyshot.models.model import load_model
-
     tables: dict[str, list[Row]] = {"consistency": [], "terms": [], "learned": []}
-    unequal = _Unequal(study)
-    asked = (min(1000, study.episodes), study.seed, study.queries)
+    unequal: list[Recalls] = []
+    protocol = study.protocol
+    asked = (min(1000, protocol.episodes), protocol.seed, protocol.queries)
     for recipe in recipes:
-        model = load_model(run / recipe.name, study.all_heads)
+        model = load_model(run / recipe.name, study.registry)
         embedded = embed_split(study.stores[recipe.data](data), model)
         of = {"seed": recipe.seed}
         if compares_scores(model.head):
@@ -155,44 +116,17 @@ def _side_experiments(
             tables["terms"].append(model_terms(embedded, *asked) | of)
         tables["learned"] += [
             embedded.about() | of | {"parameter": name, "value": round(value.item(), 5)}
-            for name, value in model.head_parameters.items()
+            for name, value in model.reading.parameters.items()
             if value.numel() == 1
         ]
-        unequal.add(embedded)
+        plan = protocol.plan(embedded.labels, embedded.class_names)
+        features = {"test": embedded.features}.__getitem__
+        unequal += recalls_of_model(model, recipe.data, features, None, ("own",), plan, UNEQUAL, study.registry)
         advance(1.0, recipe.name)
-    return {name: table for name, table in {**tables, **unequal.tables()}.items() if table}
-
-
-class _Unequal:
-    """Supports whose classes have unequal shots, from 1 to the study's largest; each model on the same episodes."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.rows: list[Row] = []
-        self.recall: list[Row] = []
-        self.accuracies: dict[tuple[str, int, int], np.ndarray] = {}
-        self.classes = np.empty((0, 0), int)
-
-    def add(self, embedded: "Embedded") -> None:
-        from anyshot.measure.engine import Reading, recalls
-        from anyshot.measure.evaluation import Evaluation, shot_patterns
-
-        recipe, plan = embedded.model.recipe, self.study.plan(embedded.labels, embedded.class_names)
-        self.classes = plan.draw(0, plan.episodes).classes
-        patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in UNEQUAL])
-        reading = Reading(embedded.model.head, embedded.model.head_parameters)
-        (recall,) = recalls(embedded.vectors(), [reading], plan, patterns)
-        key, of = (recipe.label, "own"), {"train_shot": recipe.train_shot, "seed": recipe.seed}
-        about = {"data": embedded.data, "backbone": recipe.backbone, "train_shot": recipe.train_shot}
-        about |= {"model": recipe.id, "seed": recipe.seed}
-        found = Evaluation(plan, patterns, UNEQUAL, {key: recall}, about)
-        self.rows += found
-        self.recall += [of | row for row in found.by_own_shot(*key)]
-        self.accuracies[recipe.label, recipe.train_shot, recipe.seed] = found.accuracies(*key)
-
-    def tables(self) -> dict[str, list[Row]]:
-        gains = _gains(self.accuracies, self.classes, UNEQUAL)
-        return {"unequal": self.rows, "unequal-gains": gains, "unequal-recall": _rounded(self.recall)}
+    tables["unequal"] = [row for one in unequal for row in one.rows()]
+    tables["unequal-gains"] = gains(unequal)
+    tables["unequal-recall"] = _rounded([row for one in unequal for row in one.by_own_shot()])
+    return {name: table for name, table in tables.items() if table}
 
 
 def _page(name: str, folder: Path) -> str:

@@ -9,27 +9,27 @@ The folder `ready` lies beside the study's file.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json
-from anyshot.measure.readouts import projection
+from anyshot.measure.evaluation import recalls_of_model
+from anyshot.measure.recalls import write_recalls
+from anyshot.models.model import load_model, read_tensors, write_tensors
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
 from anyshot.rows import Row
-from anyshot.study.results import result_path
-from anyshot.study.study import Source, Study, evaluate_model, select, write_tables
+from anyshot.study.runner import is_done, write_tables
+from anyshot.study.study import Source, Study, select
 
 
 def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
-    """Test the models that come with a study at its full protocol; write and return its table. Projections are left
-    out: they would need the features of the training classes."""
-    from anyshot.models.model import load_model
-
+    """Test the models that come with a study at its full protocol; write and return its table. Readouts that are fitted
+    are left out: they would need the features of the training classes."""
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
         known = sorted(path.parent.name for path in folder.parent.glob("*/test.npz"))
@@ -38,27 +38,29 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
     if not recipes:
         raise BadInput(f"the models in {folder} are of other recipes than {source.path} has now: train them anew.")
     recipes = select(recipes, only)
-    readouts = {head: tuple(name for name in names if not projection(name)) for head, names in study.readouts.items()}
+    readouts = {
+        head: tuple(name for name in names if study.registry.readout(name).fit is None)
+        for head, names in study.readouts.items()
+    }
     study = replace(study, recipes=recipes, readouts=readouts)
     with np.load(folder / "test.npz", allow_pickle=False) as test:
-        plan = study.plan(test["labels"].astype(np.int64), test["classes"].tolist())
+        plan = study.protocol.plan(test["labels"].astype(np.int64), test["classes"].tolist())
     with progress("testing", float(len(recipes))) as advance:
         for recipe in recipes:
-            result = result_path(study, recipe, out / recipe.name)
-            if not result.exists():
-                write_json(out / recipe.name / "recipe.json", read_json(folder / recipe.name / "recipe.json"))
-                model = load_model(folder / recipe.name, study.all_heads)
-                evaluate_model(study, model, partial(_features, folder / recipe.name), None, plan, result)
+            result, here = study.result(recipe, out / recipe.name), folder / recipe.name
+            if not is_done(recipe, result):
+                write_json(out / recipe.name / "recipe.json", read_json(here / "recipe.json"))
+                model, features = load_model(here, study.registry), _features(here)
+                tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
+                write_recalls(
+                    result, recalls_of_model(model, recipe.data, {"test": features}.__getitem__, None, *tested)
+                )
             advance(1.0, recipe.name)
     return write_tables(study, recipes, out)
 
 
 def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Path, data: Path) -> Path:
     """Keep these models of a run, and their features, beside the study; returns the folder."""
-    import torch
-
-    from anyshot.models.model import load_model, read_tensors, write_tensors
-
     folder = _folder(source.path)
     if len({recipe.data for recipe in recipes}) != 1:
         raise BadInput("models that come with a study must share one data set.")
@@ -71,7 +73,7 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
             halves = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
             write_tensors(here / "model.safetensors", halves, about)
             write_json(here / "recipe.json", read_json(run / recipe.name / "recipe.json"))
-            features = load_model(here, study.all_heads).features(test.items)
+            features = load_model(here, study.registry).features(test.items)
             if not np.abs(features).max() < torch.finfo(torch.float16).max:
                 raise BadInput(f"the features of {recipe.name} do not fit into float16.")
             _write_arrays(here / "features.npz", features=features.astype(np.float16))
@@ -83,10 +85,9 @@ def _folder(study: Path) -> Path:
     return study.parent / "ready" / study.stem
 
 
-def _features(folder: Path, split: str) -> np.ndarray:
-    assert split == "test"
-    with np.load(folder / "features.npz", allow_pickle=False) as kept:
-        return kept["features"].astype(np.float32)
+def _features(folder: Path) -> np.ndarray:
+    with np.load(folder / "features.npz", allow_pickle=False) as file:
+        return file["features"].astype(np.float32)
 
 
 def _write_arrays(path: Path, **arrays: Any) -> None:

@@ -12,7 +12,6 @@ when it is done.
 import json
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anyshot.data.augmentation import augment
 from anyshot.data.store import Part, Store
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.measure.engine import Reading, recalls
+from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
-from anyshot.models.heads import HEADS, Head, contrastive, fold
+from anyshot.models.law import contrastive, fold
 from anyshot.models.model import Model, load_model, read_tensors, write_tensors
-from anyshot.models.pretraining import PRETRAINING, class_logits
+from anyshot.models.pretraining import class_logits
+from anyshot.models.registry import PACKAGE, Registry
 from anyshot.recipe import Recipe
 from anyshot.rows import write_table
 from anyshot.train.batches import pretraining_batches, training_batches
@@ -42,26 +42,23 @@ TELL_EVERY = 1.0  # seconds between writings of the history
 CHECK_EVERY = 20  # updates between looks at the loss: looking makes a GPU wait
 
 
-def train(
-    recipe: Recipe, store: Store, folder: Path, heads: Mapping[str, Head] = HEADS, device: str | None = None
-) -> Model:
+def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKAGE, device: str | None = None) -> Model:
     """Train what the recipe says into `folder`, going on from what is there; returns the best model."""
-    heads = {**heads, **PRETRAINING}
-    head = choose("head", recipe.head, heads)
+    registry.head(recipe.head)  # before the work, to say early what is misspelt
     _claim(folder, recipe)
     with torch.random.fork_rng():
         if not (folder / "model.safetensors").exists():
             start = None
             if recipe.start is not None:
-                start = train(recipe.start, store, folder.parent / recipe.start.name, heads, device)
+                start = train(recipe.start, store, folder.parent / recipe.start.name, registry, device)
             device = device or best_device()
             before = torch.get_num_threads()
             torch.set_num_threads(_record(folder, device))
             try:
-                _Run(recipe, store, folder, head, device, start).to_the_end()
+                _Run(recipe, store, folder, registry, device, start).to_the_end()
             finally:
                 torch.set_num_threads(before)
-        return load_model(folder, heads)
+        return load_model(folder, registry)
 
 
 def best_device() -> str:
@@ -102,10 +99,13 @@ def _seed(*parts: int) -> int:
 class Learner:
     """A model and its optimiser: all that an update reads and changes."""
 
-    def __init__(self, recipe: Recipe, head: Head, channels: int, device: str, start: Model | None = None) -> None:
-        self.recipe, self.head, self.device = recipe, head, device
+    def __init__(
+        self, recipe: Recipe, registry: Registry, channels: int, device: str, start: Model | None = None
+    ) -> None:
+        self.recipe, self.device = recipe, device
         torch.manual_seed(recipe.seed)
-        self.model = Model(recipe, channels, head)
+        self.model = Model(recipe, channels, registry)
+        self.head = self.model.head
         if start is not None:
             self.model.backbone.load_state_dict(start.backbone.state_dict())
         self.model.to(device)
@@ -137,10 +137,12 @@ class Learner:
         draws = torch.Generator().manual_seed(seed + 1)  # augmentation: the same on every device
         for group in self.optimiser.param_groups:
             group["lr"] = group["base"] * pace
-        batch = augment(torch.from_numpy(images).to(self.device), recipe.augment, draws, recipe.size)
+        kind = self.model.kind
+        pixels = torch.from_numpy(images).to(self.device)
+        batch = augment(pixels, recipe.augment, draws, recipe.size, kind.margin, kind.moments)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=recipe.amp):
             maps = self.network(batch[share(len(batch))])
-        vectors = gather(self.model.embed(maps.float()), len(images))
+        vectors = gather(self.model.embed(maps.float(), dict(self.model.learned.items())), len(images))
         loss, logits = self._loss(vectors, target, shot)
         self.optimiser.zero_grad()
         loss.backward()
@@ -166,7 +168,7 @@ class _Run:
     """A training run between two updates: everything that must be kept to go on."""
 
     def __init__(
-        self, recipe: Recipe, store: Store, folder: Path, head: Head, device: str, start: Model | None
+        self, recipe: Recipe, store: Store, folder: Path, registry: Registry, device: str, start: Model | None
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.train: Part = store.part("train")
@@ -176,7 +178,7 @@ class _Run:
                 f"pretraining tells all {len(self.train.class_names)} training classes of {store.path} apart: its "
                 f"recipe must have as many ways, not {recipe.way}."
             )
-        self.learner = Learner(recipe, head, self.train.items.shape[-1], device, start)
+        self.learner = Learner(recipe, registry, self.train.items.shape[-1], device, start)
         self.epoch = self.step = 0
         self.seen: list[Float[Tensor, " 2"]] = []  # loss and right predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})
@@ -253,9 +255,8 @@ class _Run:
             seed=recipe.seed,
             class_names=val.class_names,
         )
-        features = torch.from_numpy(model.features(val.items))
-        reading = Reading(self.learner.head, {name: value.detach().cpu() for name, value in model.learned.items()})
-        accuracy = 100 * float(recalls(model.embed(features), [reading], plan, [recipe.train_shot]).mean())
+        vectors = model.vectors(model.features(val.items))
+        accuracy = 100 * float(recalls(vectors, [model.reading], plan, [recipe.train_shot]).mean())
         if accuracy > self.best[0]:
             self.best = accuracy, {name: value.detach().clone() for name, value in model.state_dict().items()}
         return accuracy

@@ -5,17 +5,22 @@ from pathlib import Path
 
 from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.errors import BadInput
+from anyshot.models.registry import PACKAGE, Registry
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-def open_classifier(model: str) -> ImageClassifier:
+def open_classifier(model: str, registry: Registry = PACKAGE) -> ImageClassifier:
     """A saved classifier, or a backbone that has no classes yet: a trained model's folder, or timm:NAME."""
     folder = Path(model)
-    return ImageClassifier.load(folder) if (folder / "backbone.json").is_file() else ImageClassifier(model)
+    if (folder / "backbone.json").is_file():
+        return ImageClassifier.load(folder, registry=registry)
+    return ImageClassifier(model, registry=registry)
 
 
-def serve(model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | None = None) -> None:
+def serve(
+    model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | None = None, registry: Registry = PACKAGE
+) -> None:
     """Serve until interrupted."""
     try:
         import uvicorn
@@ -26,7 +31,7 @@ def serve(model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | No
     import torch
 
     torch.set_num_threads(1)  # requests run side by side; threads inside one would only wait for each other
-    app = make_app(Shelf(open_classifier(model), save), LOOPBACK if host in LOCAL else ("*",))
+    app = make_app(Shelf(open_classifier(model, registry), save), LOOPBACK if host in LOCAL else ("*",))
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

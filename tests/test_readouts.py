@@ -6,7 +6,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from anyshot import BadInput
-from anyshot.models.projections import est, pca
+from anyshot.models.readouts import est, pca
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(7), [5, 9, 12, 6, 8, 10, 11])
@@ -19,10 +19,10 @@ def both() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(VECTORS), torch.from_numpy(LABELS)
 
 
-@pytest.mark.parametrize("kept", [1, 4, 10])
+@pytest.mark.parametrize("kept", [1, 4, 9])
 def test_pca_is_scikit_learns(kept):
     theirs = PCA(kept).fit(VECTORS).components_
-    ours = pca(*both(), kept).numpy().T
+    ours = pca(*both(), kept)["basis"].numpy().T
     np.testing.assert_allclose(np.abs((ours * theirs).sum(1)), 1)
 
 
@@ -31,15 +31,15 @@ def test_est_is_its_definition(rho):
     means = np.stack([VECTORS[label == LABELS].mean(0) for label in range(7)])
     within = np.mean([np.cov(VECTORS[label == LABELS].T) for label in range(7)], 0)
     _, directions = np.linalg.eigh(np.cov(means.T) - rho * within)
-    ours = est(*both(), 3, rho).numpy()
+    ours = est(*both(), 3, rho)["basis"].numpy()
     np.testing.assert_allclose(np.abs((ours * directions[:, ::-1][:, :3]).sum(0)), 1)
 
 
 @pytest.mark.parametrize("fit", [pca, est])
 def test_bases_are_orthonormal_and_labels_may_have_gaps(fit):
-    basis = fit(torch.from_numpy(VECTORS), torch.from_numpy(10 * LABELS + 3), 5)
+    basis = fit(torch.from_numpy(VECTORS), torch.from_numpy(10 * LABELS + 3), 5)["basis"]
     torch.testing.assert_close(basis.mT @ basis, torch.eye(5, dtype=torch.float64))
-    torch.testing.assert_close(basis, fit(*both(), 5))
+    torch.testing.assert_close(basis, fit(*both(), 5)["basis"])
 
 
 def test_keeping_nothing_gets_a_sentence():

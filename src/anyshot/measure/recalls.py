@@ -1,0 +1,221 @@
+"""Recalls: the share of right answers of every class in every episode, and all that says what they are of.
+
+They are what everything measured is computed from: table rows, sensitivities, paired gains, the report's intervals are
+functions of a list of recalls. A file of them describes itself: what was read, which episodes, which shots, which
+classes. Nothing here imports torch.
+"""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from anyshot.errors import BadInput
+from anyshot.files import whole
+from anyshot.measure.intervals import class_interval, episode_interval
+from anyshot.measure.sensitivity import certainty
+from anyshot.rows import Row
+
+FORMAT = 1
+SETTING = ("data", "backbone")
+GRID = (*SETTING, "head", "readout")
+KIND = ("learner", "score", "mixed")
+"""What figures and gains ask of a head: the head it is an alternative of, the score it is trained with, the shots that
+it was trained with at random."""
+UNKNOWN = {"data": "", "backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
+
+
+@dataclass(frozen=True, eq=False)
+class Recalls:
+    """One way of reading one model (or features), tested on a plan of episodes.
+
+    Args:
+        of: What was read, by column: data, backbone, head, readout, train_shot, seed, model, and those of `KIND`.
+        plan: Of the episodes: way, queries, episodes, seed, and the id that equal episodes share.
+        shots: What each pattern of shots is called: the shot, or the kind of unequal shots.
+        classes: The classes of each episode.
+        recall: The share of each class's queries that are classified rightly, from 0 to 1.
+        patterns: The shot of every class of every episode, where they are unequal.
+        dirichlet: Unequal queries: each episode weighs its classes by a draw from this symmetric Dirichlet.
+    """
+
+    of: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    shots: tuple[int | str, ...]
+    classes: Int[np.ndarray, "episode way"]
+    recall: Float[np.ndarray, "pattern episode way"]
+    patterns: Int[np.ndarray, "pattern episode way"] | None = None
+    dirichlet: float | None = None
+
+    @cached_property
+    def accuracies(self) -> Float[np.ndarray, "pattern episode"]:
+        """Accuracy of each episode, in percent: the mean over its classes, or over classes as common among the queries
+        as `dirichlet` makes them."""
+        if self.dirichlet is None:
+            return 100 * self.recall.mean(-1, dtype=np.float64)
+        rng = np.random.default_rng([self.plan["seed"], 11])
+        weights = rng.dirichlet(np.full(self.classes.shape[1], self.dirichlet), len(self.classes))
+        return (100 * self.recall.astype(np.float64) * weights).sum(-1)
+
+    def rows(self) -> list[Row]:
+        """The table's rows, one per test shot: accuracy in percent, and its intervals over episodes and new classes."""
+        of = {**UNKNOWN, **self.of}
+        about = {name: of.pop(name) for name in ("data", "backbone", "head", "readout", "train_shot", "seed")}
+        protocol = {name: self.plan[name] for name in ("way", "queries", "episodes")}
+        return [
+            {**about, "test_shot": shot, **protocol, **measured(accuracy, self.classes), **of}
+            for shot, accuracy in zip(self.shots, self.accuracies, strict=True)
+        ]
+
+    def by_own_shot(self) -> list[Row]:
+        """Unequal shots: the recall of classes by the shot they had themselves, one row per pattern and shot."""
+        assert self.patterns is not None
+        names = ("data", "backbone", "train_shot", "seed", "head", "readout")
+        about = {name: self.of.get(name, UNKNOWN.get(name)) for name in names}
+        rows = []
+        for name, shots, recall in zip(self.shots, self.patterns, self.recall, strict=True):
+            for shot in np.unique(shots):
+                percent = 100 * float(recall[shots == shot].mean(dtype=np.float64))
+                rows.append(about | {"test_shot": name, "own_shot": int(shot), "recall": percent})
+        return rows
+
+
+def measured(
+    accuracies: Float[np.ndarray, " episode"], classes: Int[np.ndarray, "episode way"], name: str = "accuracy"
+) -> Row:
+    """The mean of accuracies (or of gains) over episodes, and half of its two 95 % intervals."""
+    values = {
+        name: float(accuracies.mean()),
+        "ci95": episode_interval(accuracies),
+        "ci95_classes": class_interval(accuracies, classes),
+    }
+    return {key: round(value, 4) for key, value in values.items()}
+
+
+def difference(one: Recalls, other: Recalls) -> list[Row]:
+    """How much more accurate one is than the other on the same episodes, one row per test shot."""
+    if one.plan["id"] != other.plan["id"] or one.shots != other.shots:
+        raise BadInput("a paired difference needs the same episodes and shots on both sides.")
+    gains = one.accuracies - other.accuracies
+    label = {"head": title(one.of), "against": title(other.of)}
+    return [
+        {**label, "test_shot": shot, **measured(gain, one.classes, "gain")}
+        for shot, gain in zip(one.shots, gains, strict=True)
+    ]
+
+
+def title(of: Mapping[str, Any]) -> str:
+    """The head, and the readout where it is not the head's own."""
+    return of["head"] if of["readout"] == "own" else f"{of['head']} ({of['readout']})"
+
+
+def sensitivities(recalls: Iterable[Recalls]) -> list[Row]:
+    """The sensitivity of each head and readout in each setting, with what is known of it: one row per grid."""
+    groups: dict[tuple[Any, ...], dict[tuple[int, int], np.ndarray]] = {}
+    for one in recalls:
+        cells = groups.setdefault(tuple(one.of[name] for name in GRID), {})
+        cells[one.of["seed"], one.of["train_shot"]] = one.accuracies
+    rows = []
+    for key, cells in groups.items():
+        seeds, shots = (sorted({cell[axis] for cell in cells}) for axis in (0, 1))
+        if len(shots) < 2 or len(cells) < len(seeds) * len(shots):
+            continue  # no sensitivity without at least two train shots, each with every seed
+        score = certainty(np.stack([np.stack([cells[seed, shot] for shot in shots], 1) for seed in seeds]))
+        row: Row = {**dict(zip(GRID, key, strict=True)), "seeds": len(seeds)}
+        row |= {name: round(getattr(score, name), 4) for name in ("sensitivity", "low", "high", "noise_floor")}
+        rows.append(row | {"over_seeds": " ".join(f"{seed:.4f}" for seed in score.over_seeds)})
+    return rows
+
+
+def gains(recalls: Sequence[Recalls]) -> list[Row]:
+    """Each head above the one that it is an alternative of, on the same episodes, as trained; in each setting averaged
+    over the train shots and seeds that both have: one row per test shot and one for all, and as many per train shot."""
+    own = {
+        tuple(one.of[name] for name in (*SETTING, "head", "train_shot", "seed")): one
+        for one in recalls
+        if one.of["readout"] == "own"
+    }
+    kinds = {key[:3]: one.of for key, one in own.items()}
+    rows = []
+    for (*setting, head), of in kinds.items():
+        other = next(
+            (key[2] for key, their in kinds.items() if key[:2] == tuple(setting) and _is_counterpart(their, of)), None
+        )
+        both = sorted(key[3:] for key in own if key[:3] == (*setting, head) and (*setting, other, *key[3:]) in own)
+        by_shot = [(shot, [key for key in both if key[0] == shot]) for shot in sorted({shot for shot, _ in both})]
+        for train_shot, pairs in [("all", both), *by_shot] if both else []:
+            ours = [own[*setting, head, *key] for key in pairs]
+            theirs = [own[*setting, other, *key] for key in pairs]
+            gain = np.mean([a.accuracies - b.accuracies for a, b in zip(ours, theirs, strict=True)], axis=0)
+            for shot, episodes in zip([*ours[0].shots, "all"], [*gain, gain.mean(0)], strict=True):
+                about = {"head": head, "against": other, "train_shot": train_shot, "test_shot": shot}
+                row = dict(zip(SETTING, setting, strict=True)) | about | {"models": len(pairs)}
+                rows.append(row | measured(episodes, ours[0].classes, "gain"))
+    return rows
+
+
+def _is_counterpart(their: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Whether one head is what the other is an alternative of, trained with the same mixture of shots."""
+    if their["head"] == ours["head"] or their["mixed"] != ours["mixed"] or their["learner"] != ours["learner"]:
+        return False
+    return their["head"] == their["learner"] + ("-mixed" if their["mixed"] else "")
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def write_recalls(path: Path, recalls: Sequence[Recalls]) -> None:
+    """Write recalls of the same episodes and shots as one file, whole or not at all."""
+    first = recalls[0]
+    about = {
+        "format": FORMAT,
+        "plan": dict(first.plan),
+        "shots": first.shots,
+        "dirichlet": first.dirichlet,
+        "of": [dict(one.of) for one in recalls],
+    }
+    arrays: dict[str, np.ndarray] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    arrays["classes"] = first.classes.astype(np.int32)
+    if first.patterns is not None:
+        arrays["patterns"] = first.patterns.astype(np.int32)
+    arrays |= {f"recall{number}": one.recall for number, one in enumerate(recalls)}
+    with whole(path) as aside, aside.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_recalls(path: Path) -> list[Recalls]:
+    """The recalls that were written; a file that is damaged, or of another kind, gets a sentence."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            about = json.loads(file["about"].tobytes())
+            if about["format"] != FORMAT:
+                raise ValueError(f"format {about['format']}")
+            patterns = file["patterns"] if "patterns" in file.files else None
+            shots, classes = tuple(about["shots"]), file["classes"]
+            arrays = [file[f"recall{number}"] for number in range(len(about["of"]))]
+            if any(array.shape != (len(shots), *classes.shape) for array in arrays):
+                raise ValueError("its arrays do not fit together")
+    except FileNotFoundError:
+        raise BadInput(f"there are no recalls {path}.") from None
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise BadInput(f"{path} holds no recalls that can be read ({error}): run the same command again.") from None
+    return [
+        Recalls(of, about["plan"], shots, classes, array, patterns, about["dirichlet"])
+        for of, array in zip(about["of"], arrays, strict=True)
+    ]
+
+
+def are_there(path: Path) -> bool:
+    """Whether a file of recalls is there, whole: a damaged result is a missing one."""
+    try:
+        read_recalls(path)
+    except BadInput:
+        return False
+    return True

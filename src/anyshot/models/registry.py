@@ -1,0 +1,103 @@
+"""What is offered: heads, backbones and readouts by name, as one value that is passed to whoever has to look one up.
+
+`PACKAGE` holds our own. A Python file of anyone's may define another, and wherever that file is named (`--using FILE`)
+what it offers is known beside ours:
+
+    registry = Registry(heads={"mine": Head(...)})
+"""
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+from anyshot.errors import BadInput, choose, unknown
+from anyshot.models.backbones import BACKBONES, Backbone
+from anyshot.models.heads import HEADS
+from anyshot.models.law import Head
+from anyshot.models.pretraining import PRETRAINING
+from anyshot.models.readouts import READOUTS, Readout, stem_and_number
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Heads, backbones and readouts by name. `file` is the name of the Python file they come from, if they are not
+    ours: what is trained with them remembers it."""
+
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    backbones: Mapping[str, Backbone] = field(default_factory=dict)
+    readouts: Mapping[str, Readout] = field(default_factory=dict)
+    file: str = ""
+
+    def __or__(self, other: "Registry") -> "Registry":
+        """Both, the other's first where they share a name."""
+        return Registry(
+            {**self.heads, **other.heads},
+            {**self.backbones, **other.backbones},
+            {**self.readouts, **other.readouts},
+            other.file or self.file,
+        )
+
+    def head(self, name: str) -> Head:
+        """The head of this name."""
+        return choose("head", name, self.heads)
+
+    def backbone(self, name: str) -> Backbone:
+        """The backbone of this name."""
+        return choose("backbone", name, self.backbones)
+
+    def readout(self, name: str) -> Readout:
+        """The readout of this name; that of a numbered one, such as pca60, keeps as many dimensions."""
+        found = self.readouts.get(name)
+        if found is not None and not found.is_numbered:
+            return found
+        stem, number = stem_and_number(name)
+        found = self.readouts.get(stem)
+        if found is None or number is None or not found.is_numbered:
+            examples = [key + "60" if value.is_numbered else key for key, value in self.readouts.items()]
+            raise BadInput(unknown("readout", name, examples))
+        assert found.fit is not None
+        return Readout(partial(found.fit, kept=number), found.apply, found.head, found.fits)
+
+    def fits(self, readout: str, head: str) -> bool:
+        """Whether a readout fits a head."""
+        return self.readout(readout).head(self.head(head)) is not None
+
+    def check_readout(self, readout: str, head: str) -> Readout:
+        """The readout, if it fits the head."""
+        found = self.readout(readout)
+        if found.head(self.head(head)) is None:
+            raise BadInput(f"the readout {readout} does not fit {head}: it fits {found.fits}.")
+        return found
+
+
+PACKAGE = Registry({**HEADS, **PRETRAINING}, BACKBONES, READOUTS)
+
+
+def load_module(path: Path) -> ModuleType:
+    """A Python file of a user's, run; it may import what lies beside it."""
+    if not path.is_file():
+        raise BadInput(f"there is no Python file {path}.")
+    spec = importlib.util.spec_from_file_location(f"anyshot_using_{path.stem}", path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+def registry_of(using: Path | None) -> Registry:
+    """Ours, and what the Python file offers that the user has named."""
+    if using is None:
+        return PACKAGE
+    theirs = getattr(load_module(using), "registry", None)
+    if not isinstance(theirs, Registry):
+        raise BadInput(f"{using} offers nothing: it must define `registry = anyshot.Registry(heads=..., ...)`.")
+    return PACKAGE | theirs | Registry(file=using.name)

@@ -1,0 +1,199 @@
+"""The runner of studies: does what is missing, and skips what is done. A study is its own resume.
+
+Each model is trained and tested as a job of its own, here or elsewhere (`launch`); what it leaves are its weights and
+its recalls, and the study's tables are functions of these.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyshot.data.store import Store
+from anyshot.errors import BadInput
+from anyshot.files import read_json, write_json
+from anyshot.machine import keep_memory
+from anyshot.measure.evaluation import recalls_of_model
+from anyshot.measure.recalls import Recalls, are_there, read_recalls, sensitivities, write_recalls
+from anyshot.recipe import Recipe
+from anyshot.rows import Row, write_table
+from anyshot.study import cost
+from anyshot.study.launch import Pending, Submit, launcher
+from anyshot.study.study import Source, Study, select, starts
+from anyshot.study.watch import Watched, watching
+from anyshot.train.parallel import is_first, wait
+from anyshot.train.training import train
+from anyshot.versions import versions
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model to train and test, small enough to be sent to another machine."""
+
+    source: Source
+    recipe: Recipe
+    folder: Path
+    data: Path
+    threads: int
+
+
+def run_study(
+    source: Source,
+    out: Path,
+    data: Path,
+    only: str = "",
+    workers: int = 0,
+    on: str = "here",
+    tensorboard: bool = False,
+) -> list[Row]:
+    """Train and evaluate what is missing below `out`; write and return the study's table."""
+    study = source.load()
+    recipes = select(study.recipes, only)
+    out, data = out.resolve(), data.resolve()
+    for name in {recipe.data for recipe in recipes} if os.environ.get("RANK", "0") == "0" else ():
+        study.stores[name](data)  # made once, before the workers want it
+    everything = [*starts(recipes), *recipes]
+    folders = [out / recipe.name for recipe in everything]
+    watched = [Watched(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
+    if missing := [model for model in watched if not is_done(model.recipe, model.result)]:
+        speeds = _speeds(source, study, out) if on == "here" and not workers else None
+        if speeds:
+            _write_about(out, study, images_a_second={str(cost.cores()): asdict(speeds)})
+        workers, threads = cost.side_by_side(everything, study.registry, workers, speeds)
+        jobs = [Job(source, model.recipe, model.folder, data, threads) for model in missing]
+        with (
+            launcher(on, min(workers, len(jobs)), threads, out / "slurm") as submit,
+            watching(watched, out / "tensorboard" if tensorboard else None),
+        ):
+            _run(jobs, submit)
+            if not is_first():
+                return []
+    return write_tables(study, recipes, out)
+
+
+def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row]:
+    """From the recalls of tested models to the study's tables; the rows of the first."""
+    recalls = recalls_of_study(study, recipes, out)
+    rows = [row for one in recalls for row in one.rows()]
+    write_table(out / "table.csv", rows)
+    write_table(out / "sensitivity.csv", sensitivities(recalls))
+    _write_about(out, study)
+    return rows
+
+
+def recalls_of_study(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Recalls]:
+    """The recalls that tested models left, all readouts of each."""
+    return [one for recipe in recipes for one in read_recalls(study.result(recipe, out / recipe.name))]
+
+
+def is_done(recipe: Recipe, result: Path) -> bool:
+    """Whether a model has been trained and tested; a damaged result is a missing one."""
+    return result.exists() if recipe.batch else are_there(result)
+
+
+def _speeds(source: Source, study: Study, out: Path) -> "cost.Speeds | None":
+    """What decides how the models of a study share the cores: measured once and then kept, since weights depend on the
+    number of threads. It is the whole study's, whatever part of it is asked for."""
+    speeds = _about(out).get("images_a_second", {}).get(str(cost.cores()))
+    return (
+        cost.Speeds(**speeds) if speeds else cost.measure_speeds(source.load, [*starts(study.recipes), *study.recipes])
+    )
+
+
+def _about(out: Path) -> dict[str, Any]:
+    return read_json(out / "about.json") if (out / "about.json").exists() else {}
+
+
+def _write_about(out: Path, study: Study, images_a_second: Mapping[str, Any] | None = None) -> None:
+    """What the results depend on besides the recipes; speeds measured with other numbers of cores are kept."""
+    speeds = {**_about(out).get("images_a_second", {}), **(images_a_second or {})}
+    about = {"versions": versions(), "episode_seed": study.protocol.seed}
+    write_json(out / "about.json", about | ({"images_a_second": speeds} if speeds else {}))
+
+
+def _run(jobs: Sequence[Job], submit: Submit) -> None:
+    """Submit each job as soon as the pretraining that it begins with is done, and wait for all. A model that fails does
+    not stop the others; the first failure is said at the end."""
+    waiting, running = list(jobs), dict[Any, Job]()
+    failures: list[str] = []
+    while True:
+        unfinished = {job.recipe for job in [*waiting, *running.values()]}
+        for job in [job for job in waiting if job.recipe.start not in unfinished]:
+            waiting.remove(job)
+            running[submit(work, job)] = job
+        if not running:
+            break
+        ended = [pending for pending in running if pending.done()]
+        for pending in ended:
+            job = running.pop(pending)
+            if failure := _ending(pending):
+                failures.append(failure)
+                waiting = [other for other in waiting if other.recipe.start != job.recipe]
+        if not ended:
+            time.sleep(0.1)
+    if failures:
+        more = f" ({len(failures) - 1} more failed; the others are done.)" if len(failures) > 1 else ""
+        raise BadInput(failures[0] + more)
+
+
+def _ending(pending: Pending) -> str:
+    try:
+        return pending.result()
+    except BrokenProcessPool:
+        raise BadInput("a worker was killed; the same command goes on where it stopped.") from None
+
+
+def work(job: Job) -> str:
+    """Train and test one model, in a worker; what was wrong, where it could not be done."""
+    keep_memory()
+    torch.set_num_threads(job.threads)
+    try:
+        study = job.source.load()
+        run_model(study, job.recipe, study.stores[job.recipe.data](job.data), job.folder)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
+    """Train a model of a study and test it, as far as it has not been done."""
+    result = study.result(recipe, folder)
+    if is_done(recipe, result):
+        return
+    test = store.part("test")
+    # The plan comes before the training, to say early what does not fit.
+    plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
+    model = train(recipe, store, folder, study.registry)
+    if plan is not None and is_first():
+        recalls = recalls_of_model(
+            model,
+            recipe.data,
+            lambda split: model.features(store.part(split).items),
+            store.part("train").labels,
+            study.readouts_of(recipe),
+            plan,
+            study.protocol.shots,
+            study.registry,
+        )
+        write_recalls(result, recalls)
+    wait()
+
+
+def plan_study(source: Source, out: Path, data: Path, only: str = "", workers: int = 0, on: str = "here") -> str:
+    """What a study would do, and about how long it would take on this machine."""
+    study = source.load()
+    recipes = select(study.recipes, only)
+    everything = [*starts(recipes), *recipes]
+    images = {
+        name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
+        for name in {recipe.data for recipe in recipes}
+    }
+    speeds = _speeds(source, study, out) if on == "here" and not workers else None
+    keep_memory()
+    rows = cost.estimate(everything, study.registry, images)
+    return cost.describe(rows, *cost.side_by_side(everything, study.registry, workers, speeds), speeds)
