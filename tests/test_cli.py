@@ -10,7 +10,6 @@ import pytest
 
 from anyshot.cli import main
 from anyshot.data.store import write_store
-from anyshot.models.heads import HEADS
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
 
@@ -96,7 +95,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
 def test_bad_input_is_one_sentence_and_exit_code_2(birds, tmp_path, monkeypatch, capsys, words, sentence):
     monkeypatch.chdir(tmp_path)
     recipe = Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2)
-    Model(recipe, 3, HEADS["proto"]).save(tmp_path / "model" / "model.safetensors")
+    Model(recipe, 3).save(tmp_path / "model" / "model.safetensors")
     images = np.zeros((6, 16, 16, 1), np.uint8)
     write_store(tmp_path / "glyphs", [images], np.repeat([0, 1], 3), ["a", "b"], ["test"] * 2)
     before = sorted(tmp_path.rglob("*"))

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from anyshot.errors import BadInput
 from anyshot.measure.intervals import episode_interval
-from anyshot.measure.recalls import read_recalls
+from anyshot.measure.recalls import read_recalls, write_recalls
 from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import (
@@ -146,19 +147,19 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second][2] == half
 
 
-@pytest.mark.parametrize("spoil", ["none", "other accuracies", "cut short", "other episodes"])
+@pytest.mark.parametrize("spoil", ["none", "another model", "cut short", "other episodes"])
 def test_without_fitting_recalls_a_difference_is_called_unpaired(tmp_path: Path, spoil: str) -> None:
     table = with_recalls(tmp_path / "run", rows())
-    for number, path in enumerate(sorted((tmp_path / "run").glob("*/recall-1.npz"))):
+    for number, path in enumerate(sorted((tmp_path / "run").glob("*/recalls-1.npz"))):
         if spoil == "none":
             path.unlink()
         elif spoil == "cut short":
             path.write_bytes(path.read_bytes()[:100])
         elif spoil == "other episodes":
-            arrays = dict(np.load(path))
-            np.savez(path, classes=arrays["classes"] + number, own=arrays["own"])
-    if spoil == "other accuracies":
-        table = [row | {"accuracy": row["accuracy"] + 1} for row in table]
+            (recalls,) = read_recalls(path)
+            write_recalls(path, [replace(recalls, plan={**recalls.plan, "id": f"draw {number}"})])
+    if spoil == "another model":
+        table = [row | {"model": f"new-{row['model']}"} for row in table]
     page = written(tmp_path, write_run(tmp_path / "run", table))
     assert UNPAIRED in page.split("<script")[0]
     assert not any(data_of(page)["paired"].values())
