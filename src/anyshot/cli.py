@@ -269,7 +269,7 @@ def doctor(
 def evaluate(
     store: Annotated[Path, tyro.conf.Positional],
     /,
-    model: Path | None = None,
+    model: str | None = None,
     heads: tuple[str, ...] = (),
     readouts: tuple[str, ...] = ("own",),
     shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
@@ -289,7 +289,7 @@ def evaluate(
 
     Args:
         store: The store, made by `anyshot pack`.
-        model: Folder or file of a trained model; needed for a store of images.
+        model: What embeds a store of images: the folder of a trained model, its name, or timm:NAME.
         heads: Heads to test; the model's own, or proto and cosine-proto, by default.
         readouts: own, swapped, pcaN, estN; those that do not fit a head are left out.
         shots: Test shots.

@@ -29,9 +29,10 @@ from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import Plan, Protocol
 from anyshot.measure.readouts import read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
+from anyshot.models.embedders import Embedder, embedder
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
-from anyshot.models.model import Model, load_model
+from anyshot.models.model import Model
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress as bar
 from anyshot.recipe import Recipe
@@ -261,7 +262,7 @@ def _recall_all(
 
 def evaluate_store(
     store: Store,
-    model: Model | None = None,
+    model: Model | Embedder | None = None,
     heads: Sequence[str] = (),
     split: str = "test",
     *,
@@ -269,17 +270,21 @@ def evaluate_store(
     registry: Registry = PACKAGE,
     **options: Any,
 ) -> Evaluation:
-    """Test heads on a split of a store: on its features, or on a model's features of its images. Without `heads`, the
-    model's own head is read; readouts are fitted on the training classes, where the store has some. `options` are those
-    of `evaluate`."""
+    """Test heads on a split of a store: on its features, or on those that a trained model or another embedder gives of
+    its images. Without `heads`, a trained model's own head is read; readouts are fitted on the training classes, where
+    the store has some. `options` are those of `evaluate`."""
     part = store.part(split)
     check_kind(store, model is not None)
+    embed = None if model is None else embedder(model)
 
     def features(part: Part) -> np.ndarray:
-        return part.items if model is None else model.features(part.items)
+        return part.items if embed is None else embed.features(part.items)
 
     about: Row = {"data": store.path.name}
-    if model is not None:
+    if embed is not None:
+        about["backbone"] = embed.about["backbone"]
+    if embed is not None and embed.model is not None:
+        model = embed.model
         recipe = model.recipe
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
@@ -387,7 +392,7 @@ def _base_vectors(base: Labelled | None, how: Embed, parameters: Parameters) -> 
 
 def run_evaluation(
     store: Path,
-    model: Path | None,
+    model: str | None,
     heads: Sequence[str],
     split: str,
     protocol: Protocol,
@@ -404,7 +409,7 @@ def run_evaluation(
     opened = open_store(store)
     part = opened.part(split)
     check_kind(opened, model is not None)
-    loaded = load_model(model, registry) if model is not None else None
+    embeds = embedder(model, registry=registry) if model is not None else None
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
     if plan is None:
         episodes = replace(protocol, way=protocol.way or len(names)).plan(codes, names)
@@ -412,7 +417,7 @@ def run_evaluation(
         episodes = Plan.load(plan, codes, names)
     with bar("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
-            opened, loaded, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,
+            opened, embeds, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,
             plan=episodes, dirichlet=dirichlet, progress=advance,
         )  # fmt: skip
     if save_plan is not None:
