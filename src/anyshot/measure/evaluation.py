@@ -29,7 +29,7 @@ from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import Plan, Protocol
 from anyshot.measure.readouts import read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
-from anyshot.models.embedders import Embedder, embedder
+from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model
@@ -408,6 +408,8 @@ def run_evaluation(
     the protocol means every class at once."""
     opened = open_store(store)
     part = opened.part(split)
+    if model is None and not opened.is_features:
+        model = DEFAULT
     check_kind(opened, model is not None)
     embeds = embedder(model, registry=registry) if model is not None else None
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
