@@ -27,7 +27,7 @@ from anyshot.errors import BadInput, choose
 from anyshot.measure.engine import Lazy, Shots, full_patterns, vectors_of
 from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import Plan, Protocol
-from anyshot.measure.readouts import read_out, scaled
+from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.heads import EMBEDS
@@ -194,30 +194,35 @@ def columns_of(model: Model, data: str) -> Row:
 def recalls_of_model(
     model: Model,
     data: str,
-    features: Callable[[str], Float[np.ndarray, "image position channel"]],
-    train_labels: Int[np.ndarray, " image"] | None,
+    features: Float[np.ndarray, "image position channel"],
+    fitted: Fitted,
     readouts: Sequence[str],
     plan: Plan,
     shots: Sequence[int] | Sequence[str],
     registry: Registry = PACKAGE,
 ) -> list[Recalls]:
-    """Recalls of a trained model, one per readout. `shots` are test shots, or kinds of unequal ones. `features` gives
-    those of the images of a split; those of the training classes are asked for only if a readout is fitted."""
-
-    def base() -> tuple[Tensor, Tensor]:
-        assert train_labels is not None
-        return model.vectors(features("train")), torch.from_numpy(train_labels)
-
+    """Recalls of a trained model on its features of the test images, one per readout. `shots` are test shots, or kinds
+    of unequal ones; `fitted` has what readouts learned (`fitted_on_training_classes`)."""
     kinds = [kind for kind in shots if isinstance(kind, str)]
     patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
     asked = [(model.reading, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
-    arrays = read_out(asked, model.vectors(features("test")), base, plan, wanted, registry)
+    arrays = read_out(asked, model.vectors(features), fitted, plan, wanted, registry)
     classes, about, of = plan.draw(0, plan.episodes).classes, plan.about(), columns_of(model, data)
     return [
         Recalls({**of, "readout": readout}, about, tuple(shots), classes, array, patterns)
         for readout, array in zip(readouts, arrays, strict=True)
     ]
+
+
+def fitted_on_training_classes(model: Model, store: Store, registry: Registry = PACKAGE) -> Fitted:
+    """Readouts of a trained model, fitted when they are asked for."""
+
+    def base() -> tuple[Tensor, Tensor]:
+        part = store.part("train")
+        return model.vectors(model.features(part.items)), torch.from_numpy(part.labels)
+
+    return fit_on(base, registry)
 
 
 def _recall_all(
@@ -253,8 +258,8 @@ def _recall_all(
         def base_vectors(how: Embed = how, used: Parameters = used) -> tuple[Tensor, Tensor]:
             return _base_vectors(base, how, used)
 
-        found = read_out(asked, vectors, base_vectors, plan, patterns, registry, scaled(progress, 1 / len(groups)))
-        arrays |= dict(zip(keys, found, strict=True))
+        fitted, share = fit_on(base_vectors, registry), scaled(progress, 1 / len(groups))
+        arrays |= dict(zip(keys, read_out(asked, vectors, fitted, plan, patterns, registry, share), strict=True))
     return {
         (name, readout): arrays[name, readout] for name in heads for readout in readouts if (name, readout) in arrays
     }

@@ -82,9 +82,8 @@ class Embedder:
         shorter = min(data.shape[:2]) if isinstance(data, np.ndarray) else min(Image.open(io.BytesIO(data)).size)
         larger = round(self.side * self.margin) if shorter > self.side else self.side
         start = round((larger - self.side) / 2)
-        return picture(data, larger, "crop", resample=self.resample)[
-            start : start + self.side, start : start + self.side
-        ]
+        middle = slice(start, start + self.side)
+        return picture(data, larger, "crop", resample=self.resample)[middle, middle]
 
     def _squares(self, images: Images) -> Images:
         if self.model is not None or images.shape[1:] == (self.side, self.side, 3):
