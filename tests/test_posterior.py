@@ -137,5 +137,5 @@ def test_every_heads_vectors_can_be_read(head):
 
 
 def test_too_few_base_classes_get_a_sentence():
-    with pytest.raises(BadInput, match="at least 4 base classes"):
+    with pytest.raises(BadInput, match="at least 8 base classes"):
         fit_posterior(torch.from_numpy(VECTORS[:24]), torch.from_numpy(LABELS[:24]))
