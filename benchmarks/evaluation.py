@@ -178,12 +178,10 @@ def from_images(repeats: int) -> None:
     print(
         f"from 84x84 images, proto, six shots x 10,000 episodes: {mine:.0f} s, {embedding:.0f} of them to embed 12,000"
     )
-    print("images (extrapolated from 1,200); easyfsl, extrapolated from one trial a shot:")
-    for name, time_, chosen in (
-        ("a plain Conv-4", plain, True),
-        ("our Conv-4 and allocator settings", with_ours, False),
-    ):
-        ratios = sorted(turn[not chosen] / (turn[2] + turn[3]) for turn in turns)
+    print("images (extrapolated from 1,200); easyfsl, extrapolated from one trial per shot:")
+    contenders = (("a plain Conv-4", plain), ("our Conv-4 and allocator settings", with_ours))
+    for place, (name, time_) in enumerate(contenders):
+        ratios = sorted(turn[place] / (turn[2] + turn[3]) for turn in turns)
         print(
             f"  with {name}: {time_:.0f} s, {time_ / mine:.0f}x (turns: {ratios[0]:.0f} to {ratios[-1]:.0f})",
             flush=True,
