@@ -2,10 +2,10 @@
 
 GET    /                              the page
 GET    /api/classes                   classes, counts, examples, calibration
-POST   /api/classes/examples?name=    an image as the body: one more example of a class, known or new
+POST   /api/classes/examples?name=    an image as the body: one more example of a class, old or new
 DELETE /api/classes?name=             forget a class
 POST   /api/classify?shot=            an image as the body: probabilities of all classes, and what fewer shots say
-GET    /api/thumbnails/KEY            a small JPEG of a kept example
+GET    /api/thumbnails/KEY            a small JPEG of an example
 POST   /api/save                      write to the folder the server was started with, where it was started so
 """
 
@@ -118,7 +118,7 @@ class Shelf:
         }
 
     def _at_shots(self, now: ImageClassifier) -> dict[int, FewShotClassifier]:
-        """The classifier with fewer examples a class, made once a change."""
+        """The classifier with fewer examples per class, made once per change."""
         with self._fewer_lock:  # one works, the others wait for it
             made_for, fewer = self._fewer
             if made_for is now and fewer:
