@@ -41,7 +41,7 @@ def predict_class(
     prototypes: Prototypes, counts: Counts, parameters: Parameters
 ) -> Float[Tensor, "*batch way weights"]:
     """What z, z^2 and 1 of a query are multiplied by: (a m / v, -1 / 2v, -1/2 sum of (a m)^2 / v + log v)."""
-    spread = parameters["spread"]
+    spread = parameters["spread"].clamp_min(1e-9)
     evidence = counts.to(spread.dtype)[..., None] * spread
     a, v = evidence / (evidence + 1), 1 + spread / (evidence + 1)
     linear = a / v * prototypes
@@ -51,7 +51,9 @@ def predict_class(
 
 def unit(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """Vectors of length one; a vector of zeros stays one."""
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    tiny = torch.finfo(vectors.dtype).tiny
+    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp_min(tiny)  # squares of huge numbers overflow
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
 
 
 def whiten(vectors: Float[Tensor, "*batch d"], fitted: Parameters) -> Float[Tensor, "*batch d"]:
@@ -152,7 +154,14 @@ def _accuracy(learned: _Moments, others: Vectors, theirs: Labels, shrinkage: tup
 def as_posterior(head: Head) -> Head | None:
     """The head that reads the fitted coordinates in place of another."""
     return replace(
-        head, refine=predict_class, score=quadratic, couples=False, refine_folds=None, refine_rows=None, has_onnx=True
+        head,
+        refine=predict_class,
+        score=quadratic,
+        couples=False,
+        refine_folds=None,
+        refine_rows=None,
+        has_onnx=True,
+        adapts=False,
     )
 
 

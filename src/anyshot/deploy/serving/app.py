@@ -110,7 +110,7 @@ class Shelf:
         return {
             "classes": [str(label) for label in inner.classes_],
             "probabilities": softmax(logits, axis=1)[0].round(6).tolist(),
-            "is_known": bool(logits.max() >= threshold),
+            "is_known": bool(inner.evidence_of(vectors)[0] >= threshold),
             "by_shot": [
                 {"shot": shot, "probabilities": softmax(fewer.logits_of(vectors)[0]).round(6).tolist()}
                 for shot, fewer in self._at_shots(now).items()
