@@ -4,7 +4,6 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from anyshot.models.registry import PACKAGE, Registry
 BATCH = 64
 LEARN = 1024  # pictures that are learned at once: a calibration each
 THUMBNAIL = 96
+HEAD = "posterior"  # of features that no head was trained on; a trained model has its own
 
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
@@ -50,7 +50,8 @@ class ImageClassifier:
             function of uint8 images "image side side 3".
         side: Pixels of the square that a function is given; models know their own.
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
-        arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...).
+        arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
+            or the posterior on features that no head was trained on.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class ImageClassifier:
     ) -> None:
         self.backbone = embedder(backbone, side, registry or PACKAGE)
         model = self.backbone.model
-        make = FewShotClassifier if model is None else partial(FewShotClassifier.from_run, model)
-        self.classifier = make(registry=registry, **arguments)
+        if model is None:
+            self.classifier = FewShotClassifier(**{"head": HEAD, "registry": registry, **arguments})
+        else:
+            self.classifier = FewShotClassifier.from_run(model, registry=registry, **arguments)
         self.thumbnails: dict[int, bytes] = {}
         """Small JPEGs of the kept examples, by their keys."""
 
