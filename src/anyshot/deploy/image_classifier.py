@@ -21,7 +21,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.models.embedders import DEFAULT, Embed, Embedder, embedder
+from anyshot.models.embedders import DEFAULT, Embed, Embedder, embedder, side_by_side
 from anyshot.models.model import Model, read_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
@@ -115,12 +115,20 @@ class ImageClassifier:
         self.thumbnails = {key: jpeg for key, jpeg in {**self.thumbnails, **new}.items() if key in kept}
 
     def decoded(self, items: Sequence[Item]) -> Iterator[tuple[np.ndarray, Item]]:
-        """Pictures of a folder that can be read; the others are named in a warning."""
-        for item in items:
+        """Pictures of a folder that can be read, decoded on all cores ahead of who asks; the others are named in a
+        warning."""
+
+        def read(item: Item) -> np.ndarray | BadInput:
             try:
-                yield self.read(item.read(), item.name), item
+                return self.read(item.read(), item.name)
             except BadInput as error:
-                warnings.warn(f"left out: {error}", stacklevel=4)
+                return error
+
+        for item, pixels in zip(items, side_by_side(read, items), strict=True):
+            if isinstance(pixels, BadInput):
+                warnings.warn(f"left out: {pixels}", stacklevel=4)
+            else:
+                yield pixels, item
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
         """Take in the classes of others that use the same backbone and head."""
