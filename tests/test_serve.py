@@ -163,6 +163,29 @@ def test_other_hosts_and_pages_are_kept_out(client):
     )
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_serving_on_loopback_answers_to_the_names_of_loopback_only(tmp_path, monkeypatch, host):
+    """A web page elsewhere may let its own name point here; a request that comes by such a name is refused."""
+    small_model().save(tmp_path / "run" / "model.safetensors")
+    started = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: started.append(server.config.app))
+    serve(str(tmp_path / "run"), host, port=0)
+
+    async def ask(name):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(started[0]), base_url="http://x") as http:
+            return (await http.get("/api/classes", headers={"Host": name})).status_code
+
+    names = [
+        "127.0.0.1:8000",
+        "localhost:8000",
+        "[::1]:8000",
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+    ]
+    assert [asyncio.run(ask(name)) for name in names] == [200, 200, 200, 400, 400, 400]
+
+
 def test_in_a_real_browser(server, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
     if not CHROMIUM.exists():
