@@ -78,3 +78,10 @@ def test_what_was_not_finished_leaves_the_old_file_and_nothing_beside_it(tmp_pat
         write_half()
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="device or a pipe"):
+        write_text(tmp_path / "pipe", "x")
+    assert (tmp_path / "pipe").is_fifo()

@@ -14,6 +14,8 @@ from anyshot.errors import BadInput
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write a file or folder to; on success it is renamed, on failure removed."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # renaming would put a file in the place of /dev/null
+        raise BadInput(f"could not write {path}: it is a device or a pipe; name a file.")
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
