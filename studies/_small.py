@@ -38,6 +38,7 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
     ]
     readouts = {head: ("swapped",) for head in PACKAGE.heads if PACKAGE.fits("swapped", head)}
     readouts["proto"] = ("swapped", "pca60", "est60")
+    readouts |= {head: (*readouts[head], "posterior") for head in ("proto", "cosine-proto", "feat", "cosine-feat")}
     return Study(
         recipes=recipes,
         stores={data: packed(data, *packing)},

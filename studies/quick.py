@@ -35,5 +35,6 @@ def study(heads=None):
     ]
     readouts = {head: ("swapped",) for head in PACKAGE.heads if PACKAGE.fits("swapped", head)}
     readouts["proto"] = ("swapped", *PROJECTIONS)
+    readouts |= {head: (*readouts[head], "posterior") for head in ("proto", "cosine-proto", "feat", "cosine-feat")}
     stores = {"glyphs": lambda data: glyphs(data / "glyphs")}
     return Study(recipes=recipes, stores=stores, readouts=readouts, train_images={"glyphs": 7680})

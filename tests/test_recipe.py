@@ -1,7 +1,8 @@
 """A recipe is all that makes a model: it survives JSON, and its id changes with anything in it."""
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from anyshot.errors import BadInput
 from anyshot.recipe import Recipe
 
+ROOT = Path(__file__).parents[1]
 PRETRAINED = Recipe(data="cub", head="linear", train_shot=1, way=100, batch=128)
 RECIPE = Recipe(data="cub", head="proto", train_shot=4, way=64, start=PRETRAINED)
 OTHER = {str: "other", int: 24, float: 0.125, bool: True, tuple: (2, 4), type(None): "max"}
@@ -41,6 +43,31 @@ def test_every_field_changes_the_id(name):
 def test_every_default_is_part_of_the_id():
     assert set(json.loads(RECIPE.to_json())) == {field.name for field in fields(Recipe)}
     assert json.loads(RECIPE.to_json())["start"] == json.loads(json.dumps(asdict(PRETRAINED)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown(Recipe):
+    """A recipe as a later version may have it."""
+
+    margin: float = 0.25
+
+
+def test_a_field_that_is_added_renames_nothing_that_exists():
+    old = {field.name: getattr(RECIPE, field.name) for field in fields(Recipe)}
+    old["start"] = Grown(**{field.name: getattr(PRETRAINED, field.name) for field in fields(Recipe)})
+    grown = Grown(**old)
+    assert (grown.id, grown.to_json()) == (RECIPE.id, RECIPE.to_json())
+    assert Grown.from_json(RECIPE.to_json()) == grown, "what was written before still loads"
+    assert replace(grown, margin=0.5).id != RECIPE.id
+    assert Grown.from_json(replace(grown, margin=0.5).to_json()).margin == 0.5
+
+
+def test_models_that_are_published_keep_their_ids():
+    """The names of folders in results/ and studies/ready/ end in the ids of the recipes inside."""
+    recipes = [*ROOT.glob("results/*/*/recipe.json"), *ROOT.glob("studies/ready/*/*/recipe.json")]
+    assert len(recipes) >= 60
+    for path in recipes:
+        assert Recipe.from_json(path.read_text()).name == path.parent.name
 
 
 def test_an_unknown_field_is_named_with_the_nearest():

@@ -269,7 +269,7 @@ def doctor(
 def evaluate(
     store: Annotated[Path, tyro.conf.Positional],
     /,
-    model: Path | None = None,
+    model: str | None = None,
     heads: tuple[str, ...] = (),
     readouts: tuple[str, ...] = ("own",),
     shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
@@ -289,7 +289,8 @@ def evaluate(
 
     Args:
         store: The store, made by `anyshot pack`.
-        model: Folder or file of a trained model; needed for a store of images.
+        model: What embeds a store of images, by default efficientnet-lite0, which comes with anyshot; or the folder or
+            name of a trained model, or timm:NAME.
         heads: Heads to test; the model's own, or proto and cosine-proto, by default.
         readouts: own, swapped, pcaN, estN; those that do not fit a head are left out.
         shots: Test shots.
@@ -424,8 +425,8 @@ def compare(
 def fit(
     folder: Annotated[Path, tyro.conf.Positional],
     /,
-    model: str,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    model: str = "efficientnet-lite0",
     head: str = "",
     reject: float = 0.05,
     keep: int = 32,
@@ -435,8 +436,9 @@ def fit(
 
     Args:
         folder: Pictures as CLASS/IMAGE.jpg.
-        model: Folder of a trained model, or timm:NAME.
         out: Folder for the classifier; `anyshot predict` and `anyshot serve` take it.
+        model: What embeds pictures: efficientnet-lite0, which comes with anyshot, the folder or name of a trained
+            model, or timm:NAME.
         head: Another head than the model's own (proto, cosine-proto, frn, cosine-frn).
         reject: Share of the classes' own pictures that may be called none of these.
         keep: Examples per class that are kept for calibration.
@@ -489,7 +491,8 @@ def advise(
 
     Args:
         source: Features with labels (.npz, .npy, .safetensors, .parquet), a store, or a folder of class folders.
-        model: Folder of a trained model, or timm:NAME; needed for pictures.
+        model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
+            trained model, or timm:NAME.
         heads: Heads to compare; all that need no training, and the model's own, by default.
         shots: Shots you expect in use; the head is chosen for them. All that can be measured by default.
         way: Classes to tell apart at once; 'all' for every class.
@@ -527,7 +530,7 @@ def export(
 
 @app.command
 def serve(
-    model: Annotated[str, tyro.conf.Positional],
+    model: Annotated[str, tyro.conf.Positional] = "efficientnet-lite0",
     /,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -537,7 +540,8 @@ def serve(
     """Open a local web page to add classes, classify pictures and see how the decision depends on the shots.
 
     Args:
-        model: Folder of a classifier, or a backbone without classes yet: a trained model's folder, or timm:NAME.
+        model: Folder of a classifier, or a backbone without classes yet: efficientnet-lite0, which comes with anyshot,
+            a trained model's folder, or timm:NAME.
         host: Address to listen on; others than loopback let everyone in who can reach it.
         port: Port to listen on; 0 for any that is free.
         save: Folder that the page's Save button writes to; without it nothing is ever written.

@@ -12,20 +12,22 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
 Fit = Literal["crop", "squash"]
+Resample = Literal["bilinear", "bicubic"]
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN)
 REDUCE = 8  # a photo this many times larger than what is stored is decoded at a reduced scale, never below half of that
 
 
 def picture(
-    data: bytes | np.ndarray, size: int | None, fit: Fit, box: Box | None = None
+    data: bytes | np.ndarray, size: int | None, fit: Fit, box: Box | None = None, resample: Resample = "bilinear"
 ) -> UInt8[np.ndarray, "height width channel"]:
     """Decode, turn upright, convert to RGB, cut to `box`, fit to `size`; arrays of the right size stay as they are."""
     if isinstance(data, np.ndarray):
         if size is None or data.shape[:2] == (size, size):
             return data
         image = Image.fromarray(data.squeeze(2) if data.shape[2] == 1 else data)
-        fitted = np.asarray(_fit(image, size, fit))
+        fitted = np.asarray(_fit(image, size, fit, resample))
         return fitted.reshape(*fitted.shape[:2], data.shape[2])
     image = Image.open(io.BytesIO(data))
     if size is not None and box is None and min(image.size) >= REDUCE * size:
@@ -33,10 +35,10 @@ def picture(
     image = _to_rgb(ImageOps.exif_transpose(image))
     if box is not None:
         image = image.crop(_clip(box, image.size))
-    return np.asarray(image if size is None else _fit(image, size, fit))
+    return np.asarray(image if size is None else _fit(image, size, fit, resample))
 
 
-def _fit(image: Image.Image, size: int, fit: Fit) -> Image.Image:
+def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.Image:
     """One resize from the part of the image that is kept: as resizing all and then cutting, without making all."""
     box: Box = (0, 0, *image.size)
     if fit == "crop":
@@ -44,7 +46,7 @@ def _fit(image: Image.Image, size: int, fit: Fit) -> Image.Image:
         left, right = _central(image.width, int(size * image.width / shorter), size)
         top, bottom = _central(image.height, int(size * image.height / shorter), size)
         box = (left, top, right, bottom)
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return image.resize((size, size), FILTERS[resample], box=box)
 
 
 def _central(old: int, new: int, size: int) -> tuple[float, float]:

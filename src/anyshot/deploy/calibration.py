@@ -21,7 +21,7 @@ TURNS = 8
 Scores = Float[np.ndarray, "image way"]
 
 
-def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way d"]:
+def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way refined"]:
     """What queries are scored against: the mean of each class, refined."""
     means = torch.from_numpy(support.sums / support.counts[:, None])
     return reading.head.refined(means, torch.from_numpy(support.counts), reading.parameters)

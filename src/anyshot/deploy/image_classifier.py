@@ -22,7 +22,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.models.embedders import Embed, Embedder, embedder
+from anyshot.models.embedders import DEFAULT, Embed, Embedder, embedder
 from anyshot.models.model import Model, read_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
@@ -46,7 +46,8 @@ class ImageClassifier:
     >>> classifier.fit("photos").predict(["new.jpg"])                                     # doctest: +SKIP
 
     Args:
-        backbone: Folder of a trained model, `timm:NAME`, or a function of uint8 images "image side side 3".
+        backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, or a
+            function of uint8 images "image side side 3".
         side: Pixels of the square that a function is given; models know their own.
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
         arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...).
@@ -54,7 +55,7 @@ class ImageClassifier:
 
     def __init__(
         self,
-        backbone: "str | Path | Model | Embed | Embedder",
+        backbone: "str | Path | Model | Embed | Embedder" = DEFAULT,
         *,
         side: int | None = None,
         registry: Registry | None = None,
@@ -202,7 +203,8 @@ class ImageClassifier:
         with saved(Path(path)) as aside:
             write_classifier(self.classifier, aside)
             write_card(self.classifier, aside, self.backbone.about)
-            write_json(aside / "backbone.json", {"side": self.backbone.side, **self.backbone.about})
+            about = {"side": self.backbone.side, "name": self.backbone.name, **self.backbone.about}
+            write_json(aside / "backbone.json", about)
             jpegs = {
                 f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
             }
@@ -222,14 +224,14 @@ class ImageClassifier:
         if not (folder / "backbone.json").is_file():
             raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
         about = read_json(folder / "backbone.json")
-        name = about.pop("backbone", "")
-        side = int(about.pop("side"))
+        side, words = int(about.pop("side")), about.get("backbone", "")
+        name = about.pop("name", "") or (words if words.startswith("timm:") else "")
         if backbone is None:
-            if not (folder / "model.safetensors").is_file() and not name.startswith("timm:"):
-                raise BadInput(f"the backbone of {folder} is a function ({name}): give it as backbone=... again.")
-            backbone = name if name.startswith("timm:") else folder
+            if not (folder / "model.safetensors").is_file() and not name:
+                raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
+            backbone = name or folder
         made = embedder(backbone, side, registry or PACKAGE)
-        classifier = ImageClassifier(replace(made, about={"backbone": name, **about}), registry=registry)
+        classifier = ImageClassifier(replace(made, about=about), registry=registry)
         classifier.classifier = read_classifier(folder, registry)
         if (folder / "thumbnails.safetensors").is_file():
             tensors, _ = read_tensors(folder / "thumbnails.safetensors")
@@ -240,28 +242,13 @@ class ImageClassifier:
         """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
         from anyshot.deploy.onnx_export import export_onnx
 
-        model = self.backbone.model
-        if model is None:
-            raise BadInput("only a backbone that anyshot trained can be exported; export the classifier of features.")
-        size = model.recipe.size
-        export_onnx(self.classifier, Path(path), _Pixels(model), torch.zeros(3, model.channels, size, size))
-
-
-class _Pixels(torch.nn.Module):
-    """A model on pixels from 0 to 255."""
-
-    mean: torch.Tensor
-    deviation: torch.Tensor
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-        mean, deviation = (torch.tensor(moment).view(-1, 1, 1) for moment in model.kind.moments[model.channels])
-        self.register_buffer("mean", 255 * mean)
-        self.register_buffer("deviation", 255 * deviation)
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.model((pixels - self.mean) / self.deviation)
+        backbone = self.backbone
+        if backbone.pixels is None:
+            raise BadInput("a backbone that is a function cannot be exported; export the classifier of its features.")
+        channels = 3 if backbone.model is None else backbone.model.channels
+        export_onnx(
+            self.classifier, Path(path), backbone.pixels(), torch.zeros(3, channels, backbone.side, backbone.side)
+        )
 
 
 def _thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:

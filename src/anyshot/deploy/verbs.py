@@ -23,7 +23,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
-from anyshot.models.embedders import embedder
+from anyshot.models.embedders import DEFAULT, embedder
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress
 
@@ -173,13 +173,11 @@ def _labelled(source: Path, model: str, registry: Registry) -> tuple[np.ndarray,
             if model:
                 raise BadInput(f"{source} holds features already: leave the model out.")
             return np.asarray(store.items), labels, names
-        _need(model, source)
         with progress("embedding", float(len(labels))) as advance:
-            return embedder(model, registry=registry).features(store.items, advance), labels, names
+            return embedder(model or DEFAULT, registry=registry).features(store.items, advance), labels, names
     if source.is_dir():
-        _need(model, source)
         items = read_folder(source).items
-        read = ImageClassifier(model, registry=registry)
+        read = ImageClassifier(model or DEFAULT, registry=registry)
         pieces, labels, names = [], [], []
         with progress("embedding", 1.0) as advance:
             for start in range(0, len(items), BATCH):
@@ -196,16 +194,10 @@ def _labelled(source: Path, model: str, registry: Registry) -> tuple[np.ndarray,
     return found.features, list(found.labels), [f"row {index}" for index in range(len(found.labels))]
 
 
-def _need(model: str, source: Path) -> None:
-    if not model:
-        raise BadInput(f"{source} has pictures: name what embeds them, with --model (a trained model, or timm:NAME).")
-
-
 def _trained_head(model: str, registry: Registry) -> FewShotClassifier | None:
     """A classifier of the model's own head, where it is one that anyshot trained."""
-    if not model or model.startswith("timm:"):
-        return None
-    return FewShotClassifier.from_run(model, registry=registry)
+    trained = embedder(model, registry=registry).model if model else None
+    return None if trained is None else FewShotClassifier.from_run(trained, registry=registry)
 
 
 def _with_own(trained: FewShotClassifier | None, features: np.ndarray) -> list[str]:

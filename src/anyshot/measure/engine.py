@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.measure.plan import Draw, Plan
-from anyshot.models.law import Embed, Inner, Parameters, Reading, flatten, mean, peak
+from anyshot.models.law import Embed, Inner, Parameters, Quadratic, Reading, flatten, mean, peak
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 Recall = Float[np.ndarray, "head pattern episode way"]
@@ -284,17 +284,19 @@ class _Chunk:
             means, query = means + self.bank.centre, query + self.bank.centre
         means = self._refined(reading, means)
         score = reading.head.score
-        if not isinstance(score, Inner):
+        if not isinstance(score, Inner | Quadratic):
             return score(query[:, None], means).mT
-        # All patterns as rows of one product: a product a pattern would read the queries as many times.
-        return score.by_prototype(query, means.flatten(1, 2)).unflatten(1, means.shape[1:3])
+        # All patterns as rows of one product: one product per pattern would read the queries as many times.
+        logits = score.by_prototype(query, means.flatten(1, 2), alike=self._one_shot_a_pattern)
+        return logits.unflatten(1, means.shape[1:3])
 
-    def _refined(self, reading: Reading, means: Tensor) -> Float[Tensor, "episode pattern way d"]:
+    def _refined(self, reading: Reading, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
         head, vectors = reading.head, self.bank.vectors
         if head.refine is None:
             return means
         if head.refine_rows is None or not isinstance(vectors, Lazy) or not self._one_shot_a_pattern:
-            return head.refine(means, self.shots, reading.parameters)
+            shots = self.shots[:1] if self._one_shot_a_pattern else self.shots
+            return head.refine(means, shots, reading.parameters)
         _, positions, channel = vectors.maps.shape
         refined = []
         for number, shot in enumerate(self.steps):

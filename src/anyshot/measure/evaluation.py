@@ -27,11 +27,12 @@ from anyshot.errors import BadInput, choose
 from anyshot.measure.engine import Lazy, Shots, full_patterns, vectors_of
 from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import Plan, Protocol
-from anyshot.measure.readouts import read_out, scaled
+from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
+from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
-from anyshot.models.model import Model, load_model
+from anyshot.models.model import Model
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress as bar
 from anyshot.recipe import Recipe
@@ -193,30 +194,35 @@ def columns_of(model: Model, data: str) -> Row:
 def recalls_of_model(
     model: Model,
     data: str,
-    features: Callable[[str], Float[np.ndarray, "image position channel"]],
-    train_labels: Int[np.ndarray, " image"] | None,
+    features: Float[np.ndarray, "image position channel"],
+    fitted: Fitted,
     readouts: Sequence[str],
     plan: Plan,
     shots: Sequence[int] | Sequence[str],
     registry: Registry = PACKAGE,
 ) -> list[Recalls]:
-    """Recalls of a trained model, one per readout. `shots` are test shots, or kinds of unequal ones. `features` gives
-    those of the images of a split; those of the training classes are asked for only if a readout is fitted."""
-
-    def base() -> tuple[Tensor, Tensor]:
-        assert train_labels is not None
-        return model.vectors(features("train")), torch.from_numpy(train_labels)
-
+    """Recalls of a trained model on its features of the test images, one per readout. `shots` are test shots, or kinds
+    of unequal ones; `fitted` has what readouts learned (`fitted_on_training_classes`)."""
     kinds = [kind for kind in shots if isinstance(kind, str)]
     patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
     asked = [(model.reading, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
-    arrays = read_out(asked, model.vectors(features("test")), base, plan, wanted, registry)
+    arrays = read_out(asked, model.vectors(features), fitted, plan, wanted, registry)
     classes, about, of = plan.draw(0, plan.episodes).classes, plan.about(), columns_of(model, data)
     return [
         Recalls({**of, "readout": readout}, about, tuple(shots), classes, array, patterns)
         for readout, array in zip(readouts, arrays, strict=True)
     ]
+
+
+def fitted_on_training_classes(model: Model, store: Store, registry: Registry = PACKAGE) -> Fitted:
+    """Readouts of a trained model, fitted when they are asked for."""
+
+    def base() -> tuple[Tensor, Tensor]:
+        part = store.part("train")
+        return model.vectors(model.features(part.items)), torch.from_numpy(part.labels)
+
+    return fit_on(base, registry)
 
 
 def _recall_all(
@@ -252,8 +258,8 @@ def _recall_all(
         def base_vectors(how: Embed = how, used: Parameters = used) -> tuple[Tensor, Tensor]:
             return _base_vectors(base, how, used)
 
-        found = read_out(asked, vectors, base_vectors, plan, patterns, registry, scaled(progress, 1 / len(groups)))
-        arrays |= dict(zip(keys, found, strict=True))
+        fitted, share = fit_on(base_vectors, registry), scaled(progress, 1 / len(groups))
+        arrays |= dict(zip(keys, read_out(asked, vectors, fitted, plan, patterns, registry, share), strict=True))
     return {
         (name, readout): arrays[name, readout] for name in heads for readout in readouts if (name, readout) in arrays
     }
@@ -261,7 +267,7 @@ def _recall_all(
 
 def evaluate_store(
     store: Store,
-    model: Model | None = None,
+    model: Model | Embedder | None = None,
     heads: Sequence[str] = (),
     split: str = "test",
     *,
@@ -269,17 +275,21 @@ def evaluate_store(
     registry: Registry = PACKAGE,
     **options: Any,
 ) -> Evaluation:
-    """Test heads on a split of a store: on its features, or on a model's features of its images. Without `heads`, the
-    model's own head is read; readouts are fitted on the training classes, where the store has some. `options` are those
-    of `evaluate`."""
+    """Test heads on a split of a store: on its features, or on those that a trained model or another embedder gives of
+    its images. Without `heads`, a trained model's own head is read; readouts are fitted on the training classes, where
+    the store has some. `options` are those of `evaluate`."""
     part = store.part(split)
     check_kind(store, model is not None)
+    embed = None if model is None else embedder(model)
 
     def features(part: Part) -> np.ndarray:
-        return part.items if model is None else model.features(part.items)
+        return part.items if embed is None else embed.features(part.items)
 
     about: Row = {"data": store.path.name}
-    if model is not None:
+    if embed is not None:
+        about["backbone"] = embed.about["backbone"]
+    if embed is not None and embed.model is not None:
+        model = embed.model
         recipe = model.recipe
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
@@ -387,7 +397,7 @@ def _base_vectors(base: Labelled | None, how: Embed, parameters: Parameters) -> 
 
 def run_evaluation(
     store: Path,
-    model: Path | None,
+    model: str | None,
     heads: Sequence[str],
     split: str,
     protocol: Protocol,
@@ -403,8 +413,10 @@ def run_evaluation(
     the protocol means every class at once."""
     opened = open_store(store)
     part = opened.part(split)
+    if model is None and not opened.is_features:
+        model = DEFAULT
     check_kind(opened, model is not None)
-    loaded = load_model(model, registry) if model is not None else None
+    embeds = embedder(model, registry=registry) if model is not None else None
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
     if plan is None:
         episodes = replace(protocol, way=protocol.way or len(names)).plan(codes, names)
@@ -412,7 +424,7 @@ def run_evaluation(
         episodes = Plan.load(plan, codes, names)
     with bar("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
-            opened, loaded, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,
+            opened, embeds, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,
             plan=episodes, dirichlet=dirichlet, progress=advance,
         )  # fmt: skip
     if save_plan is not None:

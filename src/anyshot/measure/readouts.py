@@ -11,44 +11,48 @@ from torch import Tensor
 from anyshot.measure.engine import Shots, Vectors, recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.law import Parameters, Reading
-from anyshot.models.readouts import Readout
 from anyshot.models.registry import PACKAGE, Registry
 
 Base = Callable[[], tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]]
+Fitted = Callable[[str], Parameters]
+"""What a readout has learned from base classes, by the readout's name."""
 
 
 def read_out(
     asked: Sequence[tuple[Reading, str]],
     vectors: Vectors,
-    base: Base,
+    fitted: Fitted,
     plan: Plan,
     shots: Shots,
     registry: Registry = PACKAGE,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[Float[np.ndarray, "pattern episode way"]]:
     """Recalls of each (reading, name of a readout) over the same episodes and vectors; what reads the same vectors
-    shares its products. `base` gives the vectors and labels of base classes, and is asked only if a readout has to be
-    fitted. `progress` is called with shares of the whole that add up to 1."""
-    base = cache(base)
+    shares its products. `fitted` is asked only for readouts that have something to fit (see `fit_on`). `progress` is
+    called with shares of the whole that add up to 1."""
     groups: dict[str, list[int]] = {}
     for index, (_, name) in enumerate(asked):
         groups.setdefault(name if registry.readout(name).apply else "", []).append(index)
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
-        fitted: Parameters = {}
-        if name:
-            readout = registry.readout(name)
-            fitted = fit_readout(readout, base)
-            bank = torch.cat([readout.applied(piece, fitted) for piece in vectors.split(4096)])
-        readings = [registry.readout(asked[index][1]).reading(asked[index][0], fitted) for index in members]
+        readout = registry.readout(name or "own")
+        learned = fitted(name) if readout.fit else {}
+        bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
+        readings = [registry.readout(asked[index][1]).reading(asked[index][0], learned) for index in members]
         share = scaled(progress, 1 / (plan.episodes * len(groups)))
-        out |= dict(zip(members, recalls(bank if name else vectors, readings, plan, shots, share), strict=True))
+        out |= dict(zip(members, recalls(bank, readings, plan, shots, share), strict=True))
     return [out[index] for index in range(len(asked))]
 
 
-def fit_readout(readout: Readout, base: Base) -> Parameters:
-    """What a readout learns from base classes; nothing where it has nothing to fit."""
-    return {} if readout.fit is None else readout.fit(*base())
+def fit_on(base: Base, registry: Registry = PACKAGE) -> Fitted:
+    """Fits a readout when it is asked for, on the vectors and labels that `base` gives."""
+    base = cache(base)
+
+    def fitted(name: str) -> Parameters:
+        fit = registry.readout(name).fit
+        return {} if fit is None else fit(*base())
+
+    return fitted
 
 
 def scaled(progress: Callable[[float], None], by: float) -> Callable[[float], None]:

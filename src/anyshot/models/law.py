@@ -71,9 +71,10 @@ class Inner:
         return self.of(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
 
     def by_prototype(
-        self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"]
+        self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"], alike: bool
     ) -> Float[Tensor, "*#batch way query"]:
-        """The same, a row a prototype: the product is faster that way round when prototypes are fewer than queries."""
+        """The same, one row per prototype: the product is faster that way round when prototypes are fewer than queries.
+        (Whether all classes have the same count makes no difference here.)"""
         query, prototypes = self._about_centre(query, prototypes)
         qp = prototypes @ query.mT
         if not self.norms:
@@ -99,6 +100,33 @@ def _cosine(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
 
 def _dot(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
     return qp
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A score with a square in it: prototypes hold what a query's numbers, their squares and 1 are multiplied by."""
+
+    name: str
+
+    def __call__(
+        self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way weights"]
+    ) -> Float[Tensor, "*#batch query way"]:
+        linear, square, constant = self._weights(query, prototypes)
+        return query @ linear.mT + query.square() @ square.mT + constant.mT
+
+    def by_prototype(
+        self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way weights"], alike: bool
+    ) -> Float[Tensor, "*#batch way query"]:
+        """The same, one row per prototype. Where the weights of the squares are alike for all classes they change no
+        prediction, and are left out."""
+        linear, square, constant = self._weights(query, prototypes)
+        logits = linear @ query.mT + constant
+        return logits if alike else logits + square @ query.square().mT
+
+    @staticmethod
+    def _weights(query: Tensor, prototypes: Tensor) -> tuple[Tensor, ...]:
+        d = query.shape[-1]
+        return prototypes.split([d, d, 1], -1)
 
 
 euclidean = Inner("Euclidean", _euclidean, centred=True)  # Eq. 1: -|q - p|^2 / d
@@ -151,7 +179,9 @@ class Head:
         """What tables call the score."""
         return str(getattr(self.score, "name", "") or getattr(self.score, "__name__", "a score"))
 
-    def refined(self, prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
+    def refined(
+        self, prototypes: Prototypes, counts: Counts, parameters: Parameters
+    ) -> Float[Tensor, "*batch way refined"]:
         """What queries are scored against."""
         return prototypes if self.refine is None else self.refine(prototypes, counts, parameters)
 

@@ -18,6 +18,7 @@ from anyshot.errors import BadInput, choose, unknown
 from anyshot.models.backbones import BACKBONES, Backbone
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Head
+from anyshot.models.posterior import POSTERIOR
 from anyshot.models.pretraining import PRETRAINING
 from anyshot.models.readouts import READOUTS, Readout, stem_and_number
 
@@ -74,7 +75,7 @@ class Registry:
         return found
 
 
-PACKAGE = Registry({**HEADS, **PRETRAINING}, BACKBONES, READOUTS)
+PACKAGE = Registry({**HEADS, **PRETRAINING}, BACKBONES, {**READOUTS, "posterior": POSTERIOR})
 
 
 def load_module(path: Path) -> ModuleType:

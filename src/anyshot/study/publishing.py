@@ -13,7 +13,7 @@ from typing import Any
 
 from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
-from anyshot.measure.evaluation import recalls_of_model
+from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
 from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
 from anyshot.measure.recalls import Recalls, gains
 from anyshot.models.model import load_model
@@ -120,8 +120,10 @@ def _side_experiments(
             if value.numel() == 1
         ]
         plan = protocol.plan(embedded.labels, embedded.class_names)
-        features = {"test": embedded.features}.__getitem__
-        unequal += recalls_of_model(model, recipe.data, features, None, ("own",), plan, UNEQUAL, study.registry)
+        readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
+        fitted = fitted_on_training_classes(model, study.stores[recipe.data](data), study.registry)
+        tested = embedded.features, fitted, readouts, plan, UNEQUAL, study.registry
+        unequal += recalls_of_model(model, recipe.data, *tested)
         advance(1.0, recipe.name)
     tables["unequal"] = [row for one in unequal for row in one.rows()]
     tables["unequal-gains"] = gains(unequal)

@@ -18,7 +18,7 @@ from anyshot.data.store import Store
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_memory
-from anyshot.measure.evaluation import recalls_of_model
+from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
 from anyshot.measure.recalls import Recalls, are_there, read_recalls, sensitivities, write_recalls
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, write_table
@@ -173,8 +173,8 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
         recalls = recalls_of_model(
             model,
             recipe.data,
-            lambda split: model.features(store.part(split).items),
-            store.part("train").labels,
+            model.features(test.items),
+            fitted_on_training_classes(model, store, study.registry),
             study.readouts_of(recipe),
             plan,
             study.protocol.shots,
