@@ -53,7 +53,7 @@ def seconds(run) -> float:
 
 
 def compare(folder: Path, side: int, size: int, names: tuple[str, ...]) -> tuple[float, float, float]:
-    """Microseconds an image: from our store, from files with Pillow, from arrays with Pillow."""
+    """Microseconds per image: from our store, from files with Pillow, from arrays with Pillow."""
     paths = photos(folder / "photos", side)
     part = pack("folder", folder / "photos", folder / "store", size=side, split=(1, 0, 0)).part("train")
     generator, rng = torch.Generator().manual_seed(0), random.Random(0)
@@ -97,15 +97,15 @@ def large_store(folder: Path) -> dict[str, float]:
         open_store(folder / "large").part("train").items[rng.integers(0, 60_000, BATCH)]
         return time.perf_counter() - start
 
-    found = {"open": first_batch(), "first": anonymous_megabytes()}
+    measured = {"open": first_batch(), "first": anonymous_megabytes()}
     part = open_store(folder / "large").part("train")
     for _ in range(200):
         part.items[rng.integers(0, 60_000, BATCH)]
-    found["last"] = anonymous_megabytes()
+    measured["last"] = anonymous_megabytes()
     del part
     with (folder / "large" / "items.npy").open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return {**found, "disk": first_batch()}
+    return {**measured, "disk": first_batch()}
 
 
 ALLOCATOR = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -116,7 +116,7 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
     torch.set_num_threads(1)
     met = True
-    print(f"{'':38} {'ours':>8} {'files':>8} {'arrays':>8}   us an image")
+    print(f"{'':38} {'ours':>8} {'files':>8} {'arrays':>8}   us per image")
     for label, side, size, names, goal in CASES:
         with tempfile.TemporaryDirectory() as folder:
             ours, files, arrays = compare(Path(folder), side, size, names)

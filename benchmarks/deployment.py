@@ -33,22 +33,22 @@ def promises(X: np.ndarray, y: np.ndarray, model: Path, way: int, shot: int, dra
     learned = float(FewShotClassifier.from_run(model).parameters["scale"])
     sure: dict[str, list[np.ndarray]] = {"scale 1": [], "learned": [], "fitted": []}
     right, rejected, strangers = [], [], []
-    labels, known = np.repeat(np.arange(way), QUERIES), np.repeat(np.arange(way), shot)
+    asked_of, fitted_on = (np.repeat(np.arange(way), many) for many in (QUERIES, shot))
     for _ in range(draws):
         classes = rng.permutation(y.max() + 1)[: way + STRANGERS]
         images = [rng.permutation(np.flatnonzero(y == c)) for c in classes]
         support = np.concatenate([mine[:shot] for mine in images[:way]])
         query = np.concatenate([mine[shot : shot + QUERIES] for mine in images[:way]])
-        fitted = FewShotClassifier.from_run(model).fit(X[support], known)
+        fitted = FewShotClassifier.from_run(model).fit(X[support], fitted_on)
         scores = fitted.logits(X[query]) / fitted.scale_
         for name, scale in (("scale 1", 1.0), ("learned", learned), ("fitted", fitted.scale_)):
             sure[name].append(softmax(scale * scores, axis=1))
-        right.append(scores.argmax(1) == labels)
+        right.append(scores.argmax(1) == asked_of)
         rejected.append(~fitted.is_known(X[query]))
         if len(images) > way:
             strangers.append(~fitted.is_known(X[np.concatenate([mine[:QUERIES] for mine in images[way:]])]))
     errors = {
-        name: 100 * calibration_error(np.concatenate(all_), np.tile(labels, draws)) for name, all_ in sure.items()
+        name: 100 * calibration_error(np.concatenate(all_), np.tile(asked_of, draws)) for name, all_ in sure.items()
     }
     unknown = f"{100 * np.mean(strangers):.1f} %" if strangers else "-"
     return (
@@ -70,13 +70,13 @@ def extrapolation(X: np.ndarray, y: np.ndarray, way: int) -> str:
         for most in (4, 6, 8):
             curve = fit_curve(shots[most >= shots], measured[most >= shots])
             for times, errors in wrong.items():
-                for there in np.flatnonzero(times * most == shots):
-                    errors.append(100 * abs(float(curve(shots[[there]])[0] - measured[there])))
-    said = (
+                for place in np.flatnonzero(times * most == shots):
+                    errors.append(100 * abs(float(curve(shots[[place]])[0] - measured[place])))
+    words = (
         f"at {t} times the shot mean {np.mean(e):.2f}, worst {np.max(e):.2f} ({len(e)} curves)"
         for t, e in wrong.items()
     )
-    return f"{way:3}-way extrapolation is off by (points): " + "; ".join(said)
+    return f"{way:3}-way extrapolation is off by (points): " + "; ".join(words)
 
 
 if __name__ == "__main__":

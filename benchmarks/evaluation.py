@@ -6,7 +6,7 @@
     python benchmarks/evaluation.py --chart docs/images/evaluation.png
 
 Conv-4 features of 20 classes x 600 images, 5-way, 16 queries, test shots 1..32. Contenders take turns and the median of
-the repeats counts; every figure is milliseconds of wall time a six-shot trial unless it says otherwise.
+the repeats counts; every figure is milliseconds of wall time per six-shot trial unless it says otherwise.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def versus(name: str, peer: Callable[[], object], trials: int, us: Callable[[], 
 
 def cached(scale: int, repeats: int) -> None:
     features = maps(25, 64)
-    print(f"{'on cached features, ms a six-shot trial':62} {'peer':>9} {'anyshot':>9} {'ratio':>9}")
+    print(f"{'on cached features, ms per six-shot trial':62} {'peer':>9} {'anyshot':>9} {'ratio':>9}")
     methods = ["PrototypicalNetworks", "SimpleShot"]
     plan = Plan(LABELS, episodes=8 * scale)
     draw = plan.draw(0, 4 * scale)
@@ -178,12 +178,10 @@ def from_images(repeats: int) -> None:
     print(
         f"from 84x84 images, proto, six shots x 10,000 episodes: {mine:.0f} s, {embedding:.0f} of them to embed 12,000"
     )
-    print("images (extrapolated from 1,200); easyfsl, extrapolated from one trial a shot:")
-    for name, time_, chosen in (
-        ("a plain Conv-4", plain, True),
-        ("our Conv-4 and allocator settings", with_ours, False),
-    ):
-        ratios = sorted(turn[not chosen] / (turn[2] + turn[3]) for turn in turns)
+    print("images (extrapolated from 1,200); easyfsl, extrapolated from one trial per shot:")
+    contenders = (("a plain Conv-4", plain), ("our Conv-4 and allocator settings", with_ours))
+    for place, (name, time_) in enumerate(contenders):
+        ratios = sorted(turn[place] / (turn[2] + turn[3]) for turn in turns)
         print(
             f"  with {name}: {time_:.0f} s, {time_ / mine:.0f}x (turns: {ratios[0]:.0f} to {ratios[-1]:.0f})",
             flush=True,
@@ -192,7 +190,7 @@ def from_images(repeats: int) -> None:
 
 
 def chart(path: Path) -> None:
-    """How many times faster than the peer, a bar a comparison."""
+    """How many times faster than the peer, one bar per comparison."""
     scale = alt.Scale(type="log", domain=[1, 10_000])
     base = alt.Chart(alt.InlineData(values=SPEED)).encode(
         alt.X("times faster:Q", title="times faster than the peer in the same run", scale=scale),
@@ -214,7 +212,7 @@ def resnet() -> None:
         plan = Plan(labels, shot=32, episodes=episodes)
         turns = [seconds(lambda n=names, h=how, p=plan: read(features, n, h, p, SHOTS)) for _ in range(3)]
         spent = 1000 * statistics.median(turns) / episodes
-        print(f"ResNet-12 features, 20 x 50 images, {' and '.join(names)}: {spent:.2f} ms a six-shot trial")
+        print(f"ResNet-12 features, 20 x 50 images, {' and '.join(names)}: {spent:.2f} ms per six-shot trial")
 
 
 if __name__ == "__main__":

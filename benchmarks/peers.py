@@ -131,7 +131,7 @@ def cosine_frn_by_class(support: Tensor, query: Tensor) -> Tensor:
 
 
 def cosine_frn_tight(support: Tensor, query: Tensor) -> Tensor:
-    """Cosine FRN with the queries' Grams made once a call and one product for all classes: as good as an episode at a
+    """Cosine FRN with the queries' Grams made once per call and one product for all classes: as good as an episode at a
     time gets without sharing anything between shots or episodes."""
     grams, prototypes = (query.mT @ query).flatten(1), (support.mT @ support).flatten(1)
     return F.normalize(grams, dim=1) @ F.normalize(prototypes, dim=1).mT

@@ -35,9 +35,9 @@ def picture(channel: int, seed: int = 0) -> bytes:
     rng = np.random.default_rng([channel, seed])
     pixels = rng.integers(0, 90, (120, 160, 3))
     pixels[..., channel] += 120
-    out = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(out, "JPEG")
-    return out.getvalue()
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG")
+    return file.getvalue()
 
 
 def make_model(folder: Path, size: int = 84) -> None:
@@ -51,8 +51,8 @@ def make_model(folder: Path, size: int = 84) -> None:
 def memory(pid: int) -> float:
     """Resident megabytes of a process; NaN where the system does not tell."""
     status = Path(f"/proc/{pid}/status")
-    found = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) / 1000 if found else float("nan")
+    resident = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(resident[1]) / 1000 if resident else float("nan")
 
 
 async def load(url: str, clients: int, seconds: float, pid: int) -> dict[str, float]:
@@ -113,9 +113,9 @@ def served(size: int = 84) -> Iterator[tuple[str, int]]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
-                found = re.search(r"http://\S+", server.stdout.readline())
-                assert found, "the server did not start"
-                yield found[0], server.pid
+                address = re.search(r"http://\S+", server.stdout.readline())
+                assert address, "the server did not start"
+                yield address[0], server.pid
             finally:
                 server.terminate()
 

@@ -46,8 +46,8 @@ def bare(backbone: nn.Module, size: int):
     backbone.train()
 
     def step() -> None:
-        out = backbone(images)
-        out.backward(torch.full_like(out, 1e-6))
+        features = backbone(images)
+        features.backward(torch.full_like(features, 1e-6))
 
     return step
 
@@ -108,7 +108,7 @@ def main() -> None:
         print(best(bare(naive(), args.size), args.rounds))
         return
     keep_memory()
-    print("bare Conv-4, ms an image, forward and backward\nsize    ours   naive")
+    print("bare Conv-4, ms per image, forward and backward\nsize    ours   naive")
     for size in sorted({32, 84, args.size}):
         backbones(size, max(1, args.rounds * 32 // size))
     print(f"\na full update at {args.size}x{args.size}, as a share of the bare backbone's speed")

@@ -13,7 +13,7 @@ def without_checked_shapes(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
-@parametrize_with_checks([FewShotClassifier()])
+@parametrize_with_checks([FewShotClassifier("cosine-proto"), FewShotClassifier("posterior")])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_check_estimator(estimator, check):
     check(estimator)

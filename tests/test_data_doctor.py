@@ -37,8 +37,8 @@ def test_nothing_is_found_in_a_sound_store(tmp_path):
         "largest": 20,
         "largest_shot": 4,
     }
-    assert "80 items, 20 a class; largest shot with 16 queries: 4" in diagnosis.text
-    assert "20 to 21 a class" in examine(stored(tmp_path / "t", images(161))).text
+    assert "80 items, 20 per class; largest shot with 16 queries: 4" in diagnosis.text
+    assert "20 to 21 per class" in examine(stored(tmp_path / "t", images(161))).text
 
 
 def jpeg(image, quality):

@@ -48,7 +48,6 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
         ("anyshot fit photos --model nowhere -o m", "named like timm:nowhere"),
         ("anyshot fit photos --model run -o m --head cosine-prot", "did you mean 'cosine-proto'"),
         ("anyshot fit photos --model run -o photos", "not a classifier"),
-        ("anyshot advise photos", "--model"),
         ("anyshot advise nowhere.npz", "no file nowhere.npz"),
         ("anyshot advise photos --model run --way five", "not 'five'"),
         ("anyshot export photos -o x.onnx", "is not an image classifier"),

@@ -17,4 +17,4 @@ def test_the_headline_has_the_published_numbers():
     words = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     for study in ("cub32", "mini32"):
         for head in ("proto", "cosine-proto"):
-            assert findings.Results(ROOT / "results" / study).score(head) in words
+            assert findings.Results(ROOT / "results" / study).sensitivity(head) in words

@@ -23,7 +23,7 @@ from scipy.optimize import linprog
 from anyshot import decompose
 from anyshot.paper import audit, claims, printed, rounding
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, Group
-from anyshot.paper.rounding import Exact, Known, half_unit, judge, judge_twice, parse
+from anyshot.paper.rounding import Derived, Exact, half_unit, judge, judge_twice, parse
 from anyshot.show.grid import grids
 
 ROOT = Path(__file__).parent.parent
@@ -85,13 +85,13 @@ def test_fifty_grids_are_whole() -> None:
 
 
 def test_paper_rows_are_ordinary_rows() -> None:
-    found = grids(printed.rows())
-    assert len(found) == 49
-    assert {grid.data for grid in found} == {"cub", "mini", "tiered", "meta-inat"}
-    assert {grid.backbone for grid in found} == {"conv4", "resnet12"}
-    assert {grid.readout for grid in found} == {"own", "pca60", "est60"}
-    assert all((grid.test_shots, grid.train_shots) == (TEST_SHOTS, TRAIN_SHOTS) for grid in found)
-    assert all(np.isfinite(grid.accuracy).all() for grid in found)
+    listed = grids(printed.rows())
+    assert len(listed) == 49
+    assert {grid.data for grid in listed} == {"cub", "mini", "tiered", "meta-inat"}
+    assert {grid.backbone for grid in listed} == {"conv4", "resnet12"}
+    assert {grid.readout for grid in listed} == {"own", "pca60", "est60"}
+    assert all((grid.test_shots, grid.train_shots) == (TEST_SHOTS, TRAIN_SHOTS) for grid in listed)
+    assert all(np.isfinite(grid.accuracy).all() for grid in listed)
 
 
 # Rounding
@@ -164,17 +164,17 @@ def test_range_of_the_residual_has_the_bounds_of_a_linear_program(key: tuple[str
     weights = differences.reshape(-1, cells.size) / cells.size
     above = np.hstack([weights, -np.ones((len(weights), 1))])
     bounds = [(-0.5, 0.5)] * cells.size + [(None, None)]
-    found = linprog(np.r_[np.zeros(cells.size), 1], A_ub=above, b_ub=-weights @ cells.ravel(), bounds=bounds)
-    assert found.fun / 100 == pytest.approx(float(printed.exact_grids()[key].sensitivity.low), abs=1e-7)
+    bound = linprog(np.r_[np.zeros(cells.size), 1], A_ub=above, b_ub=-weights @ cells.ravel(), bounds=bounds)
+    assert bound.fun / 100 == pytest.approx(float(printed.exact_grids()[key].sensitivity.low), abs=1e-7)
 
 
 def test_two_prints_of_a_tie_are_rounding_and_others_are_not() -> None:
     slack = Fraction(1, 200)
-    tie = Known(Fraction("65.395"), slack, slack)
+    tie = Derived(Fraction("65.395"), slack, slack)
     assert judge_twice("65.40", "65.39", tie) == "rounding"
     assert judge_twice("65.40", "65.40", tie) == "holds"
-    assert judge_twice("71.71", "71.72", Known(Fraction("71.7225"), slack, slack)) == "contradicted"
-    assert judge_twice("83.37", "83.87", Known(Fraction("83.8675"), slack, slack)) == "contradicted"
+    assert judge_twice("71.71", "71.72", Derived(Fraction("71.7225"), slack, slack)) == "contradicted"
+    assert judge_twice("83.37", "83.87", Derived(Fraction("83.8675"), slack, slack)) == "contradicted"
 
 
 # The audit
@@ -207,7 +207,7 @@ def test_the_contradictions_are_these_and_no_others() -> None:
 def test_contradicted_table_numbers_by_floating_point() -> None:
     """The same findings from the other side: plain numpy on the rows, and the most that rounding can move a number."""
     parts = {(g.data, g.backbone, g.head, g.readout): decompose(g.accuracy) for g in grids(printed.rows())}
-    found = set()
+    wrong = set()
     for row in printed.numbers():
         group = printed.group(row)
         if group not in parts or row["quantity"] in ("accuracy", "consistency"):
@@ -222,9 +222,9 @@ def test_contradicted_table_numbers_by_floating_point() -> None:
         }
         allowed = {"mean": 0.01, "gain": 0.015, "offset": 0.0125, "sensitivity": 0.0235}[row["quantity"]]
         if abs(float(parse(row["printed"])) - values[row["quantity"]]()) > allowed + 1e-9:
-            found.add((row["table"], row["printed"]))
+            wrong.add((row["table"], row["printed"]))
     listed = [check for check in CHECKS if check.verdict == "contradicted"]
-    assert found == {(check.where, check.printed) for check in listed if audit.kind(check) in ("grid", "summary")}
+    assert wrong == {(check.where, check.printed) for check in listed if audit.kind(check) in ("grid", "summary")}
 
 
 def test_every_table_number_that_can_be_derived_is_checked() -> None:
@@ -264,10 +264,12 @@ def test_a_claim_takes_its_best_reading_and_a_reading_its_worst_part() -> None:
 
 
 def test_mean_ratio_of_table_2_and_of_the_grids_by_hand() -> None:
-    scores = {(g.data, g.backbone, g.head, g.readout): decompose(g.accuracy).sensitivity for g in grids(printed.rows())}
-    printed_scores = {printed.group(row): float(row["printed"]) for row in printed.find("sensitivity", "Table 2")}
-    for table, expected in ((printed_scores, 4.501), (scores, 3.944)):
-        ratios = [table[g.euclidean] / table[g] for g in printed_scores if g.head.startswith("cosine-")]
+    recomputed = {
+        (g.data, g.backbone, g.head, g.readout): decompose(g.accuracy).sensitivity for g in grids(printed.rows())
+    }
+    as_printed = {printed.group(row): float(row["printed"]) for row in printed.find("sensitivity", "Table 2")}
+    for table, expected in ((as_printed, 4.501), (recomputed, 3.944)):
+        ratios = [table[g.euclidean] / table[g] for g in as_printed if g.head.startswith("cosine-")]
         assert len(ratios) == 18
         assert np.mean(ratios) == pytest.approx(expected, abs=5e-4)
 

@@ -7,8 +7,11 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from anyshot import BadInput, FewShotClassifier, evaluate
+from anyshot.deploy.onnx_export import export_onnx
 from anyshot.measure.engine import each_logits
 from anyshot.measure.plan import Plan
+from anyshot.models.empirical import fit_support, leave_one_out, support_scores
+from anyshot.models.empirical import moments_of as moments_of_units
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Reading
 from anyshot.models.posterior import _moments as moments_of
@@ -137,5 +140,140 @@ def test_every_heads_vectors_can_be_read(head):
 
 
 def test_too_few_base_classes_get_a_sentence():
-    with pytest.raises(BadInput, match="at least 4 base classes"):
+    with pytest.raises(BadInput, match="at least 8 base classes"):
         fit_posterior(torch.from_numpy(VECTORS[:24]), torch.from_numpy(LABELS[:24]))
+
+
+# --------------------------------------------------------------------------------------- the head: empirical Bayes
+
+
+def unequal(seed=5, shift=0.0):
+    """Six classes with 1, 2, 3, 8, 8 and 12 images of one kind, and as many queries each."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(6, D)) @ np.diag(np.linspace(2, 0.2, D))
+    counts = np.array([1, 2, 3, 8, 8, 12])
+    y = np.repeat(np.arange(6), counts)
+    ask = np.repeat(np.arange(6), 20)
+    X, Q = (centres[labels] + rng.normal(size=(len(labels), D)) @ MIX + 3 + shift for labels in (y, ask))
+    return X, y, Q, ask
+
+
+def test_the_head_in_few_dimensions_is_the_head_in_all():
+    """`support_scores` works in what the support spans; the fit in all dimensions gives the same, up to the scale."""
+    rng = np.random.default_rng(0)
+    for d, counts in ((30, (1, 2, 5)), (4, (3, 9, 9)), (30, (1, 1, 1)), (30, (2, 2, 2))):
+        x = unit(torch.from_numpy(rng.normal(size=(sum(counts), d)) + 1))
+        query, owner = (
+            unit(torch.from_numpy(rng.normal(size=(7, d)) + 1)),
+            torch.repeat_interleave(torch.tensor(counts)),
+        )
+        moments = moments_of_units(x, owner)
+        fit = fit_support(moments)
+        ours = fit.logits(fit.coordinates(query), fit.coordinates(moments.means), moments.counts) / fit.scale
+        torch.testing.assert_close(support_scores(x, owner, query), ours, rtol=1e-6, atol=1e-6)
+
+
+def test_leaving_one_out_is_fitting_without_it():
+    """The rank-one change of W and of the centre equals the scatter, means and counts of a support without the image,
+    with everything else (shrinkage, size, ratio, scale) as it was."""
+    X, y, *_ = unequal()
+    u, owner = unit(torch.from_numpy(X)), torch.from_numpy(y)
+    moments = moments_of_units(u, owner)
+    fit = fit_support(moments)
+    left = leave_one_out(fit, moments, u, owner)
+    share, ratio = fit.share, fit.spread[0]
+    metric = torch.linalg.inv(fit.matrix @ fit.matrix.mT)  # W, in u
+    row = 0
+    for image in range(len(u)):
+        if moments.counts[owner[image]] == 1:
+            continue
+        stays = torch.arange(len(u)) != image
+        without = moments_of_units(u[stays], owner[stays])
+        W = metric - share * (moments.scatter - without.scatter)  # what this image had put into it
+        inverse, centre = torch.linalg.inv(W), without.centre
+        k = without.counts.double()
+        a, v = k * ratio / (k * ratio + 1), 1 + ratio / (k * ratio + 1)
+        gap = (u[image] - centre) - a[:, None] * (without.means - centre)
+        expected = -0.5 * fit.scale * (torch.einsum("cd,de,ce->c", gap, inverse, gap) / v + D * v.log())
+        torch.testing.assert_close(left.logits[row], expected, rtol=1e-8, atol=1e-8)
+        row += 1
+    assert row == len(left.owner)
+
+
+def test_any_order_any_batching_and_any_merge_give_the_same_classifier():
+    X, y, Q, _ = unequal()
+    base = (VECTORS, LABELS)
+    for more in ({}, {"base": base}):
+        whole = FewShotClassifier("posterior", **more).fit(X, y)
+        order = RNG.permutation(len(X))
+        pieces = FewShotClassifier("posterior", **more)
+        for piece in np.array_split(order, 5):
+            pieces.partial_fit(X[piece], y[piece])
+        merged = FewShotClassifier("posterior", **more).fit(X[::2], y[::2])
+        merged.merge(FewShotClassifier("posterior", **more).fit(X[1::2], y[1::2]))
+        for other in (pieces, merged):
+            np.testing.assert_allclose(other.predict_proba(Q), whole.predict_proba(Q), atol=1e-8)
+            np.testing.assert_allclose(other.coverage_.threshold, whole.coverage_.threshold, rtol=1e-6)
+
+
+def test_it_travels(tmp_path):
+    X, y, Q, _ = unequal()
+    fitted = FewShotClassifier("posterior", base=(VECTORS, LABELS)).fit(X, y)
+    fitted.save(tmp_path / "classifier")
+    again = FewShotClassifier.load(tmp_path / "classifier")
+    np.testing.assert_allclose(again.predict_proba(Q), fitted.predict_proba(Q))
+    np.testing.assert_array_equal(again.is_known(Q), fitted.is_known(Q))
+    again.partial_fit(Q[:5], np.full(5, 9))
+    assert 9 in again.classes_
+
+
+def test_onnx_is_the_same_and_takes_a_new_class(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    X, y, Q, _ = unequal()
+    fitted = FewShotClassifier("posterior").fit(X, y)
+    export_onnx(fitted, tmp_path / "classifier.onnx")
+    session = runtime.InferenceSession(tmp_path / "classifier.onnx")
+    logits, vectors = session.run(["logits", "vectors"], {"features": Q.astype(np.float32)})
+    np.testing.assert_allclose(logits, fitted.logits(Q), rtol=1e-3, atol=1e-3)
+    means = np.concatenate([fitted.support_.means, vectors[:4].mean(0, keepdims=True)]).astype(np.float32)
+    feeds = {"features": Q.astype(np.float32), "prototypes": means, "counts": np.append(fitted.support_.counts, 4)}
+    assert session.run(["logits"], feeds)[0].shape == (len(Q), 7)
+
+
+def test_a_foreign_base_is_seen_and_left_alone():
+    X, y, Q, _ = unequal(shift=np.array([0, 9.0, 0, -9, 0, 0]))
+    base = (VECTORS, LABELS)
+    alone, foreign = FewShotClassifier("posterior").fit(X, y), FewShotClassifier("posterior", base=base).fit(X, y)
+    np.testing.assert_allclose(alone.predict_proba(Q), foreign.predict_proba(Q))
+    X, y, Q, _ = unequal()
+    own = FewShotClassifier("posterior", base=base).fit(X, y)
+    assert not np.allclose(own.predict_proba(Q), FewShotClassifier("posterior").fit(X, y).predict_proba(Q))
+
+
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [
+        (np.eye(5), np.arange(5)),  # one image per class
+        (np.repeat(np.eye(4), 3, 0), np.repeat(np.arange(4), 3)),  # copies
+        (np.ones((6, 3)), np.repeat([0, 1], 3)),  # nothing to tell apart
+        (np.zeros((4, 3)), np.array([0, 0, 1, 1])),
+        (np.eye(2), np.array([0, 0])),  # one class
+    ],
+)
+def test_odd_supports_are_finite(X, y):
+    fitted = FewShotClassifier("posterior").fit(X, y)
+    proba = fitted.predict_proba(X + 0.01)
+    assert np.isfinite(proba).all()
+    assert np.isfinite(fitted.evidence_of(fitted.vectors(X))).all()
+
+
+def test_evaluate_fits_every_support_anew_as_the_classifier_does():
+    plan = Plan(LABELS, way=4, shot=5, queries=3, episodes=6, seed=1)
+    table = evaluate(VECTORS, LABELS, ["posterior"], [1, 5], plan=plan)
+    draw = plan.draw(0, plan.episodes)
+    for number, shot in enumerate((1, 5)):
+        for episode in range(plan.episodes):
+            support, query = draw.support[episode, :, :shot], draw.query[episode]
+            fitted = FewShotClassifier("posterior").fit(VECTORS[support.ravel()], np.repeat(np.arange(4), shot))
+            right = fitted.predict(VECTORS[query.ravel()]).reshape(4, 3) == np.arange(4)[:, None]
+            np.testing.assert_allclose(table.of("posterior").recall[number, episode], right.mean(1), atol=1e-6)

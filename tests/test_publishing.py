@@ -36,7 +36,7 @@ def published(ran, tmp_path_factory):
 def test_a_report_of_what_is_published_has_the_runs_numbers(ran, published):
     ours, theirs = read_runs([ran[1]]), read_runs([published])
     assert str(theirs.rows) == str(ours.rows)  # as text: an interval may be NaN
-    assert theirs.scores == ours.scores
+    assert theirs.sensitivities == ours.sensitivities
     assert theirs.recipes == ours.recipes
     assert theirs.history == ours.history
 

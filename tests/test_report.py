@@ -26,12 +26,12 @@ from anyshot.report.answer import (
     UNPAIRED,
     Choice,
     accurate_slots,
-    choices,
     first_setting,
+    list_choices,
+    list_sensitivities,
     paired,
     rank,
     robust_sentence,
-    scores,
     why_no_sensitivity,
 )
 from anyshot.report.charts import learning_curves, thinned
@@ -44,7 +44,7 @@ from anyshot.rows import write_table
 from anyshot.show.grid import grids
 
 EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
-CHOICES = choices(Findings("x", rows()))
+CHOICES = list_choices(Findings("x", rows()))
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_the_page_holds_every_cell_and_the_answer(tmp_path: Path) -> None:
 
 def test_the_ranking_is_the_weighted_mean_of_the_cells() -> None:
     findings = Findings("x", rows())
-    ranked = rank(choices(findings), "glyphs/conv4", {1: 3.0, 32: 1.0})
+    ranked = rank(list_choices(findings), "glyphs/conv4", {1: 3.0, 32: 1.0})
     (grid,) = [grid for grid in findings.grids if grid.head == "proto"]
     means = (3 * grid.accuracy[0] + grid.accuracy[-1]) / 4
     found = {choice.train_shot: value["accuracy"] for choice, value in ranked if choice.head == "proto"}
@@ -101,14 +101,14 @@ def test_an_expected_accuracy_lies_between_its_cells(weights: dict[int, float]) 
 
 def test_a_choice_that_was_not_measured_at_a_shot_is_not_ranked_by_it() -> None:
     table = [row for row in rows() if (row["head"], row["test_shot"]) != ("proto", 32)]
-    heads = {choice.head for choice, _ in rank(choices(Findings("x", table)), "glyphs/conv4", EVERY)}
+    heads = {choice.head for choice, _ in rank(list_choices(Findings("x", table)), "glyphs/conv4", EVERY)}
     assert heads == {"cosine-proto"}
 
 
 def test_seeds_are_averaged_and_settings_too() -> None:
     table = rows() + [row | {"seed": 1, "accuracy": row["accuracy"] + 2} for row in rows()]
     table += [row | {"data": "other", "accuracy": 10.0} for row in rows()]
-    found = {(c.setting, c.label): c.cells for c in choices(Findings("x", table))}
+    found = {(c.setting, c.label): c.cells for c in list_choices(Findings("x", table))}
     base = {(row["head"], row["train_shot"], row["test_shot"]): row["accuracy"] for row in rows()}
     cell = found["glyphs/conv4", "proto, 8-shot"][4]
     assert cell["accuracy"] == pytest.approx(base["proto", 8, 4] + 1)
@@ -116,20 +116,20 @@ def test_seeds_are_averaged_and_settings_too() -> None:
     assert found[EVERYWHERE, "proto, 8-shot"][4]["accuracy"] == pytest.approx((base["proto", 8, 4] + 11) / 2)
 
 
-def test_the_most_robust_has_the_lowest_score_and_its_interval_is_the_runs_own(tmp_path: Path) -> None:
+def test_the_most_robust_has_the_lowest_sensitivity_and_its_interval_is_the_runs_own(tmp_path: Path) -> None:
     findings = read_runs([write_run(tmp_path / "run", rows())])
     best = min(findings.grids, key=lambda grid: decompose(grid.accuracy).sensitivity)
-    name, rest = robust_sentence(scores(findings), "glyphs/conv4")
-    score = decompose(best.accuracy).sensitivity
+    name, rest = robust_sentence(list_sensitivities(findings), "glyphs/conv4")
+    sensitivity = decompose(best.accuracy).sensitivity
     assert name == best.name
-    assert f"{score:.2f} points (95 % interval {score - 0.2:.2f} to {score + 0.2:.2f})" in rest
+    assert f"{sensitivity:.2f} points (95 % interval {sensitivity - 0.2:.2f} to {sensitivity + 0.2:.2f})" in rest
 
 
 def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Path) -> None:
     table = with_recalls(tmp_path / "run", rows())
     folder = write_run(tmp_path / "run", table)
     findings = read_runs([folder])
-    found = choices(findings)
+    found = list_choices(findings)
     pairs = paired(findings, found)["glyphs/conv4"]
     ranked = rank(found, "glyphs/conv4", {4: 1.0})
     (best, value), (rival, other) = ranked[0], next(pair for pair in ranked if pair[0].head != ranked[0][0].head)
@@ -176,7 +176,7 @@ def test_half_of_the_cells_missing(tmp_path: Path) -> None:
     assert "12 of its 24 cells are missing" in page
 
 
-def test_a_single_train_shot_says_why_there_is_no_score(tmp_path: Path) -> None:
+def test_a_single_train_shot_says_why_there_is_no_sensitivity(tmp_path: Path) -> None:
     page = written(tmp_path, write_run(tmp_path / "run", rows(train_shots=(8,))))
     assert "trained at 8 shots only, and sensitivity compares at least two train shots" in page
     assert "curves" in data_of(page)["specs"]
@@ -188,8 +188,8 @@ MIXED = rows() + rows(heads=("proto-mixed", "cosine-proto-mixed"), train_shots=(
 def test_a_model_of_mixed_shots_has_an_accuracy_and_no_sensitivity(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", MIXED)
     findings = read_runs([folder])
-    assert {score.grid.head for score in scores(findings)} == {"proto", "cosine-proto"}
-    assert robust_sentence(scores(findings), "glyphs/conv4")[0] == "cosine-proto"
+    assert {one.grid.head for one in list_sensitivities(findings)} == {"proto", "cosine-proto"}
+    assert robust_sentence(list_sensitivities(findings), "glyphs/conv4")[0] == "cosine-proto"
     page = written(tmp_path, folder)
     data = data_of(page)
     labels = {choice["label"] for choice in data["choices"]}
@@ -284,8 +284,8 @@ def test_runs_that_differ_keep_their_names(tmp_path: Path) -> None:
     assert {grid.head for grid in found.grids} == {
         f"{head}{AT}{run}" for head in ("proto", "cosine-proto") for run in ("one", "two")
     }
-    assert len(scores(found)) == 4
-    assert all(score.low is not None for score in scores(found))
+    assert len(list_sensitivities(found)) == 4
+    assert all(one.low is not None for one in list_sensitivities(found))
 
 
 @pytest.mark.parametrize(
@@ -381,15 +381,15 @@ def test_methods_say_protocol_versions_and_seeds(tmp_path: Path) -> None:
         assert words in text
 
 
-def test_text_prints_answer_scores_and_a_coloured_heatmap(tmp_path: Path) -> None:
+def test_text_prints_answer_sensitivities_and_a_coloured_heatmap(tmp_path: Path) -> None:
     findings = read_runs([write_run(tmp_path / "run", rows())])
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor")
     show(findings, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "is the most robust" in text
     assert "\x1b[38;2;" in text or "48;2;" in text
-    for score in scores(findings):
-        assert f"{score.sensitivity:.2f}" in text
+    for one in list_sensitivities(findings):
+        assert f"{one.points:.2f}" in text
 
 
 def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=80)
     show(findings, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count("no score") == 1
+    assert text.count("no sensitivity") == 1
 
 
 def test_long_learning_curves_are_thinned_to_their_ends() -> None:
@@ -428,7 +428,7 @@ def test_learning_curves_of_mixed_shots_name_no_train_shot() -> None:
     assert chart["spec"]["layer"][0]["encoding"]["color"]["scale"]["domain"] == [16, "mixed"]
 
 
-def test_why_is_empty_only_for_a_grid_with_a_score() -> None:
+def test_why_is_empty_only_for_a_grid_with_a_sensitivity() -> None:
     assert [why_no_sensitivity(grid) for grid in grids(rows())] == ["", ""]
     assert "tested at 4-shot only" in why_no_sensitivity(grids([r for r in rows() if r["test_shot"] == 4])[0])
 

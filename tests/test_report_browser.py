@@ -12,7 +12,7 @@ from report_runs import rows, with_recalls, write_run
 
 from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
-from anyshot.report.answer import accurate_slots, choices, paired, rank
+from anyshot.report.answer import accurate_slots, list_choices, paired, rank
 from anyshot.report.runs import read_runs
 from anyshot.show.grid import grids
 from anyshot.show.summaries import two_decimals
@@ -98,7 +98,7 @@ def test_the_reader_weighs_shots_and_the_ranking_follows(visit, tmp_path: Path, 
     run = write_run(tmp_path / "run", with_recalls(tmp_path / "run", rows()) if recalls else rows())
     page = visit(write_report([run], run / "report.html"))
     findings = read_runs([run])
-    found = choices(findings)
+    found = list_choices(findings)
     shots, pairs = found[0].cells, paired(findings, found).get("glyphs/conv4", {})
     assert bool(pairs) == recalls
 

@@ -63,7 +63,7 @@ CAVEATS = """
   further.
 - *The 4-shot model's place.* On CUB 32-shot models had about half the updates (below), which pulls their group's mean
   down and lifts the 4-shot model above it (cosine-feat's is the best even without them). On mini-ImageNet all shots
-  have nearly as many updates (150, 149, 147 and 144 an epoch), and there the 4-shot cosine models lie below their
+  have nearly as many updates (150, 149, 147 and 144 per epoch), and there the 4-shot cosine models lie below their
   group, as in the paper.
 - *PCA and EST* lower the sensitivity on mini-ImageNet too, PCA by a little less than the intervals tell apart.
 - *Accuracy given up on mini-ImageNet.* There the paper's own grids give up as much or more (above): its claim is a
@@ -104,7 +104,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
         self.grids: dict[tuple[str, str], Grid] = {(g.head, g.readout): g for g in grids(self.rows("table"))}
-        self.scores = {(row["head"], row["readout"]): row for row in self.rows("sensitivity")}
+        self.sensitivities = {(row["head"], row["readout"]): row for row in self.rows("sensitivity")}
         self.heads = [head for head in FAMILIES if (head, "own") in self.grids]
         self.pairs = [(head, f"cosine-{head}") for head in self.heads if (f"cosine-{head}", "own") in self.grids]
 
@@ -112,10 +112,10 @@ class Results:
         path = self.folder / f"{name}.csv"
         return read_table(path) if path.exists() else []
 
-    def score(self, head: str, readout: str = "own") -> str:
-        row = self.scores[head, readout]
-        score, low, high = (two_decimals(row[name]) for name in ("sensitivity", "low", "high"))
-        return f"{score} ({low} to {high})"
+    def sensitivity(self, head: str, readout: str = "own") -> str:
+        row = self.sensitivities[head, readout]
+        points, low, high = (two_decimals(row[name]) for name in ("sensitivity", "low", "high"))
+        return f"{points} ({low} to {high})"
 
     def accuracy(self, head: str, test: int, train: int, readout: str = "own") -> float:
         grid = self.grids[head, readout]
@@ -151,86 +151,86 @@ def overfitting(r: Results) -> Finding:
         matched = r.accuracy(head, 1, 4) + r.accuracy(head, 32, 32)
         return matched - r.accuracy(head, 1, 32) - r.accuracy(head, 32, 4)
 
-    found = {head: corners(head) for head in r.heads}
-    return verdict([value > 0.3 for value in found.values()]), _list(f"{head} {found[head]:+.2f}" for head in found)
+    leads = {head: corners(head) for head in r.heads}
+    return verdict([value > 0.3 for value in leads.values()]), _list(f"{head} {leads[head]:+.2f}" for head in leads)
 
 
 def sensitivity(r: Results) -> Finding:
-    stands = [r.scores[cosine, "own"]["high"] < r.scores[head, "own"]["low"] for head, cosine in r.pairs]
-    factors = [r.scores[h, "own"]["sensitivity"] / r.scores[c, "own"]["sensitivity"] for h, c in r.pairs]
+    stands = [r.sensitivities[cosine, "own"]["high"] < r.sensitivities[head, "own"]["low"] for head, cosine in r.pairs]
+    factors = [r.sensitivities[h, "own"]["sensitivity"] / r.sensitivities[c, "own"]["sensitivity"] for h, c in r.pairs]
     words = (
-        f"{head} {r.score(head)}, {cosine} {r.score(cosine)}: a factor of {factor:.1f}"
+        f"{head} {r.sensitivity(head)}, {cosine} {r.sensitivity(cosine)}: a factor of {factor:.1f}"
         for (head, cosine), factor in zip(r.pairs, factors, strict=True)
     )
     return verdict(stands), _list(words) + f". Mean factor {mean(factors):.1f}"
 
 
 def worst(r: Results) -> Finding:
-    found = {head: r.scores[head, "own"]["sensitivity"] for head in r.heads}
-    return verdict([max(found, key=lambda head: found[head]) == "proto"]), _list(
-        f"{h} {s:.2f}" for h, s in found.items()
+    sensitivities = {head: r.sensitivities[head, "own"]["sensitivity"] for head in r.heads}
+    return verdict([max(sensitivities, key=lambda head: sensitivities[head]) == "proto"]), _list(
+        f"{h} {s:.2f}" for h, s in sensitivities.items()
     )
 
 
 def projections(r: Results) -> Finding:
-    own, cosine = r.scores["proto", "own"], r.scores["cosine-proto", "own"]
-    read = [r.scores["proto", name] for name in ("pca60", "est60")]
+    own, cosine = r.sensitivities["proto", "own"], r.sensitivities["cosine-proto", "own"]
+    read = [r.sensitivities["proto", name] for name in ("pca60", "est60")]
     stands = [row["high"] < own["low"] and cosine["high"] < row["low"] for row in read]
     leans = [cosine["sensitivity"] < row["sensitivity"] < own["sensitivity"] for row in read]
-    each = (f"{name} {r.score('proto', name)}" for name in ("pca60", "est60"))
-    between = f"between proto {r.score('proto')} and cosine-proto {r.score('cosine-proto')}"
+    each = (f"{name} {r.sensitivity('proto', name)}" for name in ("pca60", "est60"))
+    between = f"between proto {r.sensitivity('proto')} and cosine-proto {r.sensitivity('cosine-proto')}"
     return verdict(stands, leans), f"{_list(each)}, {between}"
 
 
 def one_shot(r: Results) -> Finding:
-    found = {cosine: r.gain(cosine, 1) for _, cosine in r.pairs}
-    stands = [row["gain"] > row["ci95_classes"] for row in found.values()]
-    return verdict(stands), _list(f"{head} {points(row)}" for head, row in found.items())
+    gains = {cosine: r.gain(cosine, 1) for _, cosine in r.pairs}
+    stands = [row["gain"] > row["ci95_classes"] for row in gains.values()]
+    return verdict(stands), _list(f"{head} {points(row)}" for head, row in gains.items())
 
 
 def high_shot(r: Results) -> Finding:
-    found = {cosine: r.gain(cosine, 32) for _, cosine in r.pairs}
-    stands = [-2 < row["gain"] < -row["ci95_classes"] for row in found.values()]
-    leans = [row["gain"] < 0 for row in found.values()]
-    return verdict(stands, leans), _list(f"{head} {points(row)}" for head, row in found.items())
+    gains = {cosine: r.gain(cosine, 32) for _, cosine in r.pairs}
+    stands = [-2 < row["gain"] < -row["ci95_classes"] for row in gains.values()]
+    leans = [row["gain"] < 0 for row in gains.values()]
+    return verdict(stands, leans), _list(f"{head} {points(row)}" for head, row in gains.items())
 
 
 def expectation(r: Results) -> Finding:
-    found = {cosine: r.gain(cosine, "all") for _, cosine in r.pairs}
-    stands = [row["gain"] > -row["ci95_classes"] for row in found.values()]
-    return verdict(stands), _list(f"{head} {points(row)}" for head, row in found.items())
+    gains = {cosine: r.gain(cosine, "all") for _, cosine in r.pairs}
+    stands = [row["gain"] > -row["ci95_classes"] for row in gains.values()]
+    return verdict(stands), _list(f"{head} {points(row)}" for head, row in gains.items())
 
 
 def order(r: Results) -> Finding:
-    found = {head: float(r.grids[head, "own"].accuracy.mean()) for head in r.heads}
-    stands = [found[more] > found[less] for less, more in pairwise(r.heads)]
-    return verdict(stands), _list(f"{head} {value:.2f} %" for head, value in found.items())
+    means = {head: float(r.grids[head, "own"].accuracy.mean()) for head in r.heads}
+    stands = [means[more] > means[less] for less, more in pairwise(r.heads)]
+    return verdict(stands), _list(f"{head} {value:.2f} %" for head, value in means.items())
 
 
 def train_shot(r: Results) -> Finding:
     biases = {(row["head"], row["train_shot"]): row["offset"] for row in r.rows("offsets")}
-    found = {cosine: biases[cosine, 4] for _, cosine in r.pairs}
-    best = {cosine: max((4, 8, 16, 32), key=lambda shot: biases[cosine, shot]) for cosine in found}
-    words = (f"{head} {bias:+.2f}, best at {best[head]}" for head, bias in found.items())
-    return verdict([bias < 0 for bias in found.values()]), _list(words)
+    four_shot = {cosine: biases[cosine, 4] for _, cosine in r.pairs}
+    best = {cosine: max((4, 8, 16, 32), key=lambda shot: biases[cosine, shot]) for cosine in four_shot}
+    words = (f"{head} {bias:+.2f}, best at {best[head]}" for head, bias in four_shot.items())
+    return verdict([bias < 0 for bias in four_shot.values()]), _list(words)
 
 
 def consistency(r: Results) -> Finding:
-    kept = _kept(r)
+    shares = _consistencies(r)
     models = [("proto", 4), ("proto", 32), ("cosine-proto", 4), ("cosine-proto", 32)]
-    stands = [kept[*model, "cosine"] > kept[*model, "euclidean"] for model in models]
+    stands = [shares[*model, "cosine"] > shares[*model, "euclidean"] for model in models]
     words = (
-        f"{head} {shot}-shot {kept[head, shot, 'euclidean']:.0f} to {kept[head, shot, 'cosine']:.0f} %"
+        f"{head} {shot}-shot {shares[head, shot, 'euclidean']:.0f} to {shares[head, shot, 'cosine']:.0f} %"
         for head, shot in models
     )
     return verdict(stands), _list(words)
 
 
 def closer(r: Results) -> Finding:
-    kept = _kept(r)
+    shares = _consistencies(r)
 
     def apart(head: str, score: str) -> float:
-        return abs(kept[head, 4, score] - kept[head, 32, score])
+        return abs(shares[head, 4, score] - shares[head, 32, score])
 
     pairs = {score: (apart("proto", score), apart("cosine-proto", score)) for score in ("euclidean", "cosine")}
     words = (
@@ -240,12 +240,12 @@ def closer(r: Results) -> Finding:
     return verdict([other < one for one, other in pairs.values()]), _list(words)
 
 
-def _kept(r: Results) -> dict[tuple[str, int, str], float]:
+def _consistencies(r: Results) -> dict[tuple[str, int, str], float]:
     """Consistency by head, train shot and score; the mean over seeds."""
-    found: dict[tuple[str, int, str], list[float]] = {}
+    shares: dict[tuple[str, int, str], list[float]] = {}
     for row in r.rows("consistency"):
-        found.setdefault((row["head"], int(row["train_shot"]), row["score"]), []).append(row["consistency"])
-    return {key: mean(values) for key, values in found.items()}
+        shares.setdefault((row["head"], int(row["train_shot"]), row["score"]), []).append(row["consistency"])
+    return {key: mean(values) for key, values in shares.items()}
 
 
 def swapped(r: Results) -> Finding:
@@ -256,8 +256,8 @@ def swapped(r: Results) -> Finding:
         own, theirs = (abs(read - r.grids[name, "own"].accuracy).mean() for name in (head, other))
         stands.append(own < theirs)
         words.append(f"{head} read swapped is {own:.2f} points from itself and {theirs:.2f} from {other}")
-    scores = f"sensitivities {r.score('proto', 'swapped')} and {r.score('cosine-proto', 'swapped')}"
-    return verdict(stands), _list([*words, scores])
+    both = f"sensitivities {r.sensitivity('proto', 'swapped')} and {r.sensitivity('cosine-proto', 'swapped')}"
+    return verdict(stands), _list([*words, both])
 
 
 def terms(r: Results) -> Finding:
@@ -267,8 +267,8 @@ def terms(r: Results) -> Finding:
     shares = [100 * row["within_query"] / row["mean"] for row in rows]
     agree = [row["agreement"] for row in rows]
     words = f"ratio {by_shot} at 4, 8, 16 and 32 shots, deviating among the classes of a query by {_span(shares, 1)} %"
-    found = verdict([share < 1 for share in shares], [share < 5 for share in shares])
-    return found, f"{words}; both forms classify {_span(agree, 0)} % of the queries alike"
+    judged = verdict([share < 1 for share in shares], [share < 5 for share in shares])
+    return judged, f"{words}; both forms classify {_span(agree, 0)} % of the queries alike"
 
 
 def _span(values: Sequence[float], digits: int) -> str:
@@ -277,18 +277,19 @@ def _span(values: Sequence[float], digits: int) -> str:
 
 def unequal(r: Results) -> Finding:
     kinds = ("step", "long-tailed")
-    found = [(cosine, kind, r.gain(cosine, kind, "unequal-gains")) for _, cosine in r.pairs for kind in kinds]
-    words = (f"{head}, {kind}: {points(row)}" for head, kind, row in found)
-    return verdict([row["gain"] > row["ci95_classes"] for *_, row in found]), _list(words)
+    gains = [(cosine, kind, r.gain(cosine, kind, "unequal-gains")) for _, cosine in r.pairs for kind in kinds]
+    words = (f"{head}, {kind}: {points(row)}" for head, kind, row in gains)
+    return verdict([row["gain"] > row["ci95_classes"] for *_, row in gains]), _list(words)
 
 
 def rare(r: Results) -> Finding:
-    kept: dict[tuple[str, int], list[float]] = {}
+    recalls: dict[tuple[str, int], list[float]] = {}
     for row in r.rows("unequal-recall"):
         if row["test_shot"] == "step":
-            kept.setdefault((row["head"], int(row["own_shot"])), []).append(row["recall"])
-    words = (f"{head} {mean(kept[head, 1]):.0f} and {mean(kept[head, 32]):.0f} %" for pair in r.pairs for head in pair)
-    return verdict([mean(kept[c, 1]) > mean(kept[h, 1]) for h, c in r.pairs]), _list(words)
+            recalls.setdefault((row["head"], int(row["own_shot"])), []).append(row["recall"])
+    heads = [head for pair in r.pairs for head in pair]
+    words = (f"{head} {mean(recalls[head, 1]):.0f} and {mean(recalls[head, 32]):.0f} %" for head in heads)
+    return verdict([mean(recalls[c, 1]) > mean(recalls[h, 1]) for h, c in r.pairs]), _list(words)
 
 
 def mixed(r: Results) -> Finding | None:
@@ -366,15 +367,15 @@ ANSWERS = {"reproduced": "yes", "in part": "in part", "weaker": "hardly", "contr
 
 
 def headline(name: str, r: Results) -> str:
-    pair = [r.scores[head, "own"] for head in ("proto", "cosine-proto")]
-    scores = {"euclidean": r.score("proto"), "cosine": r.score("cosine-proto")}
-    said = HEADLINE.format(name=name, floor=max(row["noise_floor"] for row in pair), **scores)
+    pair = [r.sensitivities[head, "own"] for head in ("proto", "cosine-proto")]
+    sensitivities = {"euclidean": r.sensitivity("proto"), "cosine": r.sensitivity("cosine-proto")}
+    sentence = HEADLINE.format(name=name, floor=max(row["noise_floor"] for row in pair), **sensitivities)
     each = [[f"{float(score):.2f}" for score in str(row["over_seeds"]).split()] for row in pair]
     if all(len(seeds) > 1 for seeds in each):
-        said += " " + SEEDS.format(
+        sentence += " " + SEEDS.format(
             euclidean=" and ".join(each[0]) + " (Euclidean)", cosine=" and ".join(each[1]) + " (cosine)"
         )
-    return said
+    return sentence
 
 
 def beside(results: Mapping[str, Results]) -> list[str]:
@@ -391,12 +392,12 @@ def beside(results: Mapping[str, Results]) -> list[str]:
     return lines
 
 
-def _scores(own: Accuracy, cosine: Accuracy) -> str:
+def _sensitivities(own: Accuracy, cosine: Accuracy) -> str:
     return " to ".join(two_decimals(decompose(grid).sensitivity) for grid in (own, cosine))
 
 
 MEASURES: dict[str, Callable[[Accuracy, Accuracy], str]] = {
-    "sensitivity": _scores,
+    "sensitivity": _sensitivities,
     "gain at 1 shot": lambda own, cosine: gained((cosine - own)[0].mean()),
     "gain at 32": lambda own, cosine: gained((cosine - own)[-1].mean()),
     "mean gain": lambda own, cosine: gained((cosine - own).mean()),
@@ -412,16 +413,16 @@ def page(folders: Sequence[Path]) -> str:
     for where, claim, paper, find in CLAIMS:
         lines += [f"**{claim}** ({where}; the paper: {paper})", ""]
         for name, r in results.items():
-            said, numbers = find(r)
-            lines.append(f"- {name}: *{said}*. {numbers}.")
+            judged, numbers = find(r)
+            lines.append(f"- {name}: *{judged}*. {numbers}.")
         lines.append("")
     lines += [BESIDE.strip(), "", *beside(results), "", "## What the paper leaves open", ""]
     for question, ask in QUESTIONS:
         lines += [f"**{question}**", ""]
         lines += [
-            f"- {name}: *{ANSWERS[found[0]]}*. {found[1]}."
+            f"- {name}: *{ANSWERS[answer[0]]}*. {answer[1]}."
             for name, r in results.items()
-            if (found := ask(r)) is not None
+            if (answer := ask(r)) is not None
         ]
         lines.append("")
     return "\n".join([*lines, CAVEATS.strip()]) + "\n"

@@ -3,7 +3,7 @@
     python tools/transcribe_paper.py ../shared/paper.tex src/anyshot/paper/numbers.csv
 
 Tables are read cell by cell. Numbers in the text and the captions are found by the patterns of TEXT below, one
-capturing group a number. `left_over` lists what neither the tables nor the text took, so that a test can ask that it
+capturing group per number. `left_over` lists what neither the tables nor the text took, so that a test can ask that it
 is empty. Values stay as printed, a decimal comma included; colour and bold are kept in the column `mark`.
 """
 
@@ -110,7 +110,7 @@ def transcribe(source: str) -> list[Row]:
     paper = _body(source)
     places = _places(paper)
     rows = [row for at, tabular in _tabulars(paper) for row in _table_rows(_place(places, at), tabular)]
-    return rows + [row for _, row in sorted(_text_rows(paper, places), key=lambda found: found[0])]
+    return rows + [row for _, row in sorted(_text_rows(paper, places), key=lambda placed: placed[0])]
 
 
 def left_over(source: str) -> list[str]:
@@ -203,7 +203,7 @@ def _grid(table: str, tabular: str) -> list[Row]:
     setting, head = re.findall(r"\\multicolumn\{2\}\{c\|\}\{\\textbf\{(.*?)\}\}", tabular)
     data, backbone = setting.split()
     train_shots = re.search(r"& 4 & 8 & 16 & 32 &", tabular)[0].strip("& ").split(" & ")  # type: ignore[index]
-    out = []
+    rows = []
     for line in _lines(tabular):
         shot, *cells = [_plain(cell) for cell in line.split("&")[1:]] or [""]
         if not cells:
@@ -212,25 +212,25 @@ def _grid(table: str, tabular: str) -> list[Row]:
         quantities, last = ("accuracy", "mean") if shot != "Offset" else ("offset", "sensitivity")
         where |= {"test_shot": shot if shot != "Offset" else ""}
         for train_shot, cell in zip(train_shots, cells, strict=False):
-            out.append(_row(table, quantities, cell, **where, train_shot=train_shot))
-        out.append(_row(table, last, cells[-1], **where))
-    return out
+            rows.append(_row(table, quantities, cell, **where, train_shot=train_shot))
+        rows.append(_row(table, last, cells[-1], **where))
+    return rows
 
 
 def _consistency(table: str, tabular: str) -> list[Row]:
-    out = []
+    rows = []
     for line in _lines(tabular):
         score, *cells = [_plain(cell) for cell in line.split("&")]
         for (head, shot), cell in zip(
             ((h, s) for h in ("proto", "cosine-proto") for s in (4, 32)), cells, strict=False
         ):
             where = {"data": "meta-inat", "backbone": "conv4", "head": head, "readout": score.lower()}
-            out.append(_row(table, "consistency", cell, **where, train_shot=shot, test_shot=1))
-    return out
+            rows.append(_row(table, "consistency", cell, **where, train_shot=shot, test_shot=1))
+    return rows
 
 
 def _datasets(table: str, tabular: str) -> list[Row]:
-    out = []
+    rows = []
     for line in _lines(tabular):
         name, *cells = [_plain(cell) for cell in line.split("&")]
         if cells:
@@ -238,13 +238,13 @@ def _datasets(table: str, tabular: str) -> list[Row]:
             counts = zip(
                 ("images", "classes", "train", "val", "test"), (images, classes, *split.split("/")), strict=True
             )
-            out += [_row(table, quantity, count, data=DATA[name.split()[0]]) for quantity, count in counts]
-    return out
+            rows += [_row(table, quantity, count, data=DATA[name.split()[0]]) for quantity, count in counts]
+    return rows
 
 
 def _gains(table: str, tabular: str) -> list[Row]:
     caption = {"Table 5": "cub", "Table 6": "mini"}
-    out, setting = [], {}
+    rows, setting = [], {}
     for line in _lines(tabular):
         network, *cells = line.split("&")
         if not cells:
@@ -253,23 +253,23 @@ def _gains(table: str, tabular: str) -> list[Row]:
             if name in network:
                 setting = {"backbone": backbone, "data": caption.get(table) or DATA[_plain(network).split()[-1]]}
         where = {**setting, **_head(_plain(cells[0]))}
-        out.append(_row(table, "sensitivity", _plain(cells[1]), **where, mark=_mark(cells[1])))
+        rows.append(_row(table, "sensitivity", _plain(cells[1]), **where, mark=_mark(cells[1])))
         for test_shot, cell in zip((1, 2, 4, 8, 16, 32), cells[2:], strict=True):
             mean, *gain = NUMBER.findall(_plain(cell))
-            out.append(_row(table, "mean", mean, **where, test_shot=test_shot))
-            out += [_row(table, "gain", g, **where, test_shot=test_shot, mark=_mark(cell)) for g in gain]
-    return out
+            rows.append(_row(table, "mean", mean, **where, test_shot=test_shot))
+            rows += [_row(table, "gain", g, **where, test_shot=test_shot, mark=_mark(cell)) for g in gain]
+    return rows
 
 
 def _sensitivities(table: str, tabular: str) -> list[Row]:
     settings = [("conv4", d) for d in ("CUB", "mIN", "iNat")] + [("resnet12", d) for d in ("CUB", "mIN", "tIN")]
-    out = []
+    rows = []
     for line in _lines(tabular):
         head, *cells = line.split("&")
         for (backbone, data), cell in zip(settings, cells, strict=False):
             where = {"data": DATA[data], "backbone": backbone, **_head(_plain(head))}
-            out.append(_row(table, "sensitivity", _plain(cell), **where, mark=_mark(cell)))
-    return out
+            rows.append(_row(table, "sensitivity", _plain(cell), **where, mark=_mark(cell)))
+    return rows
 
 
 def _head(printed: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The sentence for a name that is not in the list of names."""
-    known = list(names)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}."
+    choices = list(names)
+    near = get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}."
     return f"there is no {kind} named {name!r}: {hint}"

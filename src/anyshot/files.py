@@ -32,8 +32,8 @@ def whole(path: Path) -> Iterator[Path]:
 
 def own_studies() -> list[Path]:
     """The folders that may hold the studies that come with anyshot: installed, and in the repository."""
-    here = Path(__file__).resolve()
-    return [folder for folder in (here.parent / "studies", here.parents[2] / "studies") if folder.is_dir()]
+    package = Path(__file__).resolve().parent
+    return [folder for folder in (package / "studies", package.parents[1] / "studies") if folder.is_dir()]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -28,7 +28,7 @@ class Recipe:
     """Name of the store, as the study knows it."""
     head: str
     train_shot: int
-    """Images a class in a training batch; also the shot of validation."""
+    """Images per class in a training batch; also the shot of validation."""
     way: int
     """Classes in a training batch; way x train_shot images in all."""
     mixed: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class Recipe:
     """Epochs at which the step schedule multiplies the learning rate by `factor`."""
     factor: float = 0.1
     validate_every: int = 20
-    """Epochs between validations; 0: never, the last epoch is kept."""
+    """Epochs between validations; 0: never, the last epoch counts."""
     validation_episodes: int = 1000
     validation_queries: int = 16
     seed: int = 0

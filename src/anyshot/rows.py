@@ -15,7 +15,7 @@ WORDS = {"data", "backbone", "head", "readout", "model"}
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; the columns are those of the first row, and what is not known (NaN) is an empty cell."""
+    """Write rows as CSV; the columns are those of the first row, and an unknown value (NaN) is an empty cell."""
     with whole(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
@@ -23,7 +23,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) -> str:
-    """Rows in columns for a terminal, kept as CSV too where a path is given."""
+    """Rows in columns for a terminal, written as CSV too where a path is given."""
     if path is not None:
         write_table(path, rows)
     cells = [list(rows[0]), *([shown(v) if isinstance(v, float) else str(v) for v in row.values()] for row in rows)]
@@ -32,7 +32,7 @@ def show_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) -> s
 
 
 def shown(value: float) -> str:
-    """A number for a terminal: two decimals, or a dash where it is not known."""
+    """A number for a terminal: two decimals, or a dash where it is NaN."""
     return "-" if _is_nan(value) else f"{value:.2f}"
 
 

@@ -75,9 +75,9 @@ def augment(
     boxes = _draw_boxes(images.shape, size, names, generator).to(images.device)
     if "resized-crop" in names:
         rows, columns = _box_taps(images, boxes, size, size)
-    flips = _draw_flips(len(images), "flip" in names, generator).to(images.device)
+    flips = _draw_flips(len(images), 0.5 if "flip" in names else 0.0, generator).to(images.device)
     factors, orders = (draw.to(images.device) for draw in _draw_jitter(len(images), generator))
-    out = torch.empty(len(images), images.shape[3], size, size, device=images.device)
+    batch = torch.empty(len(images), images.shape[3], size, size, device=images.device)
     for order, group, upright in _groups(orders, flips, max(1, CACHE // (4 * images.shape[3] * size**2))):
         if "resized-crop" in names:
             pixels = _resize(images.index_select(0, group), rows.of(group), columns.of(group)).mul_(1 / 255)
@@ -87,8 +87,8 @@ def augment(
         if "jitter" in names:
             for adjust, factor in zip(ORDERS[order], factors[group].unbind(1), strict=True):
                 adjust(pixels, factor.view(-1, 1, 1, 1))
-        out.index_copy_(0, group, _normalise(pixels, moments))
-    return out
+        batch.index_copy_(0, group, _normalise(pixels, moments))
+    return batch
 
 
 def prepare(images: Images, size: int, margin: float = MARGIN, moments: Mapping[int, Moments] = MOMENTS) -> Pixels:
@@ -247,8 +247,8 @@ def _resized_crop_boxes(many: int, height: int, width: int, generator: torch.Gen
     return torch.where(fits.any(1)[:, None], tries, central)
 
 
-def _draw_flips(many: int, wanted: bool, generator: torch.Generator) -> Bool[Tensor, " image"]:
-    return torch.rand(many, generator=generator, device=generator.device) < (0.5 if wanted else 0)
+def _draw_flips(many: int, chance: float, generator: torch.Generator) -> Bool[Tensor, " image"]:
+    return torch.rand(many, generator=generator, device=generator.device) < chance
 
 
 def _draw_jitter(many: int, generator: torch.Generator) -> tuple[Float[Tensor, "image 3"], Int[Tensor, " image"]]:

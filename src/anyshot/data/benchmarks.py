@@ -6,7 +6,8 @@ Numbers of classes are checked: a copy that differs is refused. Numbers of image
 import csv
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,17 +53,17 @@ def read_cub(path: Path, box: bool = False) -> Source:
         except (KeyError, ValueError):
             raise BadInput(f"image {number} of {root}/images.txt has no valid class or box.") from None
         items.append(Item(name, Path(name).parent.name, split, file.read_bytes, corner))
-    return _checked("cub", items, root, Source(items, 92, "crop"))
+    return _checked("cub", Source(items, 92, "crop"), root)
 
 
 def read_mini(path: Path) -> Source:
     """mini-ImageNet (Ravi's split): class folders, or train/val/test.csv with a folder of images, or pickled caches."""
     if pickles := _split_files(path, (".pkl", ".pickle")):
         items = [item for split, file in pickles.items() for item in _cache(file, split)]
-        return _checked("mini", items, path, Source(items, None))
+        return _checked("mini", Source(items, None), path)
     root = _holder(path, "train.csv", needed=False)
     items = _ravi(root) if root is not None else _wordnet_folders("mini", path)
-    return _checked("mini", items, path, Source(items, 92, "crop"))
+    return _checked("mini", Source(items, 92, "crop"), path)
 
 
 def read_tiered(path: Path) -> Source:
@@ -72,7 +73,7 @@ def read_tiered(path: Path) -> Source:
         items = _wordnet_folders("tiered", path)
     else:
         items = [item for split in SPLITS for item in _tiered_split(root, split)]
-    return _checked("tiered", items, path, Source(items, 84, "squash"))
+    return _checked("tiered", Source(items, 84, "squash"), path)
 
 
 def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | None = None) -> Source:
@@ -87,11 +88,11 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
         images = defaultdict(set)
         for annotation in boxes["annotations"]:
             images[annotation["category_id"]].add(annotation["image_id"])
-        kept = {category: sorted(of) for category, of in sorted(images.items()) if 50 <= len(of) <= 1000}
-        split = _inat_split(set(kept), train_ids, test_ids)
+        eligible = {category: sorted(of) for category, of in sorted(images.items()) if 50 <= len(of) <= 1000}
+        split = _inat_split(set(eligible), train_ids, test_ids)
         items = [
             Item(files[image], names[category], split[category], _inat_file(root, files[image]).read_bytes)
-            for category, of in kept.items()
+            for category, of in eligible.items()
             if category in split
             for image in of
         ]
@@ -99,27 +100,25 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
         raise BadInput(
             f"{root}/train_2017_bboxes.json lacks {error}: images, categories, annotations expected."
         ) from None
-    return _checked("meta-inat", items, root, Source(items, 84, "squash"))
+    return _checked("meta-inat", Source(items, 84, "squash"), root)
 
 
-def _checked(benchmark: str, items: Sequence[Item], where: Path, source: Source) -> Source:
+def _checked(benchmark: str, source: Source, where: Path) -> Source:
     """The source, once its classes are those of the benchmark; a note if the number of images is not."""
-    classes = Counter(split for split, _ in {(str(item.split), item.class_name) for item in items})
+    classes = Counter(split for split, _ in {(str(item.split), item.class_name) for item in source.items})
     check_classes(classes, CLASSES[benchmark], where)
-    images = dict(Counter(str(item.split) for item in items))
+    images = dict(Counter(str(item.split) for item in source.items))
     expected = IMAGES.get(benchmark, images)
-    note = f"{benchmark} has {expected} images, this copy {images}"
-    return Source(
-        source.items, source.size, source.fit, () if images == expected else (note,), {"benchmark": benchmark}
-    )
+    notes = () if images == expected else (f"{benchmark} has {expected} images, this copy {images}",)
+    return replace(source, notes=notes, about={"benchmark": benchmark})
 
 
 def _holder(path: Path, name: str, needed: bool = True) -> Any:
     """The folder that holds a file of this name: `path` or one up to two levels below it."""
     check_folder(path)
     for pattern in (name, f"*/{name}", f"*/*/{name}"):
-        for found in sorted(path.glob(pattern)):
-            return found.parent
+        for file in sorted(path.glob(pattern)):
+            return file.parent
     if needed:
         raise BadInput(f"{path} has no {name}: give the folder (or archive) that was downloaded.")
     return None
@@ -140,11 +139,11 @@ def _wordnet_folders(benchmark: str, path: Path) -> list[Item]:
     """Folders named by WordNet id, wherever they lie below `path` up to three levels down."""
     check_folder(path)
     split = published(benchmark)
-    level, found = [path], []
+    level, classes = [path], []
     for _ in range(4):
-        found += [folder for parent in level for folder in class_folders(parent) if folder.name in split]
+        classes += [folder for parent in level for folder in class_folders(parent) if folder.name in split]
         level = [folder for parent in level for folder in class_folders(parent) if folder.name not in split]
-    return [item for folder in found for item in images_of_class(folder, split[folder.name], path)]
+    return [item for folder in classes for item in images_of_class(folder, split[folder.name], path)]
 
 
 def _ravi(root: Path) -> list[Item]:
@@ -166,16 +165,16 @@ def _ravi(root: Path) -> list[Item]:
 
 
 def _split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """One file a split among those with these suffixes, told by the split's name in theirs."""
+    """One file per split among those with these suffixes, recognised by the split in the file's name."""
     if path.is_file():
         path = path.parent
     check_folder(path)
-    found = {}
+    files = {}
     for file in sorted(file for file in path.rglob("*") if file.suffix in suffixes and "label" not in file.name):
         names = [split for split in SPLITS if split in file.stem.rsplit("phase_", 1)[-1].lower()]
         if len(names) == 1 and "train_phase_" not in file.stem.replace("train_phase_train", ""):
-            found[names[0]] = file
-    return found if len(found) == len(SPLITS) else {}
+            files[names[0]] = file
+    return files if len(files) == len(SPLITS) else {}
 
 
 def _text(value: Any) -> Any:
@@ -234,11 +233,11 @@ def _encoded(image: Any) -> bytes:
     return image.astype(np.uint8).tobytes() if isinstance(image, np.ndarray) else bytes(image)
 
 
-def _inat_split(known: set[int], train_ids: Path | None, test_ids: Path | None) -> dict[int, str]:
+def _inat_split(categories: set[int], train_ids: Path | None, test_ids: Path | None) -> dict[int, str]:
     """The split of each category; with one list only, all others are the other split."""
-    train = read_ids(train_ids) if train_ids else known - read_ids(test_ids)  # type: ignore[arg-type]
-    test = read_ids(test_ids) if test_ids else known - train
-    if strange := sorted((train | test) - known):
+    train = read_ids(train_ids) if train_ids else categories - read_ids(test_ids)  # type: ignore[arg-type]
+    test = read_ids(test_ids) if test_ids else categories - train
+    if strange := sorted((train | test) - categories):
         raise BadInput(f"categories {strange[:5]} of the id list do not have 50 to 1000 images with a box.")
     if both := sorted(train & test):
         raise BadInput(f"categories {both[:5]} are in both id lists.")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8, UInt64
 
+from anyshot.data.sheets import draw_sheet
 from anyshot.data.store import SPLITS, Part, Store
 from anyshot.files import write_json
 from anyshot.progress import progress
@@ -45,7 +46,7 @@ class Diagnosis:
     def text(self) -> str:
         lines = [
             f"{split:5}  {facts['classes']} classes, {facts['items']} items, "
-            f"{spread(facts['smallest'], facts['largest'])} a class; "
+            f"{spread(facts['smallest'], facts['largest'])} per class; "
             f"largest shot with {QUERIES} queries: {_shot(facts)}"
             for split, facts in self.splits.items()
         ]
@@ -67,9 +68,7 @@ def examine(store: Store) -> Diagnosis:
 
 
 def visit(store: Store, folder: Path | None = None) -> Diagnosis:
-    """Examine a store and leave diagnosis.json and, of images, a contact sheet a split in `folder`."""
-    from anyshot.data.sheets import draw_sheet
-
+    """Examine a store and leave diagnosis.json and, for images, one contact sheet per split in `folder`."""
     folder = folder or store.path / "doctor"
     diagnosis = examine(store)
     findings = [
@@ -83,7 +82,7 @@ def visit(store: Store, folder: Path | None = None) -> Diagnosis:
 
 
 def spread(smallest: int, largest: int) -> str:
-    """How many there are a class, in a sentence."""
+    """How many items a class has, for a sentence: one number where all classes are alike."""
     return f"{smallest} to {largest}" if smallest != largest else str(smallest)
 
 
@@ -135,10 +134,10 @@ def _some(names: list[str]) -> str:
 
 
 def _constant(constant: np.ndarray, store: Store) -> Iterator[Finding]:
-    found = np.flatnonzero(constant).tolist()
-    if found:
-        shown = _some([_named(store, index) for index in found[:6]])
-        yield Finding("warning", f"{len(found)} items are constant, one value all over: {shown}", [[i] for i in found])
+    items = np.flatnonzero(constant).tolist()
+    if items:
+        shown = _some([_named(store, index) for index in items[:6]])
+        yield Finding("warning", f"{len(items)} items are constant, one value all over: {shown}", [[i] for i in items])
 
 
 def _named(store: Store, index: int) -> str:
@@ -146,17 +145,17 @@ def _named(store: Store, index: int) -> str:
 
 
 def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
-    """Pairs, told apart by what they cross: a split leaks, a class confuses, within a class they only repeat."""
+    """Pairs, by what they cross: a split leaks, a class confuses, within a class they only repeat."""
     kinds: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for one, other in pairs:
         a, b = store.labels[one], store.labels[other]
         across = store.class_split[a] != store.class_split[b]
         kinds["across splits" if across else "across classes" if a != b else "within a class"].append((one, other))
     for kind in ("across splits", "across classes", "within a class"):
-        if found := kinds[kind]:
-            shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in found[:6]])
+        if alike := kinds[kind]:
+            shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in alike[:6]])
             weight = "note" if kind == "within a class" else "warning"
-            yield Finding(weight, f"{len(found)} pairs of {what} {kind}: {shown}", [list(pair) for pair in found])
+            yield Finding(weight, f"{len(alike)} pairs of {what} {kind}: {shown}", [list(pair) for pair in alike])
 
 
 def _scan(
@@ -182,7 +181,7 @@ def _scan(
 
 
 def perceptual_hash(images: UInt8[np.ndarray, "image height width channel"]) -> UInt64[np.ndarray, " image"]:
-    """64 bits a picture: whether each cell of a 9x8 grey thumbnail is darker than the one to its right."""
+    """64 bits per picture: whether each cell of a 9x8 grey thumbnail is darker than the one to its right."""
     grey = _pool(images, 8, 9).mean(3)
     bits = (grey[:, :, :-1] < grey[:, :, 1:]).reshape(len(images), 64)
     return np.packbits(bits, axis=1).view(">u8").astype(np.uint64)[:, 0]
@@ -223,7 +222,7 @@ def _near(
     hashes: UInt64[np.ndarray, " image"], thumbnails: UInt8[np.ndarray, "image value"], constant: np.ndarray
 ) -> list[tuple[int, int]]:
     """Pairs that are alike in hash and thumbnail, each once, in order."""
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     width = 64 // BANDS
     for band in range(BANDS):
         keys = (hashes >> np.uint64(band * width)) & np.uint64((1 << width) - 1)
@@ -237,8 +236,8 @@ def _near(
                 break
             one, other = one[shared], other[shared]
             close = np.bitwise_count(hashes[one] ^ hashes[other]) <= BITS
-            found.update(_confirmed(one[close], other[close], thumbnails))
-    return sorted(found)
+            pairs.update(_confirmed(one[close], other[close], thumbnails))
+    return sorted(pairs)
 
 
 def _confirmed(

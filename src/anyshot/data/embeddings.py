@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from anyshot.data.archives import check_zip
-from anyshot.data.packing import Item, arrange
+from anyshot.data.packing import Item, arrange, numbered
 from anyshot.data.store import Store, write_store
 from anyshot.data.tables import LABELS, Columns, column, label_text, read_columns, split_text
 from anyshot.errors import BadInput, choose
@@ -32,7 +34,7 @@ class Embeddings:
 def read_features(
     path: Path, labels: Path | None = None, feature_column: str = "", label_column: str = "", split_column: str = ""
 ) -> Embeddings:
-    """Vectors with labels beside them in the same file, or from a second file (`labels`: .npy, or text, one a line)."""
+    """Vectors with labels from the same file, or from a second one (`labels`: .npy, or text, one label per line)."""
     if not path.is_file():
         raise BadInput(f"there is no file {path}.")
     columns = choose("kind of embedding file", path.suffix.lower(), READERS)(path)
@@ -45,19 +47,16 @@ def read_features(
     return Embeddings(vectors, label_text([_text(name) for name in names], labels or path), splits)
 
 
-def pack_features(found: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:
+def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:
     """Write the vectors in order of split, then class."""
     items = [
         Item(str(index), label, split, bytes)
-        for index, (label, split) in enumerate(zip(found.labels, found.splits, strict=True))
+        for index, (label, split) in enumerate(zip(embeddings.labels, embeddings.splits, strict=True))
     ]
     placed = arrange(items, fractions, seed)
     order = np.array([int(item.name) for item in placed])
-    classes = list(dict.fromkeys((str(item.split), item.class_name) for item in placed))
-    number = {class_: index for index, class_ in enumerate(classes)}
-    chunks = (found.features[order[start : start + 4096]] for start in range(0, len(order), 4096))
-    labels = [number[str(item.split), item.class_name] for item in placed]
-    return write_store(out, chunks, labels, [name for _, name in classes], [split for split, _ in classes], notes=[])
+    chunks = (embeddings.features[order[start : start + 4096]] for start in range(0, len(order), 4096))
+    return write_store(out, chunks, *numbered(placed), notes=[])
 
 
 def _stack(values: Any, path: Path) -> Float[np.ndarray, "image position channel"]:
@@ -106,9 +105,6 @@ def _npz(path: Path) -> Columns:
 
 
 def _safetensors(path: Path) -> Columns:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     try:
         return {name: values for name, values in load_file(path).items() if values.ndim}
     except (SafetensorError, OSError, TypeError, KeyError) as error:

@@ -22,9 +22,9 @@ def read_folder(path: Path) -> Source:
     notes: list[str] = []
     for split, part in parts.items():
         for folder in class_folders(part):
-            found = images_of_class(folder, split, path)
-            items += found
-            if not found:
+            images = images_of_class(folder, split, path)
+            items += images
+            if not images:
                 notes.append(f"class folder {folder} has no images and is left out")
     if not items:
         raise BadInput(f"{path} has no images in class folders: it should look like {path}/CLASS/IMAGE.jpg.")

@@ -30,7 +30,7 @@ def glyphs(
     if (path / "store.json").is_file():
         return open_store(path)
     if images < 1 or size < 8 or difficulty < 0 or min(split_classes.values()) < 0:
-        raise BadInput("glyphs need at least 1 image a class, 8 pixels a side and a difficulty of 0 or more.")
+        raise BadInput("glyphs need at least 1 image per class, 8 pixels per side and a difficulty of 0 or more.")
     splits = [split for split, count in split_classes.items() for _ in range(count)]
     labels = np.repeat(np.arange(len(splits)), images)
 

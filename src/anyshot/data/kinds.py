@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anyshot.data.archives import is_archive, unpack
-from anyshot.data.embeddings import VECTORS
+from anyshot.data.embeddings import VECTORS, pack_features
 from anyshot.data.packing import Source, pack_images, packing_folder
 from anyshot.data.pictures import Fit
 from anyshot.data.store import Store, check_free
@@ -61,20 +61,22 @@ def pack(
     check_free(out)
     if size is not None and not 1 <= size <= 1024:
         raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
-    known = _known(kind, reader, options)
-    if "feature_column" not in known:  # who names the array of vectors knows what the file holds
+    given = _given(kind, reader, options)
+    if "feature_column" not in given:  # who names the array of vectors knows what the file holds
         _check_fit(kind, source)
+    contents: Any  # a Source, or Embeddings
     if kind not in ("npz", "features", "table") and is_archive(source):
-        found = _read_archive(source, packing_folder(out), partial(reader, **known))
+        contents = _read_archive(source, packing_folder(out), partial(reader, **given))
     else:
-        found = reader(source, **known)
+        contents = reader(source, **given)
     if kind == "features":
         if size is not None or fit is not None:
             raise BadInput("--size and --fit are for images, not for features.")
-        return import_module("anyshot.data.embeddings").pack_features(found, out, split, seed)
+        return pack_features(contents, out, split, seed)
     about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
-    found = replace(found, size=size or found.size, fit=fit or found.fit, about={**about, **found.about})
-    return pack_images(found, out, split, seed, workers)
+    about |= contents.about
+    contents = replace(contents, size=size or contents.size, fit=fit or contents.fit, about=about)
+    return pack_images(contents, out, split, seed, workers)
 
 
 def _check_fit(kind: str, source: Path) -> None:
@@ -95,15 +97,14 @@ def _fitting(kind: str, source: Path) -> tuple[str, ...]:
         return ()
     if source.suffix.lower() == ".npz":
         return _npz_kinds(source)
-    if (
-        kind not in HOLD or kind == "features"
-    ):  # a benchmark's files have any name; features tells the suffixes it reads
+    # A benchmark's files have any name; the reader of features names the suffixes it reads.
+    if kind not in HOLD or kind == "features":
         return ()
     return BY_SUFFIX.get(source.suffix.lower(), ())
 
 
 def _npz_kinds(source: Path) -> tuple[str, ...]:
-    """By the names of its arrays: images, vectors, or what cannot be told."""
+    """By the names of its arrays: images, vectors, or either where the names leave it open."""
     try:
         with zipfile.ZipFile(source) as file:
             names = {name.removesuffix(".npy").lower() for name in file.namelist()}
@@ -129,8 +130,8 @@ def _read_archive(archive: Path, packing: Path, read: Callable[[Path], Source]) 
         raise
 
 
-def _known(kind: str, reader: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given; one that this kind does not have is told."""
+def _given(kind: str, reader: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given; one that this kind does not have is refused."""
     given = {name: value for name, value in options.items() if value}
     for name in given:
         if name not in inspect.signature(reader).parameters:

@@ -1,8 +1,8 @@
 """A whole set in one .npz: labels, class_names, class_split, and images in one of three encodings.
 
 raw      images: uint8 "image height width channel"
-jpeg     blob and offsets: one JPEG an image
-mosaic   blob and offsets: one JPEG sheet a class, of counts[class] tiles of side `tile`, `columns` to a row
+jpeg     blob and offsets: one JPEG per image
+mosaic   blob and offsets: one JPEG sheet per class, of counts[class] tiles of side `tile`, `columns` to a row
 """
 
 import io

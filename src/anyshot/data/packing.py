@@ -1,4 +1,4 @@
-"""The packer: what a reader found (items: a name, a class, a split, a way to get pixels) to a store.
+"""The packer: from what a reader lists (items: a name, a class, a split, a way to get pixels) to a store.
 
 Decoding runs in threads (Pillow lets go of the interpreter while it decodes and resizes). Finished chunks are appended
 to a hidden folder beside the store together with a line of progress; an interrupted pack goes on after the last whole
@@ -13,7 +13,7 @@ import os
 import shutil
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Source:
-    """What a reader found, and the square that its images are stored as (None: as they are)."""
+    """What a reader lists, and the square that its images are stored as (None: as they are)."""
 
     items: Sequence[Item]
     size: int | None = 92
@@ -64,6 +64,14 @@ def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) 
     )
     placed = [item if item.split else replace(item, split=split[item.class_name]) for item in items]
     return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
+
+
+def numbered(items: Sequence[Item]) -> tuple[list[int], list[str], list[str]]:
+    """The class of each item as a number, and the names and splits of the classes in that order."""
+    classes = list(dict.fromkeys((str(item.split), item.class_name) for item in items))
+    number = {class_: index for index, class_ in enumerate(classes)}
+    labels = [number[str(item.split), item.class_name] for item in items]
+    return labels, [name for _, name in classes], [split for split, _ in classes]
 
 
 def pack_images(source: Source, out: Path, fractions: Sequence[int | float], seed: int, workers: int) -> Store:
@@ -85,14 +93,11 @@ def pack_images(source: Source, out: Path, fractions: Sequence[int | float], see
             skipped = log.finish()
         if len(skipped) == len(items):
             raise BadInput(f"none of the {len(items)} images could be read; {items[0].name}: {skipped[0]}.")
-        kept = [item for index, item in enumerate(items) if index not in skipped]
-        classes = list(dict.fromkeys((str(item.split), item.class_name) for item in kept))
-        number = {class_: index for index, class_ in enumerate(classes)}
-        labels = [number[str(item.split), item.class_name] for item in kept]
-        notes = [*source.notes, *_enlarged(items, source.size), *_lost(items, classes)]
+        readable = [item for index, item in enumerate(items) if index not in skipped]
+        notes = [*source.notes, *_enlarged(items, source.size), *_lost(items, readable)]
         about = {**source.about, "notes": notes, "fit": source.fit}
         about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
-        seal(folder, len(kept), labels, [name for _, name in classes], [split for split, _ in classes], about)
+        seal(folder, len(readable), *numbered(readable), about)
         (folder / "progress.jsonl").unlink()
         shutil.rmtree(folder / "unpacked", ignore_errors=True)
         os.replace(folder, out)
@@ -113,7 +118,7 @@ def _enlarged(items: Sequence[Item], size: int | None) -> list[str]:
     sides = []
     whole = [item for item in items if not item.box] if size else []
     for item in whole[:: max(1, len(whole) // 50)]:
-        with contextlib.suppress(Exception):  # those that cannot be read are told of elsewhere
+        with contextlib.suppress(Exception):  # those that cannot be read are listed elsewhere
             data = item.read()
             shape = data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).size
             sides.append(min(shape))
@@ -125,9 +130,10 @@ def _enlarged(items: Sequence[Item], size: int | None) -> list[str]:
     ]
 
 
-def _lost(items: Sequence[Item], classes: Iterable[tuple[str, str]]) -> list[str]:
-    lost = {(str(item.split), item.class_name) for item in items} - set(classes)
-    return [f"class {name!r} ({split}) has no readable image and is left out" for split, name in sorted(lost)]
+def _lost(items: Sequence[Item], readable: Sequence[Item]) -> list[str]:
+    """A note for each class without a readable image."""
+    before, after = ({(str(item.split), item.class_name) for item in part} for part in (items, readable))
+    return [f"class {name!r} ({split}) has no readable image and is left out" for split, name in sorted(before - after)]
 
 
 def _fingerprint(items: Sequence[Item], source: Source) -> str:
@@ -170,7 +176,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Log(contextlib.AbstractContextManager):
-    """The progress of a pack: a first line that says of what, then one line a chunk, after its images are written."""
+    """The progress of a pack: a first line that says of what, then one line per chunk, after its images are written."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Contact sheets: a look at what a split holds, a row a class."""
+"""Contact sheets: a look at what a split holds, one row per class."""
 
 from itertools import accumulate
 from pathlib import Path

@@ -19,11 +19,11 @@ def published(benchmark: str) -> dict[str, str]:
     }
 
 
-def check_classes(found: Counter[str], expected: dict[str, int], where: object) -> None:
+def check_classes(counts: Counter[str], expected: dict[str, int], where: object) -> None:
     """Refuse a benchmark whose splits do not have the published numbers of classes."""
     for split, classes in expected.items():
-        if found[split] != classes:
-            raise BadInput(f"{where} has {found[split]} {split} classes: the benchmark has {classes}.")
+        if counts[split] != classes:
+            raise BadInput(f"{where} has {counts[split]} {split} classes: the benchmark has {classes}.")
 
 
 def divide(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:

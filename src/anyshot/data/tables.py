@@ -1,4 +1,4 @@
-"""Own images or embeddings in a table: CSV, TSV or Parquet, a row an item."""
+"""Own images or embeddings in a table: CSV, TSV or Parquet, one row per item."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -71,9 +71,9 @@ def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: P
         if name not in columns:
             raise BadInput(f"{path}: {unknown('column', name, columns)}")
         return columns[name]
-    for known in columns:
-        if known.lower() in usual:
-            return columns[known]
+    for candidate, values in columns.items():
+        if candidate.lower() in usual:
+            return values
     among = f" among {', '.join(columns)}" if columns else ""
     raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
 

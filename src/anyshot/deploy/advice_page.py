@@ -5,6 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import vl_convert
 
 from anyshot.data.doctor import spread
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inline
@@ -28,7 +29,7 @@ Part = tuple[str, list[str], Table | None]
 
 
 def parts(advice: "Advice", images: Sequence[str] | None = None) -> list[Part]:
-    """All that is said, whatever it is said on. `images` has the names of the images."""
+    """The whole advice, for whatever form it takes. `images` has the names of the images."""
     names = images or []
 
     def image(index: int) -> str:
@@ -52,7 +53,7 @@ def _head_words(advice: "Advice") -> list[str]:
     shots = ", ".join(map(str, advice.expected_shots))
     seen = (
         f"({advice.way} classes at once, {sum(advice.counts)} images, "
-        f"{spread(min(advice.counts), max(advice.counts))} a class)"
+        f"{spread(min(advice.counts), max(advice.counts))} per class)"
     )
     if not advice.lead:
         return [f"Only {advice.best} was asked for; what follows is of it {seen}."]
@@ -78,20 +79,20 @@ def _curve_table(advice: "Advice") -> Table:
 
 
 def _gains(advice: "Advice") -> tuple[list[str], Table | None]:
-    told = advice.forecasts.get(advice.best)
-    if told is None:
+    forecast = advice.forecasts.get(advice.best)
+    if forecast is None:
         return ["The images are too few to say: see below."], None
     rows: list[Sequence[str]] = [
         [f"+{more}", f"{100 * gain:+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"]
-        for more, gain, low, high in zip(told.more, told.gain, told.low, told.high, strict=True)
+        for more, gain, low, high in zip(forecast.more, forecast.gain, forecast.low, forecast.high, strict=True)
     ]
     words = [
-        f"With about {told.now} images a class {advice.best} should reach {told.accuracy:.1%}; further images a class "
-        "are expected to bring so many points:"
+        f"With about {forecast.now} images per class {advice.best} should reach {forecast.accuracy:.1%}; further "
+        "images per class are expected to bring so many points:"
     ]
-    if told.held_out:
-        check = ", ".join(f"{said:.1%} at {shot} shots ({seen:.1%} measured)" for shot, said, seen in told.held_out)
-        words.append(f"The check: fitted without the larger shots, the same curve says {check}.")
+    if forecast.held_out:
+        held_out = (f"{fit:.1%} at {shot} shots ({measured:.1%} measured)" for shot, fit, measured in forecast.held_out)
+        words.append(f"The check: fitted without the larger shots, the same curve says {', '.join(held_out)}.")
     return words, (["images more", "points", "95 % interval"], rows)
 
 
@@ -186,20 +187,13 @@ def curves(advice: "Advice") -> alt.LayerChart:
         base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy"), y2="high:Q"),
         base.mark_line(point=True).encode(y=y),
     ]
-    told = advice.forecasts.get(advice.best)
-    if told is not None:
-        ahead = [
-            {
-                "head": advice.best,
-                "shot": told.now,
-                "accuracy": told.accuracy,
-                "low": told.accuracy,
-                "high": told.accuracy,
-            }
-        ]
-        for more, gain, low, high in zip(told.more, told.gain, told.low, told.high, strict=True):
-            point = {"accuracy": told.accuracy + gain, "low": told.accuracy + low, "high": min(told.accuracy + high, 1)}
-            ahead.append({"head": advice.best, "shot": told.now + more, **point})
+    forecast = advice.forecasts.get(advice.best)
+    if forecast is not None:
+        now = forecast.accuracy
+        ahead = [{"head": advice.best, "shot": forecast.now, "accuracy": now, "low": now, "high": now}]
+        for more, gain, low, high in zip(forecast.more, forecast.gain, forecast.low, forecast.high, strict=True):
+            point = {"accuracy": now + gain, "low": now + low, "high": min(now + high, 1)}
+            ahead.append({"head": advice.best, "shot": forecast.now + more, **point})
         future = alt.Chart(inline(ahead)).encode(x=x, color=colour)
         layers += [
             future.mark_line(strokeDash=[5, 4]).encode(y=y),
@@ -209,8 +203,6 @@ def curves(advice: "Advice") -> alt.LayerChart:
 
 
 def curves_svg(advice: "Advice") -> str:
-    import vl_convert
-
     return vl_convert.vegalite_to_svg(curves(advice).to_json())
 
 

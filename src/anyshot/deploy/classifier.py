@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Shaped, UInt64
+from jaxtyping import Bool, Float, Int, Shaped, UInt64
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -33,6 +33,8 @@ from anyshot.deploy.calibration import (
 from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.errors import BadInput, choose
 from anyshot.measure.evaluation import untrained
+from anyshot.models.empirical import Base, Fit, LeftOut, Moments, adapt, fit_base
+from anyshot.models.empirical import leave_one_out as left_out_adapted
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Parameters, Reading
 from anyshot.models.readouts import Readout
@@ -149,7 +151,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         if fresh:
             self._prepare(rows.shape[1])
         for part, keys, place in self._vectors(rows, hashed=True):
-            support = support_of(part, keys, labels[place], self.keep)
+            support = support_of(part, keys, labels[place], self.keep, self.reading_.head.adapts)
             self.support_ = support if fresh else self.support_.joined(support, self.keep)
             fresh = False
         return self._settle()
@@ -218,7 +220,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.learned_ = _tensors(self.parameters or untrained(self.head, blank, registry))
         self.fitted_: Parameters = {}
         self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
-        self.fitted_ = self._fit_readout(readout)
+        self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
         self.apply_ = readout.applied
         self.reading_ = readout.reading(Reading(head, self.learned_), self.fitted_)
         try:
@@ -229,6 +231,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
             ) from None
 
+    def _fit_base(self) -> Parameters:
+        """What a head that adapts has to know of other classes."""
+        if isinstance(self.base, Mapping):
+            return _tensors(self.base)
+        vectors, labels = self._base_vectors()
+        return fit_base(vectors, labels).tensors()
+
+    def _base_vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        assert isinstance(self.base, tuple)
+        X, y = self.base
+        rows = np.asarray(self._flat(X), np.float64)
+        vectors = torch.cat([torch.from_numpy(part) for part, _, _ in self._vectors(rows)])
+        return vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1])
+
     def _fit_readout(self, readout: Readout) -> Parameters:
         if readout.fit is None:
             return {}
@@ -236,19 +252,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"{self.readout} is fitted on examples of other classes: give them as base=(X, y).")
         if isinstance(self.base, Mapping):
             return _tensors(self.base)
-        X, y = self.base
-        rows = np.asarray(self._flat(X), np.float64)
-        vectors = torch.cat([torch.from_numpy(part) for part, _, _ in self._vectors(rows)])
-        return readout.fit(vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1]))
+        return readout.fit(*self._base_vectors())
 
     def _law(self) -> tuple[Any, ...]:
         """All that must agree before two classifiers' sums may be added."""
-        learned = sorted((name, value.numpy().tobytes()) for name, value in self.reading_.parameters.items())
+        both = [*self.learned_.items(), *self.fitted_.items()]
+        learned = sorted((name, value.numpy().tobytes()) for name, value in both)
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
 
     def _settle(self) -> "FewShotClassifier":
         """All that follows from the support: prototypes, the scale of the logits, the rejection threshold."""
         self.classes_ = self.support_.labels
+        if self.reading_.head.adapts:
+            return self._adapt()
         self.prototypes_ = prototypes(self.reading_, self.support_)
         scores, owner = leave_one_out(self.reading_, self.support_)
         self.calibrated_ = self.scale is None and len(owner) > 0 and len(self.classes_) > 1
@@ -258,6 +274,36 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             self.scale_ = self._guessed_scale(self.support_)
         self.coverage_ = rejection(self.scale_ * scores, owner, self.reject) if len(owner) else None
         return self
+
+    def _adapt(self) -> "FewShotClassifier":
+        """The same for a head that estimates from the support how images vary."""
+        support = self.support_
+        self.fit_, left = self._left_out_adapted(support)
+        head, several = self.reading_.head, support.counts > 1
+        self.reading_ = Reading(head, {**self.reading_.parameters, "spread": self.fit_.spread})
+        means, counts = self.fit_.coordinates(torch.from_numpy(support.means)), torch.from_numpy(support.counts)
+        self.prototypes_ = head.refined(means, counts, self.reading_.parameters)
+        self.calibrated_ = self.scale is None and int(several.sum()) > 1
+        self.scale_ = self.fit_.scale if self.scale is None else float(self.scale)
+        evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale_ / self.fit_.scale)
+        self.coverage_ = rejection(evidence, left.owner.numpy(), self.reject) if len(evidence) else None
+        return self
+
+    def _left_out_adapted(self, support: Support) -> tuple[Fit, LeftOut]:
+        assert support.scatter is not None
+        counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
+        moments = Moments(counts, means, torch.from_numpy(support.scatter), support.freedom)
+        examples = torch.from_numpy(support.kept), torch.from_numpy(support.owner)
+        fit = adapt(moments, examples, Base.of(self.fitted_) if self.fitted_ else None)
+        return fit, left_out_adapted(fit, moments, *examples)
+
+    def left_out(self, support: Support) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+        """Logits of the support's examples of classes of two or more, each left out of its class, and their classes."""
+        if self.reading_.head.adapts:
+            _, left = self._left_out_adapted(support)
+            return left.logits.numpy(), left.owner.numpy()
+        scores, owner = leave_one_out(self.reading_, support)
+        return self.scale_ * scores, owner
 
     def _guessed_scale(self, support: Support) -> float:
         """The scale where nothing can be left out: what was given, what the model learned, or a rule of thumb."""
@@ -277,7 +323,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def logits_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, "image way"]:
         """Logits of `vectors`, for those who ask several classifiers about the same images."""
-        return self.scale_ * self.reading_.head.score(torch.from_numpy(vectors), self.prototypes_).numpy()
+        return self.scale_ * self.reading_.head.score(self._coordinates(vectors), self.prototypes_).numpy()
+
+    def evidence_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, " image"]:
+        """How much speaks for one of the classes rather than none of these: the best logit, over that of a new class
+        where the head can tell one."""
+        best = self.logits_of(vectors).max(1)
+        if not self.reading_.head.adapts:
+            return best
+        return best - self.fit_.new_class(self._coordinates(vectors)).numpy() * (self.scale_ / self.fit_.scale)
+
+    def _coordinates(self, vectors: Float[np.ndarray, "image d"]) -> Float[torch.Tensor, "image d"]:
+        rows = torch.from_numpy(vectors)
+        return self.fit_.coordinates(rows) if self.reading_.head.adapts else rows
 
     def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
         """What a class is a mean of: the embedded and projected vector of each image."""
@@ -291,7 +349,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         fewer = copy(self)
         fewer.support_ = self.support_.first(shot)
         fewer._settle()
-        if self.calibrated_:
+        if self.calibrated_ and not self.reading_.head.adapts:
             # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
             more = self.support_.first(shot + 1)
             scores, owner = leave_one_out(self.reading_, more)
@@ -315,8 +373,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
         """Whether each image looks like one of the classes, rather than none of these."""
-        best = self.logits(X).max(1)
-        return best >= (-np.inf if self.coverage_ is None else self.coverage_.threshold)
+        evidence = self.evidence_of(self.vectors(X))
+        return evidence >= (-np.inf if self.coverage_ is None else self.coverage_.threshold)
 
     def calibration_error(self, X: Any, y: Any) -> float:
         """Expected calibration error on labelled images; without any, see `support_calibration_error`."""
@@ -327,8 +385,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def support_calibration_error(self) -> float:
         """Expected calibration error on the support, each example left out of its class; NaN for single examples."""
         check_is_fitted(self, "support_")
-        scores, owner = leave_one_out(self.reading_, self.support_)
-        return calibration_error(softmax(self.scale_ * scores, axis=1), owner) if len(owner) else float("nan")
+        logits, owner = self.left_out(self.support_)
+        return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
     def _vectors(
         self, rows: Rows, hashed: bool = False

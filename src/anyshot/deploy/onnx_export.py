@@ -24,6 +24,8 @@ class _Graph(nn.Module):
     """The law in the precision of the features."""
 
     scale: Tensor
+    centre: Tensor
+    matrix: Tensor
 
     def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
         super().__init__()
@@ -33,14 +35,21 @@ class _Graph(nn.Module):
         self.register_buffer("scale", torch.tensor(classifier.scale_, dtype=torch.float32))
         for name, value in classifier.reading_.parameters.items():
             self.register_buffer(f"learned_{name}", value.float())
+        self.adapts = self.head.adapts
+        if self.adapts:
+            self.register_buffer("centre", classifier.fit_.mean.float())
+            self.register_buffer("matrix", classifier.fit_.matrix.float())
 
     def forward(self, inputs: Tensor, prototypes: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         features = inputs.unflatten(1, (self.positions, -1)) if self.backbone is None else self.backbone(inputs)
         parameters = {name: getattr(self, f"learned_{name}") for name in self.names}
         vectors = self.apply_readout(self.embed(features, parameters), parameters)
+        query = vectors
+        if self.adapts:
+            query, prototypes = (vectors - self.centre) @ self.matrix, (prototypes - self.centre) @ self.matrix
         if counts is not None:
             prototypes = self.head.refined(prototypes, counts, parameters)
-        return self.scale * self.head.score(vectors, prototypes), vectors
+        return self.scale * self.head.score(query, prototypes), vectors
 
 
 def export_onnx(

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from anyshot.deploy.calibration import leave_one_out
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
@@ -56,6 +56,8 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     for name in ("sums", "counts", "kept", "owner"):
         tensors[name] = torch.from_numpy(getattr(support, name))
     tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
+    if support.scatter is not None:
+        tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
     config = {
         "library": "anyshot",
@@ -92,7 +94,13 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             raise
         raise BadInput(f"{folder} is not a whole classifier ({error!r}): save it again.") from None
     _check(labels, folder=folder, **arrays)
-    support = Support(labels=labels, **{**arrays, "keys": arrays["keys"].view(np.uint64)})
+    classes, examples = (arrays["sums"], arrays["counts"]), (arrays["kept"], arrays["owner"])
+    support = Support(labels, *classes, *examples, arrays["keys"].view(np.uint64))
+    if "scatter" in tensors:
+        scatter, freedom = tensors["scatter"].numpy(), int(tensors.get("freedom", torch.tensor(-1)))
+        if scatter.shape != 2 * arrays["sums"].shape[1:] or not np.isfinite(scatter).all() or freedom < 0:
+            raise BadInput(f"{folder} is not a whole classifier (its scatter does not fit): save it again.")
+        support = replace(support, scatter=scatter, freedom=freedom)
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
     learned, fitted = (
@@ -200,8 +208,8 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
     rows = []
     for shot in shots:
-        scores, owner = leave_one_out(classifier.reading_, support.first(shot + 1))
-        rows.append(f"| {shot} | {(scores.argmax(1) == owner).mean():.1%} |")
+        logits, owner = classifier.left_out(support.first(shot + 1))
+        rows.append(f"| {shot} | {(logits.argmax(1) == owner).mean():.1%} |")
     return ["| shot | accuracy, leaving one out |", "|---|---|", *rows]
 
 

@@ -59,7 +59,7 @@ def fit_curves(
 
 @dataclass(frozen=True)
 class Pool:
-    """What the episodes were drawn from, and how: images a class (the median), and classes."""
+    """What the episodes were drawn from, and how: images per class (the median), and classes."""
 
     images: int
     classes: int
@@ -88,7 +88,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What more examples a class will bring: gains in accuracy over `now`, with a 95 % interval each."""
+    """What more examples per class will bring: gains in accuracy over `now`, with a 95 % interval each."""
 
     now: int
     accuracy: float
@@ -102,7 +102,7 @@ class Forecast:
     @property
     def error(self) -> float:
         """The largest error of the check; NaN where there were too few shots to hold any out."""
-        return max((abs(said - seen) for _, said, seen in self.held_out), default=float("nan"))
+        return max((abs(fit - measured) for _, fit, measured in self.held_out), default=float("nan"))
 
 
 def forecast(
@@ -130,7 +130,7 @@ def forecast(
     gain = curve(wanted)[1:] - curve(wanted)[0]
     spread = np.quantile(redrawn[:, 1:] - redrawn[:, :1], [0.025, 0.975], axis=0)
     check = _hold_out(shots, accuracies, weight)
-    slack = max((abs(said - seen) for _, said, seen in check), default=0.0)
+    slack = max((abs(fit - measured) for _, fit, measured in check), default=0.0)
     low, high = np.minimum(spread[0], gain - slack), np.maximum(spread[1], gain + slack)
     return Forecast(
         now,
@@ -152,6 +152,6 @@ def _hold_out(
         return ()
     curve = fit_curve(shots[:seen], accuracies[:seen].mean(1), weight[:seen])
     return tuple(
-        (int(shot), float(said), float(mean))
-        for shot, said, mean in zip(shots[seen:], curve(shots[seen:]), accuracies[seen:].mean(1), strict=True)
+        (int(shot), float(fit), float(measured))
+        for shot, fit, measured in zip(shots[seen:], curve(shots[seen:]), accuracies[seen:].mean(1), strict=True)
     )

@@ -25,6 +25,14 @@ class Support:
     owner: Int[np.ndarray, " kept"]
     """The class of each kept example, an index into the labels."""
     keys: UInt64[np.ndarray, " kept"]
+    scatter: Float[np.ndarray, "d d"] | None = None
+    """How images vary about the means of their classes, summed over images, for heads that adapt."""
+    freedom: int = 0
+    """How many images tell of that: all but one of each class. (A class that is removed leaves what it told.)"""
+
+    @property
+    def means(self) -> Float[np.ndarray, "way d"]:
+        return self.sums / self.counts[:, None]
 
     @property
     def kept_counts(self) -> Int[np.ndarray, " way"]:
@@ -39,7 +47,12 @@ class Support:
             )
         if (self.labels.dtype.kind in "USO") != (other.labels.dtype.kind in "USO"):
             raise BadInput(f"labels like {self.labels[0]!r} and like {other.labels[0]!r} cannot be in one classifier.")
-        labels = np.union1d(self.labels, other.labels)
+        labels, scatter = np.union1d(self.labels, other.labels), None
+        if self.scatter is not None and other.scatter is not None:
+            _, mine, theirs = np.intersect1d(self.labels, other.labels, return_indices=True)
+            one, two = self.counts[mine], other.counts[theirs]
+            apart = (self.means[mine] - other.means[theirs]) * np.sqrt(one * two / (one + two))[:, None]
+            scatter = self.scatter + other.scatter + apart.T @ apart
         sums = np.zeros((len(labels), self.sums.shape[1]))
         counts = np.zeros(len(labels), np.int64)
         owners = []
@@ -50,20 +63,24 @@ class Support:
             owners.append(place[part.owner])
         kept, keys = np.concatenate([self.kept, other.kept]), np.concatenate([self.keys, other.keys])
         chosen, owner = _smallest(keys, np.concatenate(owners), keep)
-        return Support(labels, sums, counts, kept[chosen], owner, keys[chosen])
+        freedom = self.freedom + other.freedom + len(self.labels) + len(other.labels) - len(labels)
+        return Support(labels, sums, counts, kept[chosen], owner, keys[chosen], scatter, freedom)
 
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Support":
         """The other classes."""
         stay = ~np.isin(self.labels, labels)
         here = stay[self.owner]
         owner = (np.cumsum(stay) - 1)[self.owner[here]]
-        return Support(self.labels[stay], self.sums[stay], self.counts[stay], self.kept[here], owner, self.keys[here])
+        classes = self.labels[stay], self.sums[stay], self.counts[stay]
+        return Support(*classes, self.kept[here], owner, self.keys[here], self.scatter, self.freedom)
 
     def first(self, shot: int) -> "Support":
         """The classes as they would be with at most `shot` examples: sums of the first kept ones, nested in `shot`."""
         chosen, owner = _smallest(self.keys, self.owner, shot)
-        sums, counts = _sums(self.kept[chosen], owner, len(self.labels))
-        return Support(self.labels, sums, counts, self.kept[chosen], owner, self.keys[chosen])
+        kept, keys = self.kept[chosen], self.keys[chosen]
+        sums, counts = _sums(kept, owner, len(self.labels))
+        scatter = None if self.scatter is None else _scatter(kept, owner, sums / counts[:, None])
+        return Support(self.labels, sums, counts, kept, owner, keys, scatter, len(kept) - len(counts))
 
 
 def support_of(
@@ -71,12 +88,15 @@ def support_of(
     keys: UInt64[np.ndarray, " image"],
     labels: Shaped[np.ndarray, " image"],
     keep: int,
+    adapts: bool = False,
 ) -> Support:
-    """The support that a batch of examples makes."""
+    """The support that a batch of examples makes; with its scatter for a head that adapts."""
     names, owner = np.unique(labels, return_inverse=True)
     sums, counts = _sums(vectors, owner, len(names))
     chosen, kept_owner = _smallest(keys, owner, keep)
-    return Support(names, sums, counts, vectors[chosen].astype(np.float64), kept_owner, keys[chosen])
+    scatter = _scatter(vectors, owner, sums / counts[:, None]) if adapts else None
+    kept = vectors[chosen].astype(np.float64)
+    return Support(names, sums, counts, kept, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
 
 
 def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " image"]:
@@ -91,6 +111,13 @@ def _sums(
     sums = np.zeros((way, vectors.shape[1]))
     np.add.at(sums, owner, vectors)
     return sums, np.bincount(owner, minlength=way)
+
+
+def _scatter(
+    vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], means: Float[np.ndarray, "way d"]
+) -> Float[np.ndarray, "d d"]:
+    inside = vectors - means[owner]
+    return inside.T @ inside
 
 
 def _smallest(

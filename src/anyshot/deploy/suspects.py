@@ -52,8 +52,8 @@ def _mislabelled(scores: np.ndarray, owner: np.ndarray, image: np.ndarray) -> li
     sure = softmax(fit_scale(scores, owner) * scores, axis=1)
     best = sure.argmax(1)
     odd = (sure.max(1) >= SURE) & (sure[np.arange(len(owner)), owner] <= UNLIKELY)
-    found = [(int(image[i]), int(best[i]), float(sure[i, best[i]])) for i in np.flatnonzero(odd)]
-    return sorted(found, key=lambda one: -one[2])
+    suspects = [(int(image[i]), int(best[i]), float(sure[i, best[i]])) for i in np.flatnonzero(odd)]
+    return sorted(suspects, key=lambda suspect: -suspect[2])
 
 
 def _duplicates(vectors: Vectors) -> list[tuple[int, int]]:
@@ -77,23 +77,23 @@ def _duplicates(vectors: Vectors) -> list[tuple[int, int]]:
 
 
 def _same_class(scores: np.ndarray, owner: np.ndarray) -> list[tuple[int, int, float]]:
-    found = []
+    pairs = []
     for one in range(scores.shape[1]):
         for other in range(one + 1, scores.shape[1]):
-            here = (owner == one) | (owner == other)
+            either = (owner == one) | (owner == other)
             if min((owner == one).sum(), (owner == other).sum()) < 4:
                 continue
-            told = np.where(scores[here, one] > scores[here, other], one, other) == owner[here]
-            if told.mean() < ONE_CLASS:
-                found.append((one, other, float(told.mean())))
-    return sorted(found, key=lambda pair: pair[2])
+            right = np.where(scores[either, one] > scores[either, other], one, other) == owner[either]
+            if right.mean() < ONE_CLASS:
+                pairs.append((one, other, float(right.mean())))
+    return sorted(pairs, key=lambda pair: pair[2])
 
 
 def confusions(predicted: Labels, labels: Labels, many: int = 5) -> list[dict[str, Any]]:
     """The most common mistakes: a class, what it is taken for, and how often."""
-    known = predicted >= 0
+    judged = predicted >= 0  # all but the only images of their class
     way = int(labels.max()) + 1
-    matrix = np.bincount(labels[known] * way + predicted[known], minlength=way * way).reshape(way, way)
+    matrix = np.bincount(labels[judged] * way + predicted[judged], minlength=way * way).reshape(way, way)
     share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     np.fill_diagonal(share, 0)
     order = np.argsort(-share, axis=None, kind="stable")[:many]

@@ -74,11 +74,12 @@ def predict_images(
 
 def _predictions(classifier: ImageClassifier, paths: Sequence[Path], top: int) -> Iterator[dict[str, Any]]:
     inner = classifier.classifier
-    logits = inner.logits(classifier.features_of(paths))
+    vectors = inner.vectors(classifier.features_of(paths))
+    logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
     threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
-    for path, row, sure in zip(paths, logits, softmax(logits, axis=1), strict=True):
+    for path, row, sure, known in zip(paths, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
         best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
-        yield {"image": str(path), "class": best[0][0], "is_known": bool(row.max() >= threshold), "best": best}
+        yield {"image": str(path), "class": best[0][0], "is_known": bool(known), "best": best}
 
 
 def _pictures(images: Sequence[Path]) -> Iterator[Path]:

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from anyshot.data.store import Part, Store, open_store
 from anyshot.errors import BadInput, choose
-from anyshot.measure.engine import Lazy, Shots, full_patterns, vectors_of
+from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, vectors_of
 from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import Plan, Protocol
 from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
+from anyshot.models.empirical import support_scores
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model
@@ -254,6 +255,9 @@ def _recall_all(
         used = learned[keys[0][0]] if keys else {}
         vectors = vectors_of(maps, how, used)
         asked = [(Reading(registry.head(name), learned[name]), readout) for name, readout in keys]
+        if registry.head(keys[0][0]).adapts:
+            arrays[keys[0]] = _adapted(vectors, plan, patterns, scaled(progress, 1 / len(groups)))
+            asked, keys = asked[1:], keys[1:]
 
         def base_vectors(how: Embed = how, used: Parameters = used) -> tuple[Tensor, Tensor]:
             return _base_vectors(base, how, used)
@@ -263,6 +267,25 @@ def _recall_all(
     return {
         (name, readout): arrays[name, readout] for name in heads for readout in readouts if (name, readout) in arrays
     }
+
+
+def _adapted(
+    vectors: Vectors, plan: Plan, shots: Shots, progress: Callable[[float], None]
+) -> Float[np.ndarray, "pattern episode way"]:
+    """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
+    rows = torch.cat(list(vectors.split(4096))).double()
+    patterns = full_patterns(shots, plan)
+    out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
+    draw = plan.draw(0, plan.episodes)
+    for episode in range(plan.episodes):
+        query = rows[torch.from_numpy(draw.query[episode].ravel())]
+        for number, counts in enumerate(patterns[:, episode]):
+            images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
+            owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
+            scores = support_scores(rows[torch.from_numpy(images)], owner, query)
+            out[number, episode] = recall(scores.mT[None, None], plan)[0, 0]
+        progress(1 / plan.episodes)
+    return out
 
 
 def evaluate_store(

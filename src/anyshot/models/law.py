@@ -161,6 +161,7 @@ class Head:
             their mean Gram.
         has_onnx: Whether `refine` can be written as ONNX operators.
         alternative_to: The name of the head that this one is an alternative of: gains are measured against it.
+        adapts: Whether it estimates from the support itself how images vary (`empirical.adapt`).
     """
 
     embed: Embed
@@ -173,6 +174,7 @@ class Head:
     refine_rows: Callable[[Tensor, Parameters], Tensor] | None = None
     has_onnx: bool = True
     alternative_to: str = ""
+    adapts: bool = False
 
     @property
     def score_name(self) -> str:

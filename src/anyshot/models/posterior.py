@@ -29,7 +29,9 @@ Covariance = Float[Tensor, "d d"]
 
 LEAST_SPREAD = 1e-3  # of classes in a direction, in units of the spread within a class
 # How far W and B are shrunk to multiples of the identity: what is tried, from what many base classes allow to few.
-SHRINKAGES = ((0.5, 0.1), (0.7, 0.3), (0.9, 0.7))
+SHRINKAGES = ((0.3, 0.05), (0.5, 0.1), (0.7, 0.1), (0.7, 0.3), (0.9, 0.7))
+FOLDS = 4
+DIRECTIONS = 320
 TRIED_SHOTS = ((1, 1), (4, 4), (16, 16), (1, 16))  # of the one and the other half of the classes
 
 quadratic = Quadratic("posterior")
@@ -39,7 +41,7 @@ def predict_class(
     prototypes: Prototypes, counts: Counts, parameters: Parameters
 ) -> Float[Tensor, "*batch way weights"]:
     """What z, z^2 and 1 of a query are multiplied by: (a m / v, -1 / 2v, -1/2 sum of (a m)^2 / v + log v)."""
-    spread = parameters["spread"]
+    spread = parameters["spread"].clamp_min(1e-9)
     evidence = counts.to(spread.dtype)[..., None] * spread
     a, v = evidence / (evidence + 1), 1 + spread / (evidence + 1)
     linear = a / v * prototypes
@@ -49,7 +51,9 @@ def predict_class(
 
 def unit(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """Vectors of length one; a vector of zeros stays one."""
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    tiny = torch.finfo(vectors.dtype).tiny
+    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp_min(tiny)  # squares of huge numbers overflow
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
 
 
 def whiten(vectors: Float[Tensor, "*batch d"], fitted: Parameters) -> Float[Tensor, "*batch d"]:
@@ -73,11 +77,12 @@ def fit_posterior(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
     u = unit(x - centre)
     many = int(classes.max()) + 1
     counts = torch.bincount(classes)
-    if many < 4 or int((counts > 1).sum()) < 2:
+    if many < 2 * FOLDS or int(counts.min()) < 2:
         raise BadInput(
-            f"the posterior is fitted on at least 4 base classes, two of them with several images; there are {many}."
+            f"the posterior is fitted on at least {2 * FOLDS} base classes of two images or more; there are {many}, "
+            f"the smallest of {int(counts.min())}."
         )
-    fitted = diagonalise(_moments(u, classes, many), *_choose_shrinkage(u.float(), classes, many))
+    fitted = diagonalise(_moments(u, classes, many), *_choose_shrinkage(u, classes, many))
     return {"centre": centre.to(vectors.dtype), **{name: value.to(vectors.dtype) for name, value in fitted.items()}}
 
 
@@ -105,36 +110,58 @@ def _shrunk(covariance: Covariance, share: float) -> Covariance:
 
 
 def _choose_shrinkage(u: Vectors, classes: Labels, many: int) -> tuple[float, float]:
-    """Fit on half of the classes, tell the others apart from few images of each, equally many and not: the shrinkage
-    that does it best. The classes that it will be tested on have no part in it."""
-    even = classes % 2 == 0
-    learned = _moments(u[even], classes[even] // 2, -(-many // 2))
-    others, theirs = u[~even], classes[~even] // 2
-    order = theirs.argsort(stable=True)
-    others, theirs = others[order], theirs[order]
+    """Fit on three quarters of the classes, tell the others apart from few images of each, and so four times: the
+    shrinkage that does it best. The classes that it will be tested on have no part in it.
+
+    Long vectors are looked at in some random directions only: these keep the mean variance, which is what both
+    covariances are shrunk to."""
+    if u.shape[1] > DIRECTIONS:
+        chance = torch.Generator().manual_seed(0)
+        u = u @ torch.linalg.qr(torch.randn(u.shape[1], DIRECTIONS, generator=chance, dtype=u.dtype))[0]
+    folds = [_split(u, classes, many, fold) for fold in range(FOLDS)]
+    return max(SHRINKAGES, key=lambda shrinkage: sum(_accuracy(*fold, shrinkage) for fold in folds))
+
+
+def _split(
+    u: Vectors, classes: Labels, many: int, fold: int
+) -> tuple[_Moments, Float[Tensor, "held d"], Int[Tensor, " held"]]:
+    """The moments of most classes; the images of the others, class by class, with their classes counted from 0."""
+    out = torch.arange(many) % FOLDS == fold
+    place = torch.where(out, out.cumsum(0), (~out).cumsum(0)) - 1
+    held = out[classes]
+    order = classes[held].argsort(stable=True)
+    learned = _moments(u[~held], place[classes[~held]], int((~out).sum()))
+    return learned, u[held][order], place[classes[held]][order]
+
+
+def _accuracy(learned: _Moments, others: Vectors, theirs: Labels, shrinkage: tuple[float, float]) -> float:
+    """How many images of the second half of each class are told apart, given some of the first."""
+    fitted = diagonalise(learned, *shrinkage)
+    z = (others - fitted["mean"]) @ fitted["matrix"]
     counts = torch.bincount(theirs)
     rank = torch.arange(len(theirs)) - (counts.cumsum(0) - counts)[theirs]
-    query = rank >= counts[theirs] // 2  # the second half of each class
-
-    def accuracy(shrinkage: tuple[float, float]) -> float:
-        fitted = diagonalise(learned, *shrinkage)
-        z = (others - fitted["mean"]) @ fitted["matrix"]
-        right = 0.0
-        for few, more in TRIED_SHOTS:
-            here = ~query & (rank < torch.where(theirs % 2 == 0, few, more))
-            support = torch.bincount(theirs[here], minlength=len(counts)).clamp_min(1)
-            sums = torch.zeros(len(counts), z.shape[1], dtype=z.dtype).index_add_(0, theirs[here], z[here])
-            weights = predict_class(sums / support[:, None], support, fitted)
-            right += float((quadratic(z[query], weights).argmax(1) == theirs[query]).double().mean())
-        return right
-
-    return max(SHRINKAGES, key=accuracy)
+    query = rank >= counts[theirs] // 2
+    right = 0.0
+    for few, more in TRIED_SHOTS:
+        here = ~query & (rank < torch.where(theirs % 2 == 0, few, more))
+        support = torch.bincount(theirs[here], minlength=len(counts)).clamp_min(1)
+        sums = torch.zeros(len(counts), z.shape[1], dtype=z.dtype).index_add_(0, theirs[here], z[here])
+        weights = predict_class(sums / support[:, None], support, fitted)
+        right += float((quadratic(z[query], weights).argmax(1) == theirs[query]).double().mean())
+    return right
 
 
 def as_posterior(head: Head) -> Head | None:
     """The head that reads the fitted coordinates in place of another."""
     return replace(
-        head, refine=predict_class, score=quadratic, couples=False, refine_folds=None, refine_rows=None, has_onnx=True
+        head,
+        refine=predict_class,
+        score=quadratic,
+        couples=False,
+        refine_folds=None,
+        refine_rows=None,
+        has_onnx=True,
+        adapts=False,
     )
 
 

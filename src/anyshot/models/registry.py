@@ -16,6 +16,7 @@ from types import ModuleType
 
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.models.backbones import BACKBONES, Backbone
+from anyshot.models.empirical import POSTERIOR_HEAD
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Head
 from anyshot.models.posterior import POSTERIOR
@@ -75,7 +76,9 @@ class Registry:
         return found
 
 
-PACKAGE = Registry({**HEADS, **PRETRAINING}, BACKBONES, {**READOUTS, "posterior": POSTERIOR})
+PACKAGE = Registry(
+    {**HEADS, "posterior": POSTERIOR_HEAD, **PRETRAINING}, BACKBONES, {**READOUTS, "posterior": POSTERIOR}
+)
 
 
 def load_module(path: Path) -> ModuleType:

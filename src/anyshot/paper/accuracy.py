@@ -8,28 +8,28 @@ from anyshot.paper.claims import (
     EUCLIDEAN,
     PAIRS,
     SETTINGS,
-    Found,
+    Evidence,
     both,
     claim,
     count,
     fact,
     number,
-    score,
+    sensitivity,
 )
 from anyshot.paper.printed import TEST_SHOTS, Group, exact_grids, find, group, study, text
-from anyshot.paper.rounding import Known, mean, parse
+from anyshot.paper.rounding import Derived, mean, parse
 from anyshot.paper.tables import Reading
 
 PROJECTIONS = ("pca60", "est60")
 
 
-def gain(group: Group, test_shot: int) -> Known:
+def gain(group: Group, test_shot: int) -> Derived:
     """How far a group lies above its Euclidean counterpart at a test shot."""
     at = TEST_SHOTS.index(test_shot)
     return study()[group].means[at] - study()[group.euclidean].means[at]
 
 
-def mean_gain(groups: list[Group], test_shots: tuple[int, ...] = TEST_SHOTS) -> Known:
+def mean_gain(groups: list[Group], test_shots: tuple[int, ...] = TEST_SHOTS) -> Derived:
     return mean([gain(group, shot) for group in groups for shot in test_shots])
 
 
@@ -39,13 +39,13 @@ def overall(group: Group) -> Fraction:
 
 
 @claim("Sec. 5", "mean 1-shot gain of the cosine heads")
-def one_shot_gain() -> Found:
+def one_shot_gain() -> Evidence:
     (printed,) = text("1-shot gain")
     return printed, [number(printed, mean_gain(COSINE, (1,)), "18 pairs")]
 
 
 @claim("Sec. 5", "mean accuracy that cosine gives up at high test shots, where it saturates")
-def high_shot_loss() -> Found:
+def high_shot_loss() -> Evidence:
     (printed,) = text("high-shot loss")
     return printed, [
         number(printed, -mean_gain(COSINE, (32,)), "32-shot"),
@@ -54,7 +54,7 @@ def high_shot_loss() -> Found:
 
 
 @claim("Sec. 6", "cosine gives up less than this at high test shots on average")
-def high_shot_loss_bounded() -> Found:
+def high_shot_loss_bounded() -> Evidence:
     (printed,) = text("high-shot loss, less than")
     losses = {
         "32-shot": -mean_gain(COSINE, (32,)),
@@ -66,7 +66,7 @@ def high_shot_loss_bounded() -> Found:
 
 
 @claim("Sec. 1, Sec. 6", "the largest 1-shot gain of cosine has two digits")
-def double_digit_gain() -> Found:
+def double_digit_gain() -> Evidence:
     (printed, _) = text("low-shot gain, at most") + text("1-shot gain, at most")
     best = max(COSINE, key=lambda g: gain(g, 1).value)
     twice = sum(gain(g, 1).value >= 10 for g in COSINE)
@@ -74,14 +74,14 @@ def double_digit_gain() -> Found:
 
 
 @claim("Abstract, Sec. 4", "cosine brings a bump in 1-shot accuracy")
-def low_shot_bump() -> Found:
+def low_shot_bump() -> Evidence:
     _, listed = count((g, gain(g, 1).value > 0) for g in COSINE)
     average = float(mean_gain(COSINE, (1,)).value)
     return "notable bump", [fact(average > 0, f"{average:+.2f}", "on average"), f"pair by pair: {listed}"]
 
 
 @claim("Sec. 4, Sec. 5", "cosine trades high-shot for low-shot accuracy, usually at a beneficial rate")
-def beneficial_trade() -> Found:
+def beneficial_trade() -> Evidence:
     traded = [g for g in COSINE if gain(g, 32).value < 0 < gain(g, 1).value]
     won = sum(gain(g, 1).value > -gain(g, 32).value for g in traded)
     lost = [g for g in COSINE if gain(g, 1).value < 0 and gain(g, 32).value < 0]
@@ -90,18 +90,18 @@ def beneficial_trade() -> Found:
 
 
 @claim("Sec. 1, Sec. 5, Sec. 6", "cosine gives up no accuracy in expectation")
-def accuracy_kept() -> Found:
+def accuracy_kept() -> Evidence:
     own = mean_gain(COSINE)
     each = {head: mean_gain([g for g in COSINE if g.head == head]) for head in dict.fromkeys(g.head for g in COSINE)}
-    listed = ", ".join(f"{head} {float(known.value):+.2f}" for head, known in each.items())
+    listed = ", ".join(f"{head} {float(gained.value):+.2f}" for head, gained in each.items())
     return "not sacrificed", [
         fact(own.value >= 0, f"{float(own.value):+.2f}", "mean gain over pairs and test shots"),
-        fact(all(known.value >= 0 for known in each.values()), listed, "for every head"),
+        fact(all(gained.value >= 0 for gained in each.values()), listed, "for every head"),
     ]
 
 
 @claim("Sec. 4", "frn is more accurate than feat, and feat than proto")
-def head_order() -> Found:
+def head_order() -> Evidence:
     means = [_head_mean(head) for head in ("frn", "feat", "proto")]
     settings = (
         ("/".join(s), overall(Group(*s, "frn")) > overall(Group(*s, "feat")) > overall(Group(*s, "proto")))
@@ -109,7 +109,7 @@ def head_order() -> Found:
     )
     cells = []
     for s in SETTINGS:
-        frn, feat, proto = ([known.value for known in study()[Group(*s, h)].means] for h in ("frn", "feat", "proto"))
+        frn, feat, proto = ([m.value for m in study()[Group(*s, h)].means] for h in ("frn", "feat", "proto"))
         ordered = (a > b > c for a, b, c in zip(frn, feat, proto, strict=True))
         cells += [(f"{'/'.join(s)} at {shot}-shot", stands) for shot, stands in zip(TEST_SHOTS, ordered, strict=True)]
     listed = " > ".join(f"{accuracy:.2f}" for accuracy in means)
@@ -121,7 +121,7 @@ def head_order() -> Found:
 
 
 @claim("Sec. 5", "no 4-shot cosine model lies above the mean of its group")
-def four_shot_cosine_below() -> Found:
+def four_shot_cosine_below() -> Evidence:
     offsets = {g: study()[g].offsets[0] for g in COSINE}
     above = {g: k for g, k in offsets.items() if k.value > 0}
     listed = ", ".join(f"{g} +{k}" + ("" if k.low > 0 else " (may round to it)") for g, k in above.items())
@@ -129,7 +129,7 @@ def four_shot_cosine_below() -> Found:
 
 
 @claim("Sec. 5", "leaving out the 4-shot models raises cosine accuracy by this much on average")
-def gain_without_four_shot() -> Found:
+def gain_without_four_shot() -> Evidence:
     (printed,) = text("gain without 4-shot models")
     offset = mean([study()[g].offsets[0] for g in COSINE])
     return printed, [
@@ -139,14 +139,14 @@ def gain_without_four_shot() -> Found:
 
 
 @claim("Sec. 5", "cosine model offsets gather closer around their mean trend by train shot than Euclidean ones")
-def closer_to_trend() -> Found:
+def closer_to_trend() -> Evidence:
     spread = {name: _spread(groups) for name, groups in (("euclidean", EUCLIDEAN), ("cosine", COSINE))}
     listed = ", ".join(f"{name} {value:.2f}" for name, value in spread.items())
     return "closer", [fact(spread["cosine"] < spread["euclidean"], listed, "root mean square distance to the trend")]
 
 
 @claim("Sec. 5", "cosine prefers a higher train shot; Euclidean heads prefer neither high nor low consistently")
-def train_shot_preference() -> Found:
+def train_shot_preference() -> Evidence:
     def best(groups: list[Group]) -> str:
         shots = [max(range(4), key=lambda i: study()[g].offsets[i].value) for g in groups]
         return "/".join(str(shots.count(i)) for i in range(4))
@@ -160,9 +160,9 @@ def train_shot_preference() -> Found:
 
 
 @claim("Sec. 5", "cosine is not reliably more or less robust to the train shot")
-def train_shot_robustness() -> Found:
+def train_shot_robustness() -> Evidence:
     def spread(group: Group) -> Fraction:
-        values = [known.value for known in study()[group].offsets]
+        values = [offset.value for offset in study()[group].offsets]
         return max(values) - min(values)
 
     less = sum(spread(cos) < spread(euc) for euc, cos in PAIRS)
@@ -172,20 +172,20 @@ def train_shot_robustness() -> Found:
 
 
 @claim("Sec. 4.4", "EST is generally more accurate than PCA")
-def est_more_accurate() -> Found:
+def est_more_accurate() -> Evidence:
     return "generally", _more_accurate("est60", "pca60")
 
 
 @claim("Abstract, Sec. A.4", "cosine-proto is generally more accurate than EST and PCA across test shots")
-def cosine_more_accurate_than_projections() -> Found:
+def cosine_more_accurate_than_projections() -> Evidence:
     est, pca = _more_accurate("cosine", "est60"), _more_accurate("cosine", "pca60")
     return "generally", [both(est[0], pca[0]), both(est[1], pca[1]), *est[2:], *pca[2:]]
 
 
 @claim("Fig. 6, Sec. A.4", "cosine-proto is the frontier of accuracy against sensitivity among PCA, EST and cosine")
-def cosine_frontier() -> Found:
+def cosine_frontier() -> Evidence:
     groups = [_projected(s, way) for s in SETTINGS for way in (*PROJECTIONS, "cosine")]
-    points = {g: (mean_gain([g]).value, -score(g).value) for g in groups}
+    points = {g: (mean_gain([g]).value, -sensitivity(g).value) for g in groups}
     frontier = [g for g in groups if not any(_dominates(points[o], points[g]) for o in groups)]
     others = ", ".join(str(g) for g in frontier if g.readout != "own")
     beaten = count(
@@ -199,14 +199,14 @@ def cosine_frontier() -> Found:
 
 
 @claim("Sec. 4.4", "proto is the least accurate of the three heads overall")
-def proto_worst() -> Found:
+def proto_worst() -> Evidence:
     means = {head: _head_mean(head) for head in ("proto", "feat", "frn")}
     listed = ", ".join(f"{head} {accuracy:.2f}" for head, accuracy in means.items())
     return "worst", [fact(means["proto"] == min(means.values()), listed)]
 
 
 @claim("Sec. A.3, Table 4", "the new FRN is slightly more accurate than the old one overall")
-def frn_new_better() -> Found:
+def frn_new_better() -> Evidence:
     old, new = (exact_grids()["Table 4", Group("meta-inat", "conv4", head)] for head in ("frn-old", "frn"))
     shots = zip(TEST_SHOTS, old.means, new.means, strict=True)
     difference = mean(new.means).value - mean(old.means).value
@@ -216,7 +216,7 @@ def frn_new_better() -> Found:
 
 
 @claim("Sec. 5", "in 1- and 5-shot training the low-shot gain of cosine cancels against its dislike of low train shots")
-def matched_low_shot() -> Found:
+def matched_low_shot() -> Evidence:
     cells = [study()[cos].cells[2, 0] - study()[euc].cells[2, 0] for euc, cos in PAIRS]
     return "cancelled", [
         f"needs 1- and 5-shot models; nearest, 4-shot models at 4-shot test: mean gain {sum(cells) / 1800:+.2f}"
@@ -224,14 +224,17 @@ def matched_low_shot() -> Found:
 
 
 @claim("Sec. 3.3", "cosine-frn is more robust than frn in all settings, at competitive accuracy")
-def cosine_frn_robust() -> Found:
+def cosine_frn_robust() -> Evidence:
     groups = [g for g in COSINE if g.head == "cosine-frn"]
     listed = f"mean gain over test shots {float(mean_gain(groups).value):+.2f}"
-    return "consistent", [fact(*count((g, score(g).value < score(g.euclidean).value) for g in groups)), listed]
+    return "consistent", [
+        fact(*count((g, sensitivity(g).value < sensitivity(g.euclidean).value) for g in groups)),
+        listed,
+    ]
 
 
 @claim("Table 5, Table 6, Table 7", "gains are blue, losses red")
-def gain_colours() -> Found:
+def gain_colours() -> Evidence:
     cases = [
         (f"{group(row)} at {row['test_shot']}-shot", (row["mark"] == "red") == row["printed"].startswith("-"))
         for row in find("gain")
@@ -240,7 +243,7 @@ def gain_colours() -> Found:
 
 
 @claim("Fig. 5, Sec. 5", "swapped predictors follow the head a model was trained with")
-def swapped_predictors() -> Found:
+def swapped_predictors() -> Evidence:
     return f"{text('swapped models')[0]} models", ["the figure prints no numbers"]
 
 
@@ -271,6 +274,6 @@ def _more_accurate(first: str, second: str) -> tuple[Reading, Reading, str]:
 
 def _spread(groups: list[Group]) -> float:
     """Root mean square distance of the model biases to their mean at each train shot."""
-    offsets = [[float(known.value) for known in study()[group].offsets] for group in groups]
+    offsets = [[float(offset.value) for offset in study()[group].offsets] for group in groups]
     trend = [fmean(column) for column in zip(*offsets, strict=True)]
     return fmean((o - t) ** 2 for line in offsets for o, t in zip(line, trend, strict=True)) ** 0.5

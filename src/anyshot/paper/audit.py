@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from anyshot.paper import claims, tables
 from anyshot.paper.printed import numbers
 from anyshot.paper.rounding import Verdict
@@ -47,8 +50,8 @@ def kind(check: Check) -> str:
 
 def counts(checks: Sequence[Check]) -> Summary:
     """How many checks of each kind got each verdict."""
-    found = Counter((kind(check), check.verdict) for check in checks)
-    rows = [[words, *(str(found[name, verdict]) for verdict in VERDICTS)] for name, words in KINDS.items()]
+    tally = Counter((kind(check), check.verdict) for check in checks)
+    rows = [[words, *(str(tally[name, verdict]) for verdict in VERDICTS)] for name, words in KINDS.items()]
     totals = Counter(check.verdict for check in checks)
     return Summary("Verdicts", ["", *VERDICTS], [*rows, ["all", *(str(totals[verdict]) for verdict in VERDICTS)]])
 
@@ -66,8 +69,8 @@ def sections(checks: Sequence[Check]) -> dict[str, list[Check]]:
 
 
 def summary_line(checks: Sequence[Check]) -> str:
-    found = Counter(check.verdict for check in checks)
-    return f"{len(checks)} checks: " + ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS)
+    totals = Counter(check.verdict for check in checks)
+    return f"{len(checks)} checks: " + ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
 
 
 def markdown(checks: Sequence[Check]) -> str:
@@ -85,9 +88,6 @@ def markdown(checks: Sequence[Check]) -> str:
 
 def show(checks: Sequence[Check], everything: bool = False) -> None:
     """Print the audit to the terminal: contradictions first, the summary last."""
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console()
     colours = {"holds": "green", "rounding": "yellow", "contradicted": "bold red", "underivable": "dim"}
     shown = {"All checks": list(checks)} if everything else sections(checks)

@@ -1,4 +1,4 @@
-"""How a sentence of the paper becomes code: one small function a claim, beside its id, its place and our words for it.
+"""How a sentence of the paper becomes code: one small function per claim, with its id, its place and our words for it.
 
 A claim may be read in several ways. Each reading is computed from the grids and judged; the claim takes the best
 verdict among them, so that none is called contradicted while a reading its words allow stands. Where the words are
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 
 from anyshot.paper.printed import Group, study
-from anyshot.paper.rounding import Known, Verdict, judge
+from anyshot.paper.rounding import Derived, Verdict, judge
 from anyshot.paper.tables import Check, Reading
 
 TOPICS = ("robustness", "accuracy", "protocol")
@@ -21,20 +21,20 @@ COSINE = [Group(*setting, f"cosine-{head}") for head in ("proto", "feat", "frn")
 PAIRS = list(zip(EUCLIDEAN, COSINE, strict=True))
 ORDER: tuple[Verdict, ...] = ("holds", "rounding", "contradicted")
 
-Found = tuple[str, Sequence[Reading | str]]
+Evidence = tuple[str, Sequence[Reading | str]]  # the printed value; readings of the claim, and remarks
 _CLAIMS: list[Callable[[], Check]] = []
 
 
-def claim(where: str, words: str) -> Callable[[Callable[[], Found]], Callable[[], Check]]:
+def claim(where: str, words: str) -> Callable[[Callable[[], Evidence]], Callable[[], Check]]:
     """Register a function that finds the printed value and the readings of a claim; its name is the claim's id."""
 
-    def register(find: Callable[[], Found]) -> Callable[[], Check]:
+    def register(find: Callable[[], Evidence]) -> Callable[[], Check]:
         def check() -> Check:
-            printed, found = find()
-            readings = tuple(reading for reading in found if isinstance(reading, Reading))
+            printed, listed = find()
+            readings = tuple(reading for reading in listed if isinstance(reading, Reading))
             verdicts = [reading.verdict for reading in readings]
             verdict: Verdict = min(verdicts, key=ORDER.index) if verdicts else "underivable"
-            recomputed = "; ".join(map(str, found))
+            recomputed = "; ".join(map(str, listed))
             return Check(find.__name__.replace("_", "-"), where, words, printed, recomputed, verdict, readings)
 
         _CLAIMS.append(check)
@@ -50,7 +50,7 @@ def checks() -> Iterator[Check]:
     return (check() for check in _CLAIMS)
 
 
-def number(printed: str, derived: Known, reading: str = "") -> Reading:
+def number(printed: str, derived: Derived, reading: str = "") -> Reading:
     """A reading that gives a number to set beside the printed one."""
     return Reading(reading, f"{float(derived.value):.3f}", judge(printed, derived))
 
@@ -73,11 +73,11 @@ def count(cases: Iterable[tuple[object, bool]]) -> tuple[bool, str]:
     return not failing, f"{len(listed) - len(failing)} of {len(listed)}{but}"
 
 
-def score(group: Group) -> Known:
+def sensitivity(group: Group) -> Derived:
     """The sensitivity of a group from its grid."""
     return study()[group].sensitivity
 
 
-def average(values: Iterable[Known]) -> float:
-    listed = [float(known.value) for known in values]
+def average(values: Iterable[Derived]) -> float:
+    listed = [float(derived.value) for derived in values]
     return sum(listed) / len(listed)

@@ -32,7 +32,7 @@ class Boundary:
 
 
 def max_margin(stars: Float[np.ndarray, "2 2"], score: str) -> Boundary:
-    """The boundary of largest margin between one star a class, under the Euclidean or the cosine score."""
+    """The boundary of largest margin between one star per class, under the Euclidean or the cosine score."""
     if score == "cosine":
         stars = stars / np.linalg.norm(stars, axis=1, keepdims=True)
     first, second = stars

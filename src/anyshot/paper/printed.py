@@ -17,7 +17,7 @@ FIRST_GRID = 9  # Tables 9 to 32 hold the 48 grids of the study; Table 4 prints 
 
 
 class Group(NamedTuple):
-    """The four models (one a train shot) behind a grid."""
+    """The four models (one per train shot) behind a grid."""
 
     data: str
     backbone: str
@@ -51,12 +51,12 @@ def numbers() -> tuple[Row, ...]:
 
 def rows() -> list[Row]:
     """The paper's accuracies as rows of an ordinary table: 48 grids, and the old FRN (its twin is printed twice)."""
-    kept = []
+    table = []
     for row in numbers():
         if row["quantity"] == "accuracy" and (in_study(row["table"]) or row["head"] == "frn-old"):
             where = {column: row[column] for column in (*Group._fields, "train_shot", "test_shot")}
-            kept.append({**where, "way": 5, "episodes": 10_000, "accuracy": float(row["printed"])})
-    return kept
+            table.append({**where, "way": 5, "episodes": 10_000, "accuracy": float(row["printed"])})
+    return table
 
 
 def consistency_rows() -> list[Row]:
@@ -90,14 +90,14 @@ def text(quantity: str) -> list[str]:
 @cache
 def exact_grids() -> dict[tuple[str, Group], Exact]:
     """All 50 printed grids by table and group, their cells in hundredths."""
-    found: dict[tuple[str, Group], dict[tuple[int, int], int]] = {}
+    grids: dict[tuple[str, Group], dict[tuple[int, int], int]] = {}
     for row in find("accuracy"):
-        cells = found.setdefault((row["table"], group(row)), {})
+        cells = grids.setdefault((row["table"], group(row)), {})
         cells[row["test_shot"], row["train_shot"]] = int(parse(row["printed"]) * 100)
     shape = [(test, train) for test in TEST_SHOTS for train in TRAIN_SHOTS]
     return {
         key: Exact(np.array([cells[cell] for cell in shape], dtype=np.int64).reshape(len(TEST_SHOTS), -1))
-        for key, cells in found.items()
+        for key, cells in grids.items()
     }
 
 

@@ -1,6 +1,6 @@
 """Claims about the set-up: datasets, shots and batches, backbones, and what the paper prints but nothing can derive."""
 
-from anyshot.paper.claims import Found, claim, count, fact
+from anyshot.paper.claims import Evidence, claim, count, fact
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, exact_grids, find, study, text
 from anyshot.paper.rounding import parse
 
@@ -8,7 +8,7 @@ PARAMETERS = {"conv4": 113_088, "resnet12": 12_424_320}  # counted on the two ar
 
 
 @claim("Sec. 4.3", "resnet12 has more than this many times the parameters of conv4")
-def parameter_factor() -> Found:
+def parameter_factor() -> Evidence:
     (printed,) = text("parameter factor")
     factor = PARAMETERS["resnet12"] / PARAMETERS["conv4"]
     listed = f"{PARAMETERS['resnet12']:,} / {PARAMETERS['conv4']:,} = {factor:.1f}"
@@ -16,7 +16,7 @@ def parameter_factor() -> Found:
 
 
 @claim("Sec. 4.2", "the train and test shots of the text are those of every grid")
-def shots() -> Found:
+def shots() -> Evidence:
     train, test = ([int(number) for number in text(f"{which} shots")] for which in ("train", "test"))
     low, high = (int(number) for number in text("test shot range"))
     stands = train == list(TRAIN_SHOTS) and test == list(TEST_SHOTS) and (low, high) == (test[0], test[-1])
@@ -25,7 +25,7 @@ def shots() -> Found:
 
 
 @claim("Sec. 4.1", "the study covers two backbones and four datasets")
-def settings() -> Found:
+def settings() -> Evidence:
     data, backbones = ({group[i] for group in study()} for i in (0, 1))
     pairs = {group.setting for group in study()}
     listed = "meta-inat on conv4 alone, tiered on resnet12 alone"
@@ -40,7 +40,7 @@ def settings() -> Found:
 
 
 @claim("Sec. 4.2, Sec. A.2", "every training batch has the same size")
-def batch_size() -> Found:
+def batch_size() -> Evidence:
     (size,), (cut,) = text("batch size"), text("way cut, percent")
     ways = [int(size) / shot for shot in TRAIN_SHOTS]
     fewer = [way * (1 - int(cut) / 100) for way in ways]
@@ -58,7 +58,7 @@ def batch_size() -> Found:
 
 
 @claim("Table 3, Sec. A.1", "train, validation and test classes add up to the classes of each dataset")
-def splits_add_up() -> Found:
+def splits_add_up() -> Evidence:
     table = {(row["data"], row["quantity"]): int(parse(row["printed"])) for row in find(table="Table 3")}
     datasets = dict.fromkeys(data for data, _ in table)
     sums = ((d, sum(table[d, part] for part in ("train", "val", "test")) == table[d, "classes"]) for d in datasets)
@@ -66,7 +66,7 @@ def splits_add_up() -> Found:
 
 
 @claim("Sec. A.1, Table 3", "class and image counts of the text are those of the table")
-def text_matches_table() -> Found:
+def text_matches_table() -> Evidence:
     table = {(row["data"], row["quantity"]): parse(row["printed"]) for row in find(table="Table 3")}
     quoted = {("cub", "images"): "cub images", ("cub", "classes"): "cub classes", ("mini", "classes"): "mini classes"}
     quoted |= {("meta-inat", "classes"): "meta-inat classes", ("meta-inat", "test"): "meta-inat test classes"}
@@ -78,13 +78,13 @@ def text_matches_table() -> Found:
 
 
 @claim("Sec. A.1", "test classes of meta-inat are one fifth of all")
-def meta_inat_fifth() -> Found:
+def meta_inat_fifth() -> Evidence:
     (classes,), (test,) = text("meta-inat classes"), text("meta-inat test classes")
     return test, [fact(int(test) * 5 == int(classes), f"{classes} / 5 = {int(classes) / 5:g}")]
 
 
 @claim("Sec. A.1, Table 3", "images of mini are its classes times the images of a class")
-def mini_images() -> Found:
+def mini_images() -> Evidence:
     (classes,), (each,) = text("mini classes"), text("mini images a class")
     printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "mini")
     return printed, [
@@ -93,7 +93,7 @@ def mini_images() -> Found:
 
 
 @claim("Sec. A.1, Table 3", "images of meta-inat fit its bounds on the images of a class")
-def meta_inat_images() -> Found:
+def meta_inat_images() -> Evidence:
     (classes,), (low, high) = text("meta-inat classes"), text("meta-inat images a class")
     printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "meta-inat")
     bounds = int(classes) * int(low), int(classes) * int(high)
@@ -101,7 +101,7 @@ def meta_inat_images() -> Found:
 
 
 @claim("Sec. A.4", "PCA, EST and cosine-proto are these rows of the gain tables")
-def comparison_rows() -> Found:
+def comparison_rows() -> Evidence:
     first, last, third, fourth = (int(number) for number in text("rows of the comparison"))
     cases = []
     for table in ("Table 5", "Table 6", "Table 7"):
@@ -112,14 +112,14 @@ def comparison_rows() -> Found:
 
 
 @claim("Table 1, Sec. 3.1", "cosine prediction is more consistent than Euclidean prediction for all four models")
-def consistent_prediction() -> Found:
+def consistent_prediction() -> Evidence:
     share = _consistency()
     cases = ((f"{h} {s}-shot", share[h, "cosine", s] > share[h, "euclidean", s]) for h, r, s in share if r == "cosine")
     return "all models", [fact(*count(cases))]
 
 
 @claim("Table 1, Sec. 3.1", "4- and 32-shot consistency lie much closer after cosine training")
-def consistent_training() -> Found:
+def consistent_training() -> Evidence:
     share = _consistency()
     gaps = {
         h: [abs(share[h, r, 4] - share[h, r, 32]) for r in ("euclidean", "cosine")] for h in ("proto", "cosine-proto")
@@ -129,13 +129,13 @@ def consistent_training() -> Found:
 
 
 @claim("Table 1", "shares of predictions that survive a new support")
-def consistency_shares() -> Found:
+def consistency_shares() -> Evidence:
     shares = _consistency().values()
     return f"{min(shares)} to {max(shares)} %", ["needs the models; eight shares, no cells behind them"]
 
 
 @claim("Sec. 3.3", "ratio of the FRN terms and its standard deviations")
-def frn_terms() -> Found:
+def frn_terms() -> Evidence:
     (ratio,), (deviation,) = text("frn ratio"), text("frn ratio deviation")
     (within,) = text("frn ratio deviation within a query")
     why = "needs the model; the text speaks of the first and third term, but gives the ratio of the first and second"
@@ -143,23 +143,23 @@ def frn_terms() -> Found:
 
 
 @claim("Sec. 4.2", "95 % intervals by test shot, the same for all models")
-def confidence_intervals() -> Found:
+def confidence_intervals() -> Evidence:
     return ", ".join(text("confidence interval")), ["needs the accuracies of single episodes"]
 
 
 @claim("Sec. 3.2", "feat with LayerNorm lies between Euclidean and cosine feat")
-def layer_norm_between() -> Found:
-    return "generally", ["prints no scores with LayerNorm"]
+def layer_norm_between() -> Evidence:
+    return "generally", ["prints no sensitivities with LayerNorm"]
 
 
 @claim("Sec. 4.3, Sec. 5", "how small advances on these benchmarks are, and which test shots other work uses")
-def prior_work() -> Found:
+def prior_work() -> Evidence:
     (advance,), (largest,) = text("small advance"), text("usual largest test shot")
     return f"{advance} points; {largest}; {'/'.join(text('test shots of est'))}", ["facts of other papers"]
 
 
 @claim("Table 3", "images of tiered")
-def tiered_images() -> Found:
+def tiered_images() -> Evidence:
     printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "tiered")
     return printed, ["the images of a class are not printed"]
 

@@ -11,21 +11,21 @@ from anyshot.paper.claims import (
     EUCLIDEAN,
     PAIRS,
     SETTINGS,
-    Found,
+    Evidence,
     average,
     both,
     claim,
     count,
     fact,
     number,
-    score,
+    sensitivity,
 )
 from anyshot.paper.printed import Group, find, group, study, text
-from anyshot.paper.rounding import Known, judge, mean, parse, ratio, total
+from anyshot.paper.rounding import Derived, judge, mean, parse, ratio, total
 
 
 @claim("Sec. 1, Sec. 4.3", "overfitting to the train shot is a consistent problem of the Euclidean heads")
-def overfitting_everywhere() -> Found:
+def overfitting_everywhere() -> Evidence:
     """Whether the residual's corners where the shots match lie above those where they differ."""
     contrast = fmean(_matched(g) for g in EUCLIDEAN)
     return "consistent", [
@@ -35,135 +35,145 @@ def overfitting_everywhere() -> Found:
 
 
 @claim("Fig. 3", "proto and cosine-proto on meta-inat/conv4 both show the XOR pattern")
-def figure_3_pattern() -> Found:
+def figure_3_pattern() -> Evidence:
     groups = [Group("meta-inat", "conv4", head) for head in ("proto", "cosine-proto")]
     return "both", [fact(*count((g, _xor(g)) for g in groups), "signs of the four corners")]
 
 
 @claim("Fig. 3", "sensitivity of proto and of cosine-proto on meta-inat/conv4")
-def figure_3_scores() -> Found:
+def figure_3_scores() -> Evidence:
     first, second = text("example sensitivity")
     heads = zip((first, second), ("proto", "cosine-proto"), strict=True)
-    parts = (number(printed, score(Group("meta-inat", "conv4", head)), head) for printed, head in heads)
+    parts = (number(printed, sensitivity(Group("meta-inat", "conv4", head)), head) for printed, head in heads)
     return f"{first} vs {second}", [both(*parts)]
 
 
 @claim("Abstract, Sec. 4, Sec. 6, Table 2", "cosine matches or reduces sensitivity in every setting")
-def cosine_never_worse() -> Found:
-    return "all settings", [fact(*count((cos, score(cos).value <= score(euc).high) for euc, cos in PAIRS))]
+def cosine_never_worse() -> Evidence:
+    return "all settings", [fact(*count((cos, sensitivity(cos).value <= sensitivity(euc).high) for euc, cos in PAIRS))]
 
 
 @claim("Sec. 4.3", "cosine reduces sensitivity but for one pair, where it is unchanged")
-def single_exception() -> Found:
-    same = [f"{cos} ({score(euc)} to {score(cos)})" for euc, cos in PAIRS if score(cos).high >= score(euc).low]
+def single_exception() -> Evidence:
+    same = [
+        f"{cos} ({sensitivity(euc)} to {sensitivity(cos)})"
+        for euc, cos in PAIRS
+        if sensitivity(cos).high >= sensitivity(euc).low
+    ]
     return "1 exception, unchanged", [fact(len(same) == 1, f"{len(same)} exception, {', '.join(same)}")]
 
 
 @claim("Sec. 4.3", "cosine divides sensitivity by this factor on average")
-def sensitivity_factor() -> Found:
+def sensitivity_factor() -> Evidence:
     (printed,) = text("sensitivity factor")
     table = {group(row): parse(row["printed"]) for row in find("sensitivity", "Table 2")}
     as_printed = fmean(float(table[euc] / table[cos]) for euc, cos in PAIRS)
-    ratios = [ratio(score(euc), score(cos)) for euc, cos in PAIRS]
-    before, after = (total([score(pair[i]) for pair in PAIRS]) for i in (0, 1))
-    geometric = Known(Fraction(geometric_mean(float(r.value) for r in ratios)))
+    ratios = [ratio(sensitivity(euc), sensitivity(cos)) for euc, cos in PAIRS]
+    before, after = (total([sensitivity(pair[i]) for pair in PAIRS]) for i in (0, 1))
+    geometric = Derived(Fraction(geometric_mean(float(r.value) for r in ratios)))
     return printed, [
         number(printed, mean(ratios), "mean of the 18 ratios"),
         number(printed, ratio(before, after), "ratio of the means"),
         number(printed, geometric, "geometric mean of the ratios"),
-        f"Table 2 as printed has a mean ratio of {as_printed:.3f}, by its score for frn on cub/resnet12",
+        f"Table 2 as printed has a mean ratio of {as_printed:.3f}, by its sensitivity of frn on cub/resnet12",
     ]
 
 
 @claim("Sec. 4.3", "on conv4 the most sensitive cosine group is below the least sensitive Euclidean")
-def worst_cosine_best_euclidean() -> Found:
+def worst_cosine_best_euclidean() -> Evidence:
     worst, best = text("worst cosine, best euclidean")
-    cosine = max((score(g) for g in COSINE if g.backbone == "conv4"), key=lambda known: known.value)
+    cosine = max((sensitivity(g) for g in COSINE if g.backbone == "conv4"), key=lambda derived: derived.value)
     heads = [g for g in EUCLIDEAN if g.backbone == "conv4"]
     projected = [Group(*s, "proto", readout) for s in SETTINGS[:3] for readout in ("pca60", "est60")]
     among = {"Euclidean heads read as trained": heads, "PCA and EST counted as Euclidean": heads + projected}
     readings = []
     for reading, groups in among.items():
-        euclidean = min((score(g) for g in groups), key=lambda known: known.value)
+        euclidean = min((sensitivity(g) for g in groups), key=lambda derived: derived.value)
         as_printed = "contradicted" not in (judge(worst, cosine), judge(best, euclidean))
         readings.append(fact(cosine.value < euclidean.value and as_printed, f"{cosine} vs {euclidean}", reading))
     return f"{worst} vs {best}", readings
 
 
 @claim("Sec. 4.3", "sensitivities of proto on conv4 lie between these points")
-def proto_range() -> Found:
+def proto_range() -> Evidence:
     low, high = text("conv4 proto sensitivity")
-    scores = sorted(score(Group(*setting, "proto")).value for setting in SETTINGS[:3])
-    stands = parse(low) <= scores[0] and scores[-1] <= parse(high)
-    return f"{low} to {high}", [fact(stands, f"{float(scores[0]):.2f} to {float(scores[-1]):.2f}")]
+    sensitivities = sorted(sensitivity(Group(*setting, "proto")).value for setting in SETTINGS[:3])
+    stands = parse(low) <= sensitivities[0] and sensitivities[-1] <= parse(high)
+    return f"{low} to {high}", [fact(stands, f"{float(sensitivities[0]):.2f} to {float(sensitivities[-1]):.2f}")]
 
 
 @claim("Sec. 4.3", "proto is the most sensitive head on conv4")
-def proto_worst_offender() -> Found:
+def proto_worst_offender() -> Evidence:
     cases = (
-        ("/".join(s), all(score(Group(*s, "proto")).value > score(Group(*s, h)).value for h in ("feat", "frn")))
+        (
+            "/".join(s),
+            all(sensitivity(Group(*s, "proto")).value > sensitivity(Group(*s, h)).value for h in ("feat", "frn")),
+        )
         for s in SETTINGS[:3]
     )
     return "worst", [fact(*count(cases))]
 
 
 @claim("Sec. 4.3", "feat and frn are about as sensitive as proto, on the same backbone")
-def heads_alike() -> Found:
-    alike = {(g.backbone, g.head): [score(e) for e in EUCLIDEAN if e[1:] == g[1:]] for g in EUCLIDEAN}
-    listed = ", ".join(f"{head} {backbone} {average(scores):.2f}" for (backbone, head), scores in alike.items())
-    return "similar", [f"no bound is given; mean scores: {listed}"]
+def heads_alike() -> Evidence:
+    alike = {(g.backbone, g.head): [sensitivity(e) for e in EUCLIDEAN if e[1:] == g[1:]] for g in EUCLIDEAN}
+    listed = ", ".join(
+        f"{head} {backbone} {average(sensitivities):.2f}" for (backbone, head), sensitivities in alike.items()
+    )
+    return "similar", [f"no bound is given; mean sensitivities: {listed}"]
 
 
 @claim("Abstract, Sec. 1, Sec. 4.3", "sensitivity is generally lower on resnet12 than on conv4")
-def larger_backbone() -> Found:
+def larger_backbone() -> Evidence:
     groups = [g for g in study() if g.data in ("cub", "mini") and g.backbone == "conv4"]
-    _, listed = count((g, score(g._replace(backbone="resnet12")).value < score(g).value) for g in groups)
-    conv4, resnet12 = (average(score(g) for g in study() if g.backbone == b) for b in ("conv4", "resnet12"))
+    _, listed = count((g, sensitivity(g._replace(backbone="resnet12")).value < sensitivity(g).value) for g in groups)
+    conv4, resnet12 = (average(sensitivity(g) for g in study() if g.backbone == b) for b in ("conv4", "resnet12"))
     return "generally", [
-        fact(resnet12 < conv4, f"{conv4:.2f} to {resnet12:.2f}", "mean score of all 24 groups"),
+        fact(resnet12 < conv4, f"{conv4:.2f} to {resnet12:.2f}", "mean sensitivity of all 24 groups"),
         f"group by group on cub and mini: {listed}",
     ]
 
 
 @claim("Sec. 6", "cosine reduces sensitivity even on resnet12")
-def robust_resnet12_too() -> Found:
+def robust_resnet12_too() -> Evidence:
     pairs = [(euc, cos) for euc, cos in PAIRS if euc.backbone == "resnet12"]
-    before, after = (average(score(pair[i]) for pair in pairs) for i in (0, 1))
+    before, after = (average(sensitivity(pair[i]) for pair in pairs) for i in (0, 1))
     return "even on resnet12", [fact(after < before, f"{before:.2f} to {after:.2f}", "mean of nine pairs")]
 
 
 @claim("Sec. 4.4", "EST is not always less sensitive than PCA")
-def est_not_always_better() -> Found:
+def est_not_always_better() -> Evidence:
     all_, listed = count(
-        ("/".join(s), score(Group(*s, "proto", "est60")).value < score(Group(*s, "proto", "pca60")).value)
+        ("/".join(s), sensitivity(Group(*s, "proto", "est60")).value < sensitivity(Group(*s, "proto", "pca60")).value)
         for s in SETTINGS
     )
     return "not always", [fact(not all_, f"less sensitive in {listed}")]
 
 
 @claim("Sec. 4.4", "PCA and EST both reduce the sensitivity of proto")
-def projections_reduce() -> Found:
-    own = average(score(Group(*s, "proto")) for s in SETTINGS)
-    means = {r: average(score(Group(*s, "proto", r)) for s in SETTINGS) for r in ("pca60", "est60")}
+def projections_reduce() -> Evidence:
+    own = average(sensitivity(Group(*s, "proto")) for s in SETTINGS)
+    means = {r: average(sensitivity(Group(*s, "proto", r)) for s in SETTINGS) for r in ("pca60", "est60")}
     groups = [Group(*s, "proto", readout) for readout in means for s in SETTINGS]
     listed = ", ".join(f"{readout} {value:.2f}" for readout, value in means.items())
     return "both reduce", [
         fact(all(m < own for m in means.values()), f"{own:.2f} to {listed}", "mean of the six settings"),
-        fact(*count((g, score(g).value < score(g.euclidean).value) for g in groups), "in every setting"),
+        fact(*count((g, sensitivity(g).value < sensitivity(g.euclidean).value) for g in groups), "in every setting"),
     ]
 
 
 @claim("Abstract, Sec. 4.4, Sec. A.4", "cosine-proto is less sensitive than both PCA and EST")
-def cosine_beats_projections() -> Found:
-    cosine = {s: score(Group(*s, "cosine-proto")).high for s in SETTINGS}
+def cosine_beats_projections() -> Evidence:
+    cosine = {s: sensitivity(Group(*s, "cosine-proto")).high for s in SETTINGS}
     cases = (
-        ("/".join(s), all(cosine[s] < score(Group(*s, "proto", r)).low for r in ("pca60", "est60"))) for s in SETTINGS
+        ("/".join(s), all(cosine[s] < sensitivity(Group(*s, "proto", r)).low for r in ("pca60", "est60")))
+        for s in SETTINGS
     )
     return "superior", [fact(*count(cases))]
 
 
 @claim("Table 2, Table 5, Table 6, Table 7", "bold marks the one lowest sensitivity of a setting and family of heads")
-def bold_is_best() -> Found:
+def bold_is_best() -> Evidence:
     cases = []
     for table in ("Table 2", "Table 5", "Table 6", "Table 7"):
         rows = list(find("sensitivity", table))

@@ -22,22 +22,22 @@ HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
-class Known:
+class Derived:
     """A derived value and how far rounding of what it was derived from may have moved it, down and up."""
 
     value: Fraction
     below: Fraction = Fraction(0)
     above: Fraction = Fraction(0)
 
-    def __sub__(self, other: "Known") -> "Known":
+    def __sub__(self, other: "Derived") -> "Derived":
         """The difference of two values that share no printed number."""
-        return Known(self.value - other.value, self.below + other.above, self.above + other.below)
+        return Derived(self.value - other.value, self.below + other.above, self.above + other.below)
 
-    def __truediv__(self, by: int | Fraction) -> "Known":
-        return Known(self.value / by, self.below / by, self.above / by)
+    def __truediv__(self, by: int | Fraction) -> "Derived":
+        return Derived(self.value / by, self.below / by, self.above / by)
 
-    def __neg__(self) -> "Known":
-        return Known(-self.value, self.above, self.below)
+    def __neg__(self) -> "Derived":
+        return Derived(-self.value, self.above, self.below)
 
     @property
     def low(self) -> Fraction:
@@ -53,20 +53,20 @@ class Known:
         return text[:-2] + text[-2:].rstrip("0")
 
 
-def total(values: list[Known]) -> Known:
+def total(values: list[Derived]) -> Derived:
     """The sum of values that share no printed number."""
-    parts = [(known.value, known.below, known.above) for known in values]
-    return Known(*(sum(column, Fraction(0)) for column in zip(*parts, strict=True)))
+    parts = [(one.value, one.below, one.above) for one in values]
+    return Derived(*(sum(column, Fraction(0)) for column in zip(*parts, strict=True)))
 
 
-def mean(values: list[Known]) -> Known:
+def mean(values: list[Derived]) -> Derived:
     return total(values) / len(values)
 
 
-def ratio(over: Known, under: Known) -> Known:
+def ratio(over: Derived, under: Derived) -> Derived:
     """The quotient of two positive values that share no printed number."""
     value, low, high = over.value / under.value, over.low / under.high, over.high / under.low
-    return Known(value, value - low, high - value)
+    return Derived(value, value - low, high - value)
 
 
 def parse(printed: str) -> Fraction:
@@ -89,10 +89,10 @@ def _digits(printed: str) -> str:
     return re.sub(r",(?=\d{3}\b)", "", printed.removesuffix("K")).replace(",", ".")
 
 
-def judge(printed: str, derived: Known) -> Verdict:
+def judge(printed: str, derived: Derived) -> Verdict:
     """Whether a printed number is the derived one.
 
-    >>> judge("61.51", Known(Fraction("61.5125"))), judge("2.60", Known(Fraction("5.755")))
+    >>> judge("61.51", Derived(Fraction("61.5125"))), judge("2.60", Derived(Fraction("5.755")))
     ('holds', 'contradicted')
     """
     value, half = parse(printed), half_unit(printed)
@@ -101,7 +101,7 @@ def judge(printed: str, derived: Known) -> Verdict:
     return "rounding" if derived.low - half <= value <= derived.high + half else "contradicted"
 
 
-def judge_twice(first: str, second: str, derived: Known) -> Verdict:
+def judge_twice(first: str, second: str, derived: Derived) -> Verdict:
     """Whether one derived number can have been printed as both: equal, or the two sides of a tie."""
     if parse(first) == parse(second):
         return "holds"
@@ -117,21 +117,21 @@ class Exact:
     cells: Int[np.ndarray, "test_shot train_shot"]
 
     @cached_property
-    def means(self) -> list[Known]:
+    def means(self) -> list[Derived]:
         """The test bias, in points."""
         slack = HALF / 100
-        return [Known(Fraction(int(row.sum()), 100 * len(row)), slack, slack) for row in self.cells]
+        return [Derived(Fraction(int(row.sum()), 100 * len(row)), slack, slack) for row in self.cells]
 
     @cached_property
-    def offsets(self) -> list[Known]:
+    def offsets(self) -> list[Derived]:
         """The model bias, in points. Its weights on the cells add up to 2 (1 - 1 / train shots) in size."""
         rows, columns = self.cells.shape
         slack = HALF * Fraction(2 * (columns - 1), columns) / 100
         sums = [int(column.sum()) * columns - int(self.cells.sum()) for column in self.cells.T]
-        return [Known(Fraction(total, 100 * rows * columns), slack, slack) for total in sums]
+        return [Derived(Fraction(total, 100 * rows * columns), slack, slack) for total in sums]
 
     @cached_property
-    def sensitivity(self) -> Known:
+    def sensitivity(self) -> Derived:
         """The range of the residual, in points: the largest of all differences of two residuals.
 
         Each difference is linear in the cells, so each has its own slack; the range can be no larger than the largest
@@ -141,7 +141,7 @@ class Exact:
         values = differences @ self.cells.ravel()
         unit = 2 * 100 * self.cells.size
         value, low, high = (Fraction(int(x.max()), unit) for x in (2 * values, 2 * values - slack, 2 * values + slack))
-        return Known(value, value - low, high - value)
+        return Derived(value, value - low, high - value)
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyshot.paper import printed
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS
-from anyshot.paper.rounding import Known, Verdict, judge, judge_twice, parse
+from anyshot.paper.rounding import Derived, Verdict, judge, judge_twice, parse
 from anyshot.rows import Row
 
 
@@ -67,7 +67,7 @@ def _key(row: Row) -> tuple[Any, ...]:
     return *printed.group(row), row["quantity"], row["test_shot"], row["train_shot"]
 
 
-def _derived(row: Row) -> Known:
+def _derived(row: Row) -> Derived:
     """What the cells say a printed number is: those of its own table where it holds the grid, else the study's."""
     group = printed.group(row)
     grid = printed.exact_grids().get((row["table"], group)) or printed.study()[group]
@@ -77,7 +77,7 @@ def _derived(row: Row) -> Known:
         case "sensitivity":
             return grid.sensitivity
         case "accuracy":
-            return Known(parse(row["printed"]))
+            return Derived(parse(row["printed"]))
     mean = grid.means[TEST_SHOTS.index(row["test_shot"])]
     if row["quantity"] == "mean":
         return mean

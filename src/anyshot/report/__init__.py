@@ -1,4 +1,4 @@
-"""What a study or an evaluation found, for people to see: a page, and a summary in the terminal. No torch from here."""
+"""The results of a study or an evaluation for people: a page, and a summary in the terminal. Nothing imports torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ def write_report(runs: Sequence[Path], out: Path, paper: bool = False) -> Path:
     """Write the report of these runs (or of the paper alone) to `out`, and return where it is."""
     from anyshot.report.page import page
 
-    write_text(out, page(_findings(runs, paper), audit=paper))
+    write_text(out, page(_findings(runs, paper=paper), audit=paper))
     return out
 
 
@@ -23,14 +23,14 @@ def show_report(runs: Sequence[Path], paper: bool = False) -> None:
     """Print the report of these runs (or of the paper alone) to the terminal."""
     from anyshot.report.text import show
 
-    show(_findings(runs, paper))
+    show(_findings(runs, paper=paper))
     if paper:
         from anyshot.paper import audit
 
         audit.show(audit.run())
 
 
-def _findings(runs: Sequence[Path], paper: bool) -> "Findings":
+def _findings(runs: Sequence[Path], *, paper: bool) -> "Findings":
     from anyshot.report.runs import paper_findings, read_runs
 
     if not runs and not paper:

@@ -20,9 +20,9 @@ UNPAIRED = " (not paired, so wide)"
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reader may choose in a setting: a head, how it is read, and the shot it was trained for (0: not known).
+    """What a reader may choose in a setting: a head, how it is read, and the shot it was trained for (0: unknown).
 
-    `cells` has a test shot's accuracy, its two intervals (None where not known), episodes and seeds."""
+    `cells` has a test shot's accuracy, its two intervals (None where unknown), episodes and seeds."""
 
     setting: str
     head: str
@@ -44,86 +44,86 @@ class Choice:
         if not counted or not counted.keys() <= self.cells.keys():
             return None
         total = sum(counted.values())
-        out: dict[str, Any] = {}
+        means: dict[str, Any] = {}
         for name in ("accuracy", *INTERVALS):
             values = [self.cells[shot][name] for shot in counted]
-            known = None not in values
-            out[name] = sum(v * w for v, w in zip(values, counted.values(), strict=True)) / total if known else None
-        return out
+            weighted = zip(values, counted.values(), strict=True)
+            means[name] = None if None in values else sum(value * weight for value, weight in weighted) / total
+        return means
 
 
-def choices(findings: Findings) -> list[Choice]:
+def list_choices(findings: Findings) -> list[Choice]:
     """Every choice of the table, several seeds averaged; over several settings also their means, where all have it."""
-    found: dict[tuple[str, str, str, int], dict[int | str, list[Mapping[str, Any]]]] = {}
+    columns: dict[tuple[str, str, str, int], dict[int | str, list[Mapping[str, Any]]]] = {}
     names = {key(grid): (grid.setting, grid.head, grid.name) for grid in findings.grids}
     for row in findings.rows:
-        cells = found.setdefault((*names[key(row)], row["train_shot"]), {})
+        cells = columns.setdefault((*names[key(row)], row["train_shot"]), {})
         cells.setdefault(row["test_shot"], []).append(row)
     mixed = {grid.head: grid.mixed for grid in findings.grids}
-    out = [
+    choices = [
         Choice(*which, {shot: _average(cells[shot]) for shot in sorted(cells, key=shot_order)}, mixed[which[1]])
-        for which, cells in found.items()
+        for which, cells in columns.items()
     ]
-    settings = {choice.setting for choice in out}
-    return out + (_everywhere(out, len(settings)) if len(settings) > 1 else [])
+    settings = {choice.setting for choice in choices}
+    return choices + (_everywhere(choices, len(settings)) if len(settings) > 1 else [])
 
 
-def paired(findings: Findings, found: Sequence[Choice]) -> dict[str, Pairs]:
+def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
     """By setting, how well differences of choices are known from the episodes both met; over all settings the mean."""
-    labels = {(choice.setting, choice.name, choice.train_shot): choice.label for choice in found}
+    labels = {(choice.setting, choice.name, choice.train_shot): choice.label for choice in choices}
     groups: dict[str, dict[str, list[Any]]] = {}
     names = {key(grid): (grid.setting, grid.name) for grid in findings.grids}
-    for (*where, train, _), known in findings.episodes.items():
+    for (*where, train, _), episodes in findings.episodes.items():
         setting, name = names[where[0], where[1], where[2], where[3]]
-        groups.setdefault(setting, {}).setdefault(labels[setting, name, train], []).append(known)
-    out = {setting: paired_intervals(group) for setting, group in groups.items()}
-    settings = {choice.setting for choice in found} - {EVERYWHERE}
-    if len(settings) > 1 and len(out) == len(settings):
-        first, *others = out.values()
-        out[EVERYWHERE] = {
+        groups.setdefault(setting, {}).setdefault(labels[setting, name, train], []).append(episodes)
+    pairs = {setting: paired_intervals(group) for setting, group in groups.items()}
+    settings = {choice.setting for choice in choices} - {EVERYWHERE}
+    if len(settings) > 1 and len(pairs) == len(settings):
+        first, *others = pairs.values()
+        pairs[EVERYWHERE] = {
             one: {
                 other: {
-                    shot: float(np.mean([half, *(pairs[one][other][shot] for pairs in others)]))
+                    shot: float(np.mean([half, *(those[one][other][shot] for those in others)]))
                     for shot, half in halves.items()
-                    if all(shot in pairs.get(one, {}).get(other, {}) for pairs in others)
+                    if all(shot in those.get(one, {}).get(other, {}) for those in others)
                 }
                 for other, halves in against.items()
             }
             for one, against in first.items()
         }
-    return out
+    return pairs
 
 
-def _everywhere(found: Sequence[Choice], settings: int) -> list[Choice]:
+def _everywhere(choices: Sequence[Choice], settings: int) -> list[Choice]:
     groups: dict[tuple[str, str, int], list[Choice]] = {}
-    for choice in found:
+    for choice in choices:
         groups.setdefault((choice.head, choice.name, choice.train_shot), []).append(choice)
-    out = []
+    means = []
     for which, group in groups.items():
         shots = set.intersection(*(set(choice.cells) for choice in group))
         if len(group) == settings and shots:
             cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in sorted(shots, key=shot_order)}
-            out.append(Choice(EVERYWHERE, *which, cells, group[0].mixed))
-    return out
+            means.append(Choice(EVERYWHERE, *which, cells, group[0].mixed))
+    return means
 
 
 def _average(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean of cells; of their intervals too, which is the widest the interval of the mean can be."""
-    out: dict[str, Any] = {name: _mean([row.get(name) for row in rows]) for name in ("accuracy", *INTERVALS)}
+    cell: dict[str, Any] = {name: _mean([row.get(name) for row in rows]) for name in ("accuracy", *INTERVALS)}
     episodes = [row.get("episodes") for row in rows]
-    out["episodes"] = min((count for count in episodes if isinstance(count, int)), default=None)
-    return out | {"seeds": len(rows)}
+    fewest = min((count for count in episodes if isinstance(count, int)), default=None)
+    return cell | {"episodes": fewest, "seeds": len(rows)}
 
 
 def _mean(values: Sequence[Any]) -> float | None:
-    known = all(isinstance(value, int | float) and isfinite(value) for value in values)
-    return float(np.mean(values)) if known else None
+    all_known = all(isinstance(value, int | float) and isfinite(value) for value in values)
+    return float(np.mean(values)) if all_known else None
 
 
-def rank(found: Sequence[Choice], setting: str, weights: Mapping[Any, float]) -> list[tuple[Choice, dict[str, Any]]]:
+def rank(choices: Sequence[Choice], setting: str, weights: Mapping[Any, float]) -> list[tuple[Choice, dict[str, Any]]]:
     """The choices of a setting, the most accurate under these weights first; those not measured there are left out."""
-    here = [(choice, choice.expected(weights)) for choice in found if choice.setting == setting]
-    measured = [(choice, expected) for choice, expected in here if expected]
+    expected = [(choice, choice.expected(weights)) for choice in choices if choice.setting == setting]
+    measured = [(choice, cell) for choice, cell in expected if cell]
     return sorted(measured, key=lambda pair: -pair[1]["accuracy"])
 
 
@@ -133,7 +133,7 @@ def words(shot: int | str) -> str:
 
 
 def why_no_sensitivity(grid: Grid) -> str:
-    """Why a grid has no score, as the end of a sentence; empty where it has one."""
+    """Why a grid has no sensitivity, as the end of a sentence; empty where it has one."""
     missing = int(np.isnan(grid.accuracy).sum())
     if grid.train_shots == (0,):
         return "its rows name no train shot, and sensitivity compares models trained at different shots"
@@ -147,11 +147,11 @@ def why_no_sensitivity(grid: Grid) -> str:
 
 
 @dataclass(frozen=True)
-class Score:
-    """The sensitivity of a grid, with its interval where the run's folder has one."""
+class Sensitivity:
+    """The sensitivity of a grid in points, with its interval where the run's folder has one."""
 
     grid: Grid
-    sensitivity: float
+    points: float
     low: float | None = None
     high: float | None = None
     noise_floor: float | None = None
@@ -165,25 +165,22 @@ class Score:
         )
 
 
-def scores(findings: Findings) -> list[Score]:
-    """The score of every grid that can have one, the most robust first."""
-    out = []
+def list_sensitivities(findings: Findings) -> list[Sensitivity]:
+    """The sensitivity of every grid that can have one, the most robust first."""
+    listed = []
     for grid in findings.grids:
-        if not why_no_sensitivity(grid):
-            known = findings.scores.get(key(grid), {})
-            margins = (known.get(name) for name in ("low", "high", "noise_floor"))
-            out.append(
-                Score(
-                    grid, decompose(grid.accuracy).sensitivity, *(v if isinstance(v, float) else None for v in margins)
-                )
-            )
-    return sorted(out, key=lambda score: score.sensitivity)
+        if grid.is_scored:
+            row = findings.sensitivities.get(key(grid), {})
+            margins = (row.get(name) for name in ("low", "high", "noise_floor"))
+            numbers = (value if isinstance(value, float) else None for value in margins)
+            listed.append(Sensitivity(grid, decompose(grid.accuracy).sensitivity, *numbers))
+    return sorted(listed, key=lambda one: one.points)
 
 
-def first_pair(found: Sequence[Grid]) -> tuple[Grid, ...]:
+def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
     """What to compare first: the cosine head that differs most in sensitivity from its Euclidean counterpart, beside
-    it; the first two grids with a score where there is no such pair, or the one."""
-    scored = [grid for grid in found if not why_no_sensitivity(grid)]
+    it; the first two grids with a sensitivity where there is no such pair, or the one."""
+    scored = [grid for grid in grids if grid.is_scored]
     gaps = []
     for grid in scored:
         other = counterpart(grid, scored)
@@ -193,30 +190,30 @@ def first_pair(found: Sequence[Grid]) -> tuple[Grid, ...]:
     return max(gaps, key=lambda gap: gap[0])[1] if gaps else tuple(scored[:2])
 
 
-def first_setting(found: Sequence[Choice]) -> str:
+def first_setting(choices: Sequence[Choice]) -> str:
     """The setting to show first: the mean of many, or the last of two, whose mean would describe neither."""
-    settings = list(dict.fromkeys(choice.setting for choice in found if choice.setting != EVERYWHERE))
-    is_averaged = any(choice.setting == EVERYWHERE for choice in found)
+    settings = list(dict.fromkeys(choice.setting for choice in choices if choice.setting != EVERYWHERE))
+    is_averaged = any(choice.setting == EVERYWHERE for choice in choices)
     return EVERYWHERE if is_averaged and len(settings) > 2 else settings[-1]
 
 
-def robust_sentence(found: Sequence[Score], setting: str) -> tuple[str, str]:
+def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple[str, str]:
     """The first half of the answer: the most robust head of a setting, and how it compares to its Euclidean
     counterpart, or to the next where it is none."""
     if setting == EVERYWHERE:
-        return _robust_everywhere(found)
-    here = [score for score in found if score.grid.setting == setting]
-    if not here:
-        return "No head", " has a sensitivity score here; below, each grid says why."
-    best = here[0]
+        return _robust_everywhere(sensitivities)
+    ranked = [one for one in sensitivities if one.grid.setting == setting]
+    if not ranked:
+        return "No head", " has a sensitivity here; below, each grid says why."
+    best = ranked[0]
     interval = best.interval.replace("(", "(95 % interval ")
-    if len(here) == 1:
+    if len(ranked) == 1:
         return (
             best.grid.name,
-            f" has a sensitivity of {two_decimals(best.sensitivity)} points{interval}; no other head has one here.",
+            f" has a sensitivity of {two_decimals(best.points)} points{interval}; no other head has one here.",
         )
-    other = counterpart(best.grid, [score.grid for score in here])
-    rival = next((score for score in here if score.grid is other), here[1])
+    other = counterpart(best.grid, [one.grid for one in ranked])
+    rival = next((one for one in ranked if one.grid is other), ranked[1])
     verdict = ""
     if best.high is not None and rival.low is not None:
         verdict = (
@@ -225,19 +222,19 @@ def robust_sentence(found: Sequence[Score], setting: str) -> tuple[str, str]:
             else "; the intervals overlap, so the order is not settled"
         )
     return best.grid.name, (
-        f" is the most robust: its sensitivity is {two_decimals(best.sensitivity)} points{interval},"
-        f" against {two_decimals(rival.sensitivity)}{rival.interval} of {rival.grid.name}{verdict}."
+        f" is the most robust: its sensitivity is {two_decimals(best.points)} points{interval},"
+        f" against {two_decimals(rival.points)}{rival.interval} of {rival.grid.name}{verdict}."
     )
 
 
-def _robust_everywhere(found: Sequence[Score]) -> tuple[str, str]:
-    settings = {score.grid.setting for score in found}
+def _robust_everywhere(sensitivities: Sequence[Sensitivity]) -> tuple[str, str]:
+    settings = {one.grid.setting for one in sensitivities}
     groups: dict[str, list[float]] = {}
-    for score in found:
-        groups.setdefault(score.grid.name, []).append(score.sensitivity)
+    for one in sensitivities:
+        groups.setdefault(one.grid.name, []).append(one.points)
     means = sorted((float(np.mean(group)), name) for name, group in groups.items() if len(group) == len(settings))
     if len(means) < 2:
-        return "No two heads", " have a sensitivity score in every setting; choose one setting."
+        return "No two heads", " have a sensitivity in every setting; choose one setting."
     (first, best), *_, (last, worst) = means
     return best, (
         f" is the most robust: its sensitivity is {two_decimals(first)} points in the mean of {len(settings)} settings,"

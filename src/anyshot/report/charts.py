@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from anyshot.report.answer import Choice, Score
+from anyshot.report.answer import Choice, Sensitivity
 from anyshot.rows import Row
 from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
 from anyshot.show.grid import shot_order, trained_at
@@ -47,12 +47,12 @@ def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
     return finish((bar + point).properties(width="container", height=24 * lines + 10, autosize=fit))
 
 
-def curves(found: Sequence[Choice]) -> alt.LayerChart:
-    """Accuracy by test shot with its interval over episodes, a line a choice."""
+def curves(choices: Sequence[Choice]) -> alt.LayerChart:
+    """Accuracy by test shot with its interval over episodes, one line per choice."""
     values = [
         {"choice": f"{choice.label}, {choice.setting}", "test shot": shot, "accuracy": cell["accuracy"]}
         | {"low": cell["accuracy"] - (cell["ci95"] or 0), "high": cell["accuracy"] + (cell["ci95"] or 0)}
-        for choice in found
+        for choice in choices
         for shot, cell in choice.cells.items()
     ]
     names = list(dict.fromkeys(value["choice"] for value in values))
@@ -65,16 +65,16 @@ def curves(found: Sequence[Choice]) -> alt.LayerChart:
     return finish((bar + line).properties(width=380, height=280))
 
 
-def frontier(found: Sequence[Score], names: Sequence[str]) -> alt.FacetChart:
-    """Mean accuracy over test shots against sensitivity, a panel a setting; down and right is better.
+def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str]) -> alt.FacetChart:
+    """Mean accuracy over test shots against sensitivity, one panel per setting; down and right is better.
 
     The line joins what nothing else beats in both: the choices a reader has to weigh."""
     values = []
-    for score in found:
-        grid = score.grid
+    for one in sensitivities:
+        grid = one.grid
         point = {"method": grid.name, "setting": grid.setting, "accuracy": float(grid.accuracy.mean())}
-        low, high = (score.sensitivity if end is None else end for end in (score.low, score.high))
-        values.append(point | {"sensitivity": score.sensitivity, "low": low, "high": high})
+        low, high = (one.points if end is None else end for end in (one.low, one.high))
+        values.append(point | {"sensitivity": one.points, "low": low, "high": high})
     for value in values:
         value["frontier"] = not any(_beats(other, value) for other in values)
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
@@ -97,7 +97,7 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str) -> alt.FacetChart:
-    """A measure or two by epoch, a panel a setting and head, a colour a train shot."""
+    """A measure or two by epoch: one panel per setting and head, one colour per train shot."""
     values = [
         {
             "head": f"{row['head']}, {row['data']}/{row['backbone']}",

@@ -20,15 +20,15 @@ VIEWS = ("accuracy", "offsets", "residual")
 class Explorer:
     """Every grid as the page shows it: cells for each view, a sentence, a table; charts without data are shared."""
 
-    def __init__(self, findings: Findings, found: Sequence[Choice]) -> None:
+    def __init__(self, findings: Findings, choices: Sequence[Choice]) -> None:
         self.findings, self.skeletons = findings, dict[str, Any]()
         self.data, self.summaries, self.options = dict[str, Any](), dict[str, Summary](), dict[str, list[Any]]()
         self.ours = findings.grids
         matched = paper_grids(self.ours).values() if not findings.printed else ()
         self.theirs = [grid for i, grid in enumerate(matched) if grid not in list(matched)[:i]]
-        known = [grid for grid in (*self.ours, *self.theirs) if not np.isnan(grid.accuracy).any()]
-        parts = [decompose(grid.accuracy) for grid in known]
-        offsets = [grid.accuracy - p.test_bias[:, None] for grid, p in zip(known, parts, strict=True)]
+        whole = [grid for grid in (*self.ours, *self.theirs) if grid.is_whole]
+        parts = [decompose(grid.accuracy) for grid in whole]
+        offsets = [grid.accuracy - p.test_bias[:, None] for grid, p in zip(whole, parts, strict=True)]
         self.limits = {
             "offsets": max((float(np.abs(values).max()) for values in offsets), default=0) or 1.0,
             "residual": max((float(np.abs(v).max()) for p in parts for v in (p.residual, p.model_bias)), default=0)
@@ -36,7 +36,7 @@ class Explorer:
         }
         measured = np.concatenate([grid.accuracy.ravel() for grid in (*self.ours, *self.theirs)])
         self.lowest, self.highest = float(np.nanmin(measured)), float(np.nanmax(measured))
-        cells = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in found}
+        cells = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in choices}
         for grid in self.ours:
             self._add(grid, grid.setting, {s: cells[grid.setting, grid.name, s] for s in grid.train_shots})
         for grid in self.theirs:
@@ -47,7 +47,7 @@ class Explorer:
         slug = prefix + re.sub(r"[^a-z0-9]+", "-", "-".join(key(grid)).lower()).strip("-")
         id = slug if slug not in self.summaries else f"{slug}-{len(self.summaries)}"
         why = why_no_sensitivity(grid)
-        score = self.findings.scores.get(key(grid), {}) if not prefix else {}
+        row = self.findings.sensitivities.get(key(grid), {}) if not prefix else {}
         views = {}
         notes = _cell_notes(grid, cells)
         for view in VIEWS:
@@ -56,18 +56,16 @@ class Explorer:
                 views[view] = {**_compact(panels[view]), "skeleton": self._skeleton(panels[view], view)}
         parts = None if why else decompose(grid.accuracy)
         means = np.where(np.isnan(grid.accuracy).any(1), np.nan, grid.accuracy.mean(1))
-        score_words = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
-        about = f"{score_words.capitalize()} points" if parts else f"No sensitivity: {why}"
-        if parts and isinstance(score.get("low"), float):
-            about += (
-                f", 95 % interval {score['low']:.2f} to {score['high']:.2f}, noise floor {score['noise_floor']:.2f}"
-            )
+        sensitivity = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
+        about = f"{sensitivity.capitalize()} points" if parts else f"No sensitivity: {why}"
+        if parts and isinstance(row.get("low"), float):
+            about += f", 95 % interval {row['low']:.2f} to {row['high']:.2f}, noise floor {row['noise_floor']:.2f}"
         self.data[id] = {
             "id": id,
             "name": grid.name,
             "title": f"{grid.name}, {place}",
-            "score": score_words,
-            "about": f"{about}.{_known(cells)}",
+            "score": sensitivity,
+            "about": f"{about}.{_precision(cells)}",
             "why": why,
             "sensitivity": parts.sensitivity if parts else None,
             "means": {s: float(m) for s, m in zip(grid.test_shots, means, strict=True) if np.isfinite(m)},
@@ -97,21 +95,21 @@ class Explorer:
 
 def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
     """A panel's values without what page.js puts back (edges, middles, notes): the page stays small."""
-    kept = ("x", "y", "text", "ink")
+    fields = ("x", "y", "text", "ink")
     return {
-        name: [{k: cell[k] for k in kept} | {"value": round(cell["value"], 3)} for cell in cells]
+        name: [{field: cell[field] for field in fields} | {"value": round(cell["value"], 3)} for cell in cells]
         for name, cells in panel.values.items()
     }
 
 
-def _known(cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> str:
+def _precision(cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> str:
     """How well the cells of a grid are known, for a reader who sees no single cell's note."""
     every = [cell for column in cells.values() for cell in column.values()]
-    widest = {name: [cell[name] for cell in every if cell[name] is not None] for name in INTERVALS}
+    intervals = {name: [cell[name] for cell in every if cell[name] is not None] for name in INTERVALS}
     parts = [
-        f"± {max(found):.2f} over {over}"
-        for found, over in zip(widest.values(), ("episodes", "new classes"), strict=True)
-        if found
+        f"± {max(halves):.2f} over {over}"
+        for halves, over in zip(intervals.values(), ("episodes", "new classes"), strict=True)
+        if halves
     ]
     return f" No cell's interval is wider than {' or '.join(parts)}." if parts else ""
 

@@ -19,10 +19,10 @@ CITATION = f"""@software{{anyshot,
 """
 
 
-def methods(findings: Findings, found: Sequence[Choice], paired: bool) -> list[str]:
-    """Sentences, a paragraph each: models, test, intervals, sensitivity, software. Only what the folders say."""
-    about_models, about_scores, software = _models(findings), _score(findings), _software(findings)
-    paragraphs = (about_models, _test(findings), _intervals(found, paired), about_scores, software)
+def methods(findings: Findings, choices: Sequence[Choice], *, paired: bool) -> list[str]:
+    """Sentences, one paragraph per topic: models, test, intervals, sensitivity, software. Only what the folders say."""
+    intervals = _intervals(choices, paired=paired)
+    paragraphs = (_models(findings), _test(findings), intervals, _sensitivity(findings), _software(findings))
     return [text for text in paragraphs if text]
 
 
@@ -34,11 +34,12 @@ def _models(findings: Findings) -> str:
     readouts = [readout for readout in _all(row["readout"] for row in rows) if readout != "own"]
     text += f" Readouts besides each head's own: {_list(readouts)}." if readouts else ""
     mixed = _all(_list(recipe["mixed"]) for recipe in recipes if recipe.get("mixed"))
-    text += f" Heads called mixed draw the images a class anew for each batch, of {'; '.join(mixed)}." if mixed else ""
+    if mixed:
+        text += f" Heads called mixed draw the images per class anew for each batch, from {'; '.join(mixed)}."
     folded = sorted((r for r in recipes if not r.get("batch")), key=lambda recipe: recipe.get("train_shot", 0))
     if folded:
-        known = [r for r in folded if "way" in r and "train_shot" in r and not r.get("mixed")]
-        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in known)
+        plain = [r for r in folded if "way" in r and "train_shot" in r and not r.get("mixed")]
+        batch = _all(f"{r['way']} classes of {r['train_shot']}" for r in plain)
         text += " Training by batch folding, without a split of support and queries"
         text += f", on batches of {_list(batch)} images" if batch else ""
         text += f"; {_fields(folded)}."
@@ -51,7 +52,7 @@ def _fields(recipes: Sequence[Mapping[str, Any]], *more: str) -> str:
     """What the recipes say of training, each value once."""
     names = (*more, "epochs", "optimiser", "lr", "weight_decay", "schedule", "seed")
     values = {name: _all(recipe.get(name) for recipe in recipes) for name in names}
-    return ", ".join(f"{name.replace('_', ' ')} {_list(found)}" for name, found in values.items() if found)
+    return ", ".join(f"{name.replace('_', ' ')} {_list(each)}" for name, each in values.items() if each)
 
 
 def _test(findings: Findings) -> str:
@@ -59,20 +60,20 @@ def _test(findings: Findings) -> str:
     way, queries, episodes = (_all(row.get(name) for row in rows) for name in ("way", "queries", "episodes"))
     shots = _list(_all(row["test_shot"] for row in rows))
     parts = [f"{_list(way)}-way episodes" if way else "episodes"]
-    parts += [f"with {_list(queries)} queries a class"] if queries else []
+    parts += [f"with {_list(queries)} queries per class"] if queries else []
     count = f"{_list(f'{n:,}' if isinstance(n, int) else n for n in episodes)} " if episodes else ""
     seeds = _all(about.get("episode_seed") for about in findings.about)
     drawn = f" (seed {_list(seeds)})" if seeds else ""
     paired = (
         " The episodes are the same for all models, heads and readouts of a run, and the supports are nested."
-        if (findings.recipes)
+        if findings.recipes
         else ""
     )
     return f"Test: {count}{' '.join(parts)} of unseen classes{drawn} at {shots} shots.{paired}"
 
 
-def _intervals(found: Sequence[Choice], paired: bool) -> str:
-    cells = [cell for choice in found for cell in choice.cells.values()]
+def _intervals(choices: Sequence[Choice], *, paired: bool) -> str:
+    cells = [cell for choice in choices for cell in choice.cells.values()]
     text = ""
     if any(cell["ci95"] is not None for cell in cells):
         text += (
@@ -94,17 +95,18 @@ def _intervals(found: Sequence[Choice], paired: bool) -> str:
     return text.strip()
 
 
-def _score(findings: Findings) -> str:
+def _sensitivity(findings: Findings) -> str:
     text = (
         "Sensitivity: each accuracy of a grid (test shot by train shot) is the test bias (mean of the models at that"
-        " test shot) plus the model bias (mean distance of a model to its group) plus a residual; the score is the"
-        " largest minus the smallest residual, in points of accuracy (Eq. 7 of the paper); lower is more robust."
+        " test shot) plus the model bias (mean distance of a model to its group) plus a residual; sensitivity is"
+        " the largest minus the smallest residual, in points of accuracy (Eq. 7 of the paper); lower is more robust."
     )
-    if findings.scores:
+    if findings.sensitivities:
         text += (
-            " Its interval covers the score of these models over all episodes with at least 95 % confidence: the 95 %"
-            " quantile of the range of the residual's deviations in 1000 paired bootstrap draws of episodes. The noise"
-            " floor is the score that perfectly robust models would show on average at this number of episodes."
+            " Its interval covers the sensitivity of these models over all episodes with at least 95 % confidence: the"
+            " 95 % quantile of the range of the residual's deviations in 1000 paired bootstrap draws of episodes. The"
+            " noise floor is the sensitivity that perfectly robust models would show on average at this number of"
+            " episodes."
         )
     seeds = _all(row["seed"] for row in findings.rows)
     return text + (f" Accuracies are means over seeds {_list(seeds)}." if len(seeds) > 1 else "")
@@ -120,8 +122,8 @@ def _software(findings: Findings) -> str:
 
 def _all(values: Iterable[Any]) -> list[Any]:
     """The different values, numbers in order."""
-    found = [value for value in dict.fromkeys(values) if value not in (None, "")]
-    return sorted(found) if all(isinstance(value, int) for value in found) else found
+    different = [value for value in dict.fromkeys(values) if value not in (None, "")]
+    return sorted(different) if all(isinstance(value, int) for value in different) else different
 
 
 def _list(values: Iterable[Any]) -> str:

@@ -59,17 +59,17 @@
   }
   // Half the interval of a difference, from the episodes both met (as half_width in paired.py).
   function halfWidth(one, other, given) {
-    const known = page.paired[setting()]?.[one]?.[other] ?? page.paired[setting()]?.[other]?.[one] ?? [];
-    const counted = sliders.map(({dataset}, i) => [known[i] ?? null, given[dataset.shot]]).filter(([, weight]) => weight > 0);
+    const halves = page.paired[setting()]?.[one]?.[other] ?? page.paired[setting()]?.[other]?.[one] ?? [];
+    const counted = sliders.map(({dataset}, i) => [halves[i] ?? null, given[dataset.shot]]).filter(([, weight]) => weight > 0);
     if (counted.some(([half]) => half === null)) return null;
     const total = counted.reduce((sum, [, weight]) => sum + weight, 0);
     return counted.reduce((sum, [half, weight]) => sum + half * weight, 0) / total;
   }
   const setting = () => at("setting")?.value ?? page.setting;
   function ranked() {
-    const here = page.choices.filter((choice) => choice.setting === setting());
-    const measured = here.map((choice) => expected(choice, weights())).filter(Boolean);
-    return {here, measured: measured.sort((one, other) => other.accuracy - one.accuracy)};
+    const offered = page.choices.filter((choice) => choice.setting === setting());
+    const measured = offered.map((choice) => expected(choice, weights())).filter(Boolean);
+    return {offered, measured: measured.sort((one, other) => other.accuracy - one.accuracy)};
   }
   function slots([best, ...others]) {
     const [robust, sensitivity] = page.robust[setting()];
@@ -102,10 +102,10 @@
       const equal = new Set(Object.values(given).filter(Boolean)).size === 1;
       button.setAttribute("aria-pressed", String(same && equal));
     }
-    const {here, measured} = ranked();
+    const {offered, measured} = ranked();
     for (const [name, text] of Object.entries(slots(measured))) document.querySelector(`[data-slot=${name}]`).textContent = text;
-    at("unmeasured").hidden = here.length === measured.length;
-    at("unmeasured").textContent = `${here.length - measured.length} of ${here.length} choices were not measured at all of these shots and are left out.`;
+    at("unmeasured").hidden = offered.length === measured.length;
+    at("unmeasured").textContent = `${offered.length - measured.length} of ${offered.length} choices were not measured at all of these shots and are left out.`;
     at("ranked").textContent = measured.length > page.top ? `the first ${page.top} of ${measured.length}; dots are expected accuracies, bars 95 % intervals` : "dots are expected accuracies, bars 95 % intervals";
     const rows = measured.map((one) => [one.label, two(one.accuracy), two(one.ci95), two(one.ci95_classes)]);
     at("ranking-table").tBodies[0].replaceChildren(...rows.map((cells) => line(cells)));

@@ -12,23 +12,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 import anyshot
 from anyshot.errors import BadInput
 from anyshot.files import write_text
+from anyshot.paper import audit as paper_audit
 from anyshot.report import tables
 from anyshot.report.answer import (
     EVERYWHERE,
     UNPAIRED,
     Choice,
     accurate_slots,
-    choices,
     first_setting,
+    list_choices,
+    list_sensitivities,
     paired,
     rank,
     robust_sentence,
-    scores,
     why_no_sensitivity,
     words,
 )
@@ -46,16 +49,17 @@ TOP = 12  # choices in the ranking chart; all are in its table
 
 def page(findings: Findings, audit: bool = False) -> str:
     """The report as HTML; with the audit of the paper as a section where asked for."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     environment = Environment(
-        loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    context = _context(findings, audit)
+    context = _context(findings, audit=audit)
     data = context.pop("data")
-    code = {name: Markup((here / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
+    code = {name: Markup((folder / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
     return environment.get_template("page.html").render(
         context, **code, data=Markup(as_script(data)), vega=Markup(vega_code()), version=anyshot.__version__
     )
@@ -68,42 +72,40 @@ def as_script(value: Any) -> str:
 
 
 def vega_code() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, kept in the user's cache: bundling takes longer than the report."""
-    import vl_convert
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot"
-    kept = cache / f"vega-{version('vl-convert-python')}.js"
-    if kept.is_file():
-        return kept.read_text(encoding="utf-8")
+    """Vega, Vega-Lite and vega-embed in one script, from the user's cache: bundling takes longer than the report."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot"
+    cache = folder / f"vega-{version('vl-convert-python')}.js"
+    if cache.is_file():
+        return cache.read_text(encoding="utf-8")
     code = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     with contextlib.suppress(BadInput, OSError):  # a cache that cannot be written costs time, not the report
-        write_text(kept, code)
+        write_text(cache, code)
     return code
 
 
-def _context(findings: Findings, audit: bool) -> dict[str, Any]:
+def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     """All that the template shows, and under `data` all that the script needs."""
-    found, listed = choices(findings), findings.grids
-    shots = sorted({shot for choice in found for shot in choice.cells}, key=shot_order)
-    settings = list(dict.fromkeys(choice.setting for choice in found))
-    setting = first_setting(found)
+    choices, grids = list_choices(findings), findings.grids
+    shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_order)
+    settings = list(dict.fromkeys(choice.setting for choice in choices))
+    setting = first_setting(choices)
     settings.sort(key=lambda name: name != EVERYWHERE)  # the widest view first
     every = dict.fromkeys(shots, 1.0)
-    ranked = rank(found, setting, every)
-    pairs = paired(findings, found)
-    robust = {name: robust_sentence(scores(findings), name) for name in settings}
-    figures = drawn_figures(findings, found)
-    shown = Explorer(findings, found)
+    ranked = rank(choices, setting, every)
+    pairs = paired(findings, choices)
+    robust = {name: robust_sentence(list_sensitivities(findings), name) for name in settings}
+    figures = drawn_figures(findings, choices)
+    shown = Explorer(findings, choices)
     small = {"sensitivity": tables.sensitivity_table(findings)}
     if ranked:
-        everywhere = [pair for name in settings if name != EVERYWHERE for pair in rank(found, name, every)]
+        everywhere = [pair for name in settings if name != EVERYWHERE for pair in rank(choices, name, every)]
         small["ranking"] = tables.ranking_table(everywhere)
-    complete = [grid for grid in listed if not np.isnan(grid.accuracy).any() and _fits(grid, listed)]
+    complete = [grid for grid in grids if grid.is_whole and _fits(grid, grids)]
     if complete:
         small["gains"] = gain_summary(complete)
     recipes = tables.recipe_tables(findings.recipes) if findings.recipes else []
-    matched = not findings.printed and tables.paper_grids(listed)
-    beside = tables.beside_paper(listed) if matched else None
+    matched = not findings.printed and tables.paper_grids(grids)
+    beside = tables.beside_paper(grids) if matched else None
     audited = _audit() if audit else None
     files = _files(findings, small | shown.summaries | {figure.id: figure.table for figure in figures})
     files |= _texts({f"recipes-{i}": summary for i, summary in enumerate(recipes, 1)})
@@ -112,14 +114,14 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
     if audited:
         named = {f"audit-{i}": summary for i, summary in enumerate(audited["sections"].values(), 1)}
         files |= _texts({"audit": audited["counts"], **named})
-    paragraphs = methods(findings, found, any(pairs.values()))
+    paragraphs = methods(findings, choices, paired=any(pairs.values()))
     files |= {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION}
-    specs = {figure.id: figure.spec for figure in figures} | {"ranking": _ranking_spec(found)}
+    specs = {figure.id: figure.spec for figure in figures} | {"ranking": _ranking_spec(choices)}
     sections = [("answer", "Answer"), ("explore", "Explore")] + ([("paper", "Beside the paper")] if beside else [])
     sections += [("audit", "What holds in the paper")] if audited else []
     return {
         "title": findings.title,
-        "subtitle": _subtitle(findings, listed),
+        "subtitle": _subtitle(findings, grids),
         "sections": [*sections, ("take", "Take away"), ("methods", "Methods")],
         "settings": settings,
         "setting": setting,
@@ -128,8 +130,8 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
         "shots": shots,
         "words": words,
         "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
-        "class_intervals": any(cell["ci95_classes"] is not None for c in found for cell in c.cells.values()),
-        "notes": _notes(findings, listed, found),
+        "class_intervals": any(cell["ci95_classes"] is not None for c in choices for cell in c.cells.values()),
+        "notes": _notes(findings, grids, choices),
         "options": shown.options,
         "chosen": shown.chosen(),
         "figures": figures,
@@ -144,8 +146,8 @@ def _context(findings: Findings, audit: bool) -> dict[str, Any]:
         "data": {
             "setting": setting,
             "top": TOP,
-            "choices": [_as_data(choice) for choice in found],
-            "paired": {name: _by_place(known, shots) for name, known in pairs.items()},
+            "choices": [_as_data(choice) for choice in choices],
+            "paired": {name: _by_place(halves, shots) for name, halves in pairs.items()},
             "unpaired": UNPAIRED,
             "robust": robust,
             "specs": specs,
@@ -170,21 +172,21 @@ def _by_place(pairs: Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, l
     }
 
 
-def _ranking_spec(found: Sequence[Choice]) -> dict[str, Any]:
-    most = max(Counter(choice.setting for choice in found).values())
-    spec: dict[str, Any] = ranking(list(dict.fromkeys(choice.name for choice in found)), min(TOP, most)).to_dict()
+def _ranking_spec(choices: Sequence[Choice]) -> dict[str, Any]:
+    most = max(Counter(choice.setting for choice in choices).values())
+    spec: dict[str, Any] = ranking(list(dict.fromkeys(choice.name for choice in choices)), min(TOP, most)).to_dict()
     return spec
 
 
 def _fits(grid: Grid, among: Sequence[Grid]) -> bool:
     """Whether a grid can be set against its counterpart: the same test shots, nothing missing."""
     other = counterpart(grid, among)
-    return other is None or (other.test_shots == grid.test_shots and not np.isnan(other.accuracy).any())
+    return other is None or (other.test_shots == grid.test_shots and other.is_whole)
 
 
-def _notes(findings: Findings, listed: Sequence[Grid], found: Sequence[Choice]) -> list[str]:
+def _notes(findings: Findings, grids: Sequence[Grid], choices: Sequence[Choice]) -> list[str]:
     """What a reader must know to read the answer."""
-    cells = [cell for choice in found for cell in choice.cells.values()]
+    cells = [cell for choice in choices for cell in choice.cells.values()]
     notes = []
     if any(cell["ci95"] is not None for cell in cells):
         note = "“± over episodes”: other episodes of the same classes; use it to compare heads on this data."
@@ -192,22 +194,20 @@ def _notes(findings: Findings, listed: Sequence[Grid], found: Sequence[Choice]) 
             note += " “± over new classes”: other classes of the same kind; expect it in use."
         notes.append(note)
     if findings.printed:
-        notes.append(
-            "The paper prints no interval of a sensitivity score, and one interval a test shot for all models."
-        )
-    whys = [f"{grid.name} on {grid.setting}: {why}" for grid in listed if (why := why_no_sensitivity(grid))]
+        notes.append("The paper prints no interval of a sensitivity, and one interval per test shot for all models.")
+    whys = [f"{grid.name} on {grid.setting}: {why}" for grid in grids if (why := why_no_sensitivity(grid))]
     if whys:
         more = f"; and {len(whys) - 6} more" if len(whys) > 6 else ""
-        notes.append(f"Without a sensitivity score: {'; '.join(whys[:6])}{more}.")
+        notes.append(f"Without a sensitivity: {'; '.join(whys[:6])}{more}.")
     return notes
 
 
-def _subtitle(findings: Findings, listed: Sequence[Grid]) -> str:
+def _subtitle(findings: Findings, grids: Sequence[Grid]) -> str:
     models = len({(row["data"], row["backbone"], row["head"], row["train_shot"], row["seed"]) for row in findings.rows})
-    settings = len({grid.setting for grid in listed})
+    settings = len({grid.setting for grid in grids})
     episodes = sorted({row["episodes"] for row in findings.rows if isinstance(row.get("episodes"), int)})
-    parts = [_count(models, "model"), _count(len(listed), "grid"), _count(settings, "setting")]
-    return " · ".join(parts + ([f"{' or '.join(f'{n:,}' for n in episodes)} episodes a cell"] if episodes else []))
+    parts = [_count(models, "model"), _count(len(grids), "grid"), _count(settings, "setting")]
+    return " · ".join(parts + ([f"{' or '.join(f'{n:,}' for n in episodes)} episodes per cell"] if episodes else []))
 
 
 def _count(number: int, what: str) -> str:
@@ -215,15 +215,13 @@ def _count(number: int, what: str) -> str:
 
 
 def _audit() -> dict[str, Any]:
-    from anyshot.paper import audit
-
-    checks = audit.run()
+    checks = paper_audit.run()
     columns = ["where", "claim", "printed", "recomputed"]
     listed = {
-        name: Summary(name, columns, [[c.where, c.claim, c.printed, c.recomputed] for c in found], names=4)
-        for name, found in audit.sections(checks).items()
+        name: Summary(name, columns, [[c.where, c.claim, c.printed, c.recomputed] for c in section], names=4)
+        for name, section in paper_audit.sections(checks).items()
     }
-    return {"counts": audit.counts(checks), "sections": listed}
+    return {"counts": paper_audit.counts(checks), "sections": listed}
 
 
 def _files(findings: Findings, summaries: Mapping[str, Summary]) -> dict[str, str]:

@@ -25,7 +25,7 @@ def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[Model, tuple[str, d
     whose recalls lie in the folder. (A report needs no recalls: without them, or where they are damaged, intervals of
     differences are wider.)"""
     wanted = {(str(row["model"]), row["head"].partition(AT)[0], *(row[name] for name in MORE)): row for row in rows}
-    out: dict[Model, tuple[str, dict[Any, np.ndarray]]] = {}
+    episodes: dict[Model, tuple[str, dict[Any, np.ndarray]]] = {}
     for path in [*sorted(folder.glob("*/recalls-*.npz")), *folder.glob("recalls.npz")]:
         try:
             recalls = read_recalls(path)
@@ -36,31 +36,31 @@ def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[Model, tuple[str, d
             row = wanted.get((of["model"], of["head"], *(of[name] for name in MORE)))
             if row is not None and row.get("episodes") == one.plan["episodes"] > 1:
                 where = (row["data"], row["backbone"], row["head"], row["readout"], row["train_shot"], row["seed"])
-                out[where] = one.plan["id"], dict(zip(one.shots, one.accuracies, strict=True))
-    return out
+                episodes[where] = one.plan["id"], dict(zip(one.shots, one.accuracies, strict=True))
+    return episodes
 
 
 def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
-    """Of choices by label, each a list (a seed each) of a stamp and accuracies: those of the same episodes in pairs."""
+    """Of choices by label, each a list of a stamp and accuracies per seed: those of the same episodes in pairs."""
     means = {}
     for label, seeds in choices.items():
         if len({stamp for stamp, _ in seeds}) == 1:
             shots = set.intersection(*(set(cells) for _, cells in seeds))
             means[label] = (seeds[0][0], {shot: np.mean([cells[shot] for _, cells in seeds], 0) for shot in shots})
-    out: Pairs = {}
+    pairs: Pairs = {}
     for (one, (stamp, mine)), (other, (same, theirs)) in combinations(sorted(means.items()), 2):
         if stamp == same:
             both = {shot: mine[shot] - theirs[shot] for shot in mine if shot in theirs}
             half = {shot: round(episode_interval(gap), 3) for shot, gap in both.items()}
-            out.setdefault(one, {})[other] = half
-    return out
+            pairs.setdefault(one, {})[other] = half
+    return pairs
 
 
 def half_width(pairs: Pairs, one: str, other: str, weights: Mapping[Any, float]) -> float | None:
     """Half the interval of a difference under a distribution of shots: the mean of its shots', the widest it can be."""
     first, second = sorted((one, other))
-    known = pairs.get(first, {}).get(second, {})
+    halves = pairs.get(first, {}).get(second, {})
     counted = {shot: weight for shot, weight in weights.items() if weight > 0}
-    if not counted or not counted.keys() <= known.keys():
+    if not counted or not counted.keys() <= halves.keys():
         return None
-    return sum(known[shot] * weight for shot, weight in counted.items()) / sum(counted.values())
+    return sum(halves[shot] * weight for shot, weight in counted.items()) / sum(counted.values())

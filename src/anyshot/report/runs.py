@@ -1,4 +1,4 @@
-"""What is in a run's folder, or in several: rows, scores, recipes, learning curves. All but table.csv may be absent."""
+"""What one or several runs' folders hold: rows, sensitivities, recipes, learning curves. Only table.csv is needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ import numpy as np
 
 from anyshot.errors import BadInput
 from anyshot.files import read_json
+from anyshot.paper import printed
 from anyshot.report.paired import Model, read_episodes
 from anyshot.rows import Row, read_table
 from anyshot.show.grid import AT, Grid, grids, with_kind
@@ -26,7 +27,7 @@ class Findings:
 
     title: str
     rows: list[Row]
-    scores: dict[Key, Row] = field(default_factory=dict)
+    sensitivities: dict[Key, Row] = field(default_factory=dict)
     """Sensitivity with its interval, by grid: the rows of sensitivity.csv."""
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
@@ -34,7 +35,7 @@ class Findings:
     about: list[dict[str, Any]] = field(default_factory=list)
     """Versions and protocol of each run that recorded them."""
     episodes: dict[Model, tuple[str, dict[Any, np.ndarray]]] = field(default_factory=dict)
-    """The accuracy of every episode, by model and test shot, where the runs kept the recalls."""
+    """The accuracy of every episode, by model and test shot, where the runs have the recalls."""
     printed: bool = False
     """Whether these are the paper's numbers rather than ours."""
 
@@ -69,7 +70,7 @@ def read_runs(folders: Sequence[Path]) -> Findings:
                 everything.rows.append(row)
             seen.add(_cell(row))
         for row in _signed(_read(folder / "sensitivity.csv"), name, disputed):
-            everything.scores.setdefault(key(row), row)
+            everything.sensitivities.setdefault(key(row), row)
         everything.consistency.extend(_signed(_read(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
             model, recipe = path.parent.name, read_json(path)
@@ -83,8 +84,6 @@ def read_runs(folders: Sequence[Path]) -> Findings:
 
 def paper_findings() -> Findings:
     """The paper's printed grids, read like a run of ours; its intervals are those of Sec. 4.2, alike for all models."""
-    from anyshot.paper import printed
-
     margins = dict(zip(printed.TEST_SHOTS, map(float, printed.text("confidence interval")), strict=True))
     rows = [with_kind(OPTIONAL | {"queries": 16, "ci95": margins[row["test_shot"]]} | row) for row in printed.rows()]
     rows.sort(key=lambda row: row["head"] == "frn-old")  # printed in one setting, for comparison: last
@@ -99,8 +98,8 @@ def _table(folder: Path) -> list[Row]:
         raise BadInput(f"{folder} is not a folder: a report is made from folders that hold a table.csv.")
     path = folder / "table.csv"
     if not path.exists():
-        found = "it is empty" if not any(folder.iterdir()) else "it has no table.csv"
-        raise BadInput(f"{folder} is not a run: {found}; a study writes its table there when its models are tested.")
+        why = "it is empty" if not any(folder.iterdir()) else "it has no table.csv"
+        raise BadInput(f"{folder} is not a run: {why}; a study writes its table there when its models are tested.")
     rows = []
     for number, row in enumerate(read_table(path), start=2):
         missing = [column for column in NEEDED if row.get(column) in (None, "")]

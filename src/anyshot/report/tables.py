@@ -7,7 +7,7 @@ import numpy as np
 
 from anyshot.measure.sensitivity import decompose
 from anyshot.paper import printed
-from anyshot.report.answer import Choice, Score, scores, why_no_sensitivity, words
+from anyshot.report.answer import Choice, Sensitivity, list_sensitivities, why_no_sensitivity, words
 from anyshot.report.runs import AT, Findings
 from anyshot.rows import Row
 from anyshot.show.grid import Grid, grids, shot_order, trained_at
@@ -15,18 +15,17 @@ from anyshot.show.summaries import Summary, two_decimals
 
 
 def sensitivity_table(findings: Findings) -> Summary:
-    """Every grid's score with its interval and noise floor, the most robust first; or why it has none."""
+    """Every grid's sensitivity with its interval and noise floor, the most robust first; or why it has none."""
     rows = [
-        [score.grid.setting, score.grid.name]
-        + [_number(value) for value in (score.sensitivity, score.low, score.high, score.noise_floor)]
-        + [f"{score.grid.accuracy.mean():.2f}", ""]
-        for score in scores(findings)
+        [one.grid.setting, one.grid.name]
+        + [_number(value) for value in (one.points, one.low, one.high, one.noise_floor)]
+        + [f"{one.grid.accuracy.mean():.2f}", ""]
+        for one in list_sensitivities(findings)
     ]
     for grid in findings.grids:
         if why := why_no_sensitivity(grid):
-            rows.append(
-                [grid.setting, grid.name, "", "", "", "", f"{np.nanmean(grid.accuracy):.2f}", f"no score: {why}"]
-            )
+            mean = f"{np.nanmean(grid.accuracy):.2f}"
+            rows.append([grid.setting, grid.name, "", "", "", "", mean, f"no sensitivity: {why}"])
     columns = ["setting", "head", "sensitivity", "low", "high", "noise floor", "mean accuracy", "remark"]
     columns, rows = _without_empty(columns, rows)
     return Summary(
@@ -46,29 +45,29 @@ def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary
     return Summary("Expected accuracy where every test shot counts alike", columns, rows, names=2)
 
 
-def bias_table(found: Sequence[Grid]) -> Summary:
+def bias_table(trained: Sequence[Grid]) -> Summary:
     """Model bias by train shot."""
-    shots = sorted({shot for grid in found for shot in grid.train_shots})
+    shots = sorted({shot for grid in trained for shot in grid.train_shots})
     rows = []
-    for grid in found:
+    for grid in trained:
         bias = dict(zip(grid.train_shots, decompose(grid.accuracy).model_bias, strict=True))
         rows.append([grid.setting, grid.name, *(f"{bias[shot]:+.2f}" if shot in bias else "" for shot in shots)])
     columns = ["setting", "head", *(f"{shot}-shot model" for shot in shots)]
     return Summary("Model bias: mean distance of each model to its group, in points", columns, rows, names=2)
 
 
-def curve_table(found: Sequence[Choice]) -> Summary:
+def curve_table(choices: Sequence[Choice]) -> Summary:
     """Accuracy by test shot, with its interval over episodes."""
-    shots = sorted({shot for choice in found for shot in choice.cells}, key=shot_order)
-    rows = [[choice.setting, choice.label, *(_cell(choice.cells.get(shot)) for shot in shots)] for choice in found]
+    shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_order)
+    rows = [[choice.setting, choice.label, *(_cell(choice.cells.get(shot)) for shot in shots)] for choice in choices]
     columns = ["setting", "head", *(words(shot) for shot in shots)]
     return Summary("Accuracy by test shot, ± 95 % interval over episodes", columns, rows, names=2)
 
 
-def frontier_table(found: Sequence[Score]) -> Summary:
+def frontier_table(sensitivities: Sequence[Sensitivity]) -> Summary:
     rows = [
-        [score.grid.setting, score.grid.name, f"{score.grid.accuracy.mean():.2f}", two_decimals(score.sensitivity)]
-        for score in found
+        [one.grid.setting, one.grid.name, f"{one.grid.accuracy.mean():.2f}", two_decimals(one.points)]
+        for one in sensitivities
     ]
     columns = ["setting", "head", "mean accuracy", "sensitivity"]
     return Summary("Mean accuracy over the grid, and sensitivity", columns, rows, names=2)
@@ -89,15 +88,15 @@ def history_table(history: Sequence[Row]) -> Summary:
     return Summary("Training of each model", [*columns, "best validation accuracy"], rows, names=3)
 
 
-def consistency_table(found: Sequence[Row]) -> Summary:
+def consistency_table(shares: Sequence[Row]) -> Summary:
     names = ("data", "backbone", "head", "score", "train_shot")
-    rows = [[*(str(row.get(name, "")) for name in names), f"{float(row['consistency']):.1f}"] for row in found]
+    rows = [[*(str(row.get(name, "")) for name in names), f"{float(row['consistency']):.1f}"] for row in shares]
     columns = [name.replace("_", " ") for name in names]
     return Summary("Predictions that survive a new support, in percent", [*columns, "consistency"], rows, names=4)
 
 
 def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
-    """What all models share, once; and what tells them apart, a row a model."""
+    """What all models share, once; and what tells them apart, one row per model."""
     fields = list(dict.fromkeys(name for recipe in recipes.values() for name in recipe))
     seen = {name: {_value(recipe.get(name)) for recipe in recipes.values()} for name in fields}
     shared = [[name, values.pop()] for name, values in seen.items() if len(values) == 1]
@@ -107,30 +106,27 @@ def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
     return [alike] + ([Summary("What tells the recipes apart", ["model", *varied], rows)] if varied else [])
 
 
-def paper_grids(found: Sequence[Grid]) -> dict[int, Grid]:
+def paper_grids(ours: Sequence[Grid]) -> dict[int, Grid]:
     """The paper's grid of the same setting, head and readout, by the place of ours."""
     theirs = {(grid.data, grid.backbone, grid.head, grid.readout): grid for grid in grids(printed.rows())}
-    places = {i: (g.data, g.backbone, g.head.split(AT)[0], g.readout) for i, g in enumerate(found)}
+    places = {i: (g.data, g.backbone, g.head.split(AT)[0], g.readout) for i, g in enumerate(ours)}
     return {i: theirs[where] for i, where in places.items() if where in theirs}
 
 
-def beside_paper(found: Sequence[Grid]) -> Summary:
+def beside_paper(ours: Sequence[Grid]) -> Summary:
     """Ours and theirs: sensitivity, and mean accuracy by test shot over the train shots both have."""
     rows = []
-    shots = sorted({shot for i in paper_grids(found) for shot in found[i].test_shots}, key=shot_order)
-    for i, theirs in paper_grids(found).items():
-        ours = found[i]
-        both = [s for s in ours.train_shots if s in theirs.train_shots]
+    shots = sorted({shot for i in paper_grids(ours) for shot in ours[i].test_shots}, key=shot_order)
+    for i, theirs in paper_grids(ours).items():
+        own = ours[i]
+        both = [s for s in own.train_shots if s in theirs.train_shots]
         if not both:
             continue
-        score = "" if why_no_sensitivity(ours) else two_decimals(decompose(ours.accuracy).sensitivity)
-        for who, grid, own in (
-            ("ours", ours, score),
-            ("paper", theirs, two_decimals(decompose(theirs.accuracy).sensitivity)),
-        ):
+        for who, grid in (("ours", own), ("paper", theirs)):
+            sensitivity = two_decimals(decompose(grid.accuracy).sensitivity) if grid.is_scored else ""
             columns = [grid.train_shots.index(s) for s in both]
             means = dict(zip(grid.test_shots, grid.accuracy[:, columns].mean(1), strict=True))
-            rows.append([ours.setting, ours.name, who, own, *(_number(means.get(shot)) for shot in shots)])
+            rows.append([own.setting, own.name, who, sensitivity, *(_number(means.get(shot)) for shot in shots)])
     header = ["setting", "head", "whose", "sensitivity", *(words(shot) for shot in shots)]
     title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
     return Summary(title, header, rows, names=3)
@@ -155,5 +151,5 @@ def _cell(cell: Mapping[str, Any] | None) -> str:
 
 def _without_empty(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
     """The table without columns that hold nothing."""
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    filled = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    return [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]

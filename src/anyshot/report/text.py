@@ -9,13 +9,13 @@ from rich.text import Text
 from anyshot.measure.sensitivity import decompose
 from anyshot.report.answer import (
     accurate_slots,
-    choices,
     first_pair,
     first_setting,
+    list_choices,
+    list_sensitivities,
     paired,
     rank,
     robust_sentence,
-    scores,
 )
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
@@ -28,15 +28,15 @@ BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.arr
 def show(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
-    found = choices(findings)
-    setting = first_setting(found)
-    shots = {shot: 1.0 for choice in found for shot in choice.cells}
-    pairs = paired(findings, found).get(setting, {})
-    slots = accurate_slots(rank(found, setting, shots), shots, pairs, "shots that all count alike")
+    choices = list_choices(findings)
+    setting = first_setting(choices)
+    shots = {shot: 1.0 for choice in choices for shot in choice.cells}
+    pairs = paired(findings, choices).get(setting, {})
+    slots = accurate_slots(rank(choices, setting, shots), shots, pairs, "shots that all count alike")
     if len({grid.setting for grid in findings.grids}) > 1:
         console.print(Text(f"{setting}:"))
     for name, rest in (
-        robust_sentence(scores(findings), setting),
+        robust_sentence(list_sensitivities(findings), setting),
         (slots["best"], f"{slots['accuracy']}{slots['margin']}."),
     ):
         console.print(Text.assemble((name, "bold"), rest))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Mean accuracy of each cosine head, and of each model of mixed shots, above its Euclidean counterpart, by test
     shot."""
-    found = _whole(rows)
-    pairs = [(grid, counterpart(grid, found)) for grid in found if grid.readout == "own"]
+    whole = _whole(rows)
+    pairs = [(grid, counterpart(grid, whole)) for grid in whole if grid.readout == "own"]
     return [row for grid, other in pairs if other for row in _difference(grid, other)]
 
 
@@ -37,34 +37,34 @@ def offsets(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def swapped(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Each model under its own score and under the other, by train shot and test shot; the mean over seeds."""
-    found = {(grid.setting, grid.name): grid for grid in grids(rows)}
-    out = []
-    for (setting, name), grid in found.items():
-        other = found.get((setting, f"{name} (swapped)"))
+    by_name = {(grid.setting, grid.name): grid for grid in grids(rows)}
+    pairs = []
+    for (setting, name), grid in by_name.items():
+        other = by_name.get((setting, f"{name} (swapped)"))
         theirs = other.cells() if other else {}
         for (train_shot, test_shot), own in grid.cells().items():
             if (read := theirs.get((train_shot, test_shot))) is not None:
                 about: Row = {"data": grid.data, "backbone": grid.backbone, "head": grid.head}
                 about |= {"train_shot": train_shot, "test_shot": test_shot}
-                out.append(about | {"own": own, "swapped": read, "change": read - own})
-    return out
+                pairs.append(about | {"own": own, "swapped": read, "change": read - own})
+    return pairs
 
 
 def frn_forms(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """The new FRN above the old one, by test shot."""
-    found = _whole(rows)
-    old = {grid.setting: grid for grid in found if grid.head == "frn-old"}
-    new = [grid for grid in found if grid.head == "frn" and grid.setting in old]
+    whole = _whole(rows)
+    old = {grid.setting: grid for grid in whole if grid.head == "frn-old"}
+    new = [grid for grid in whole if grid.head == "frn" and grid.setting in old]
     return [row for grid in new for row in _difference(grid, old[grid.setting])]
 
 
 def mixed(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Each model trained with mixed shots beside the models of its head that were trained for one shot, by test shot:
     the best, the mean and the worst of these, and how far it stays behind the best."""
-    found = _whole(rows)
-    fixed = {(grid.setting, f"{grid.head}-mixed", grid.readout): grid for grid in found if not grid.mixed}
-    out = []
-    for grid in found:
+    whole = _whole(rows)
+    fixed = {(grid.setting, f"{grid.head}-mixed", grid.readout): grid for grid in whole if not grid.mixed}
+    compared = []
+    for grid in whole:
         other = fixed.get((grid.setting, grid.head, grid.readout))
         if other is None or grid.readout != "own":
             continue
@@ -72,8 +72,9 @@ def mixed(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
         for shot, accuracy in zip(grid.test_shots, grid.accuracy.mean(1).tolist(), strict=True):
             cells = other.accuracy[other.test_shots.index(shot)].tolist()
             beside = {"best": max(cells), "mean": sum(cells) / len(cells), "worst": min(cells)}
-            out.append(about | {"test_shot": shot, "accuracy": accuracy} | beside | {"behind": max(cells) - accuracy})
-    return out
+            beside["behind"] = max(cells) - accuracy
+            compared.append(about | {"test_shot": shot, "accuracy": accuracy} | beside)
+    return compared
 
 
 def _difference(grid: Grid, other: Grid) -> list[Row]:
@@ -101,14 +102,14 @@ def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) 
     """The `compare` verb: from a run's table to a comparison's table and figure."""
     compare, needs = choose("comparison", kind, COMPARISONS)
     rows = read_table(run / "table.csv" if run.is_dir() else run)
-    found = compare(rows)
-    if not found:
+    compared = compare(rows)
+    if not compared:
         raise BadInput(f"{run} holds nothing to compare by {kind}: it needs {needs}.")
     if figure is not None:
         from anyshot.show import figures
 
         figures.save(draw(kind, rows), figure)
-    return show_table(found, out)
+    return show_table(compared, out)
 
 
 def draw(kind: str, rows: Sequence[Mapping[str, Any]]) -> "Chart":

@@ -47,10 +47,10 @@ def heatmap(grid: Grid) -> alt.LayerChart:
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
     *_, last = steps(grid, limit)
-    score = "accuracy; one train shot or test shot has no sensitivity"
+    subtitle = "accuracy; one train shot or test shot has no sensitivity"
     if grid.is_scored:
-        score = f"sensitivity {two_decimals(decompose(grid.accuracy).sensitivity)}"
-    return last.chart([f"{grid.name}, {grid.setting}", score])
+        subtitle = f"sensitivity {two_decimals(decompose(grid.accuracy).sensitivity)}"
+    return last.chart([f"{grid.name}, {grid.setting}", subtitle])
 
 
 def side_by_side(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
@@ -117,7 +117,7 @@ def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
 
 
 def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
-    """Mean gain over test shots against sensitivity, a point a group; down and right is better."""
+    """Mean gain over test shots against sensitivity, one point per group; down and right is better."""
     values: list[dict[str, Any]] = []
     for grid in grids:
         other = counterpart(grid, grids)
@@ -141,8 +141,8 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
 
 
 def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Accuracy by test shot and readout, a panel a train shot and learner: does a model follow its training or its
-    readout? Mixed shots have no panel."""
+    """Accuracy by test shot and readout, one panel per train shot and learner: does a model follow its training or
+    its readout? Mixed shots have no panel."""
     values = [
         {"learner": row["learner"], "trained with": row["score"], "readout": row["readout"]}
         | {"train shot": row["train_shot"], "test shot": row["test_shot"], "accuracy": float(row["accuracy"])}
@@ -201,7 +201,7 @@ def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
 
 
 def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Mixed-shot training (dots) beside the same head trained for one shot (best to worst), a panel a head."""
+    """Mixed-shot training (dots) beside the same head trained for one shot (best to worst), one panel per head."""
     values = [
         {"head": row["head"], "test shot": row["test_shot"], "accuracy": float(row["accuracy"])}
         | {"best": float(row["best"]), "worst": float(row["worst"])}
@@ -218,7 +218,7 @@ def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Recall of classes by the shot that they had themselves, averaged over train shots; a panel a kind of support."""
+    """Recall of classes by their own shot, the mean over train shots; one panel per kind of support."""
     values = [
         {"head": row["head"], "family": row["learner"], "support": row["test_shot"]}
         | {"score": row["score"]}
@@ -345,7 +345,7 @@ def _line(grid: Grid, x: str, shots: Sequence[int | str], y: str, values: np.nda
 def _lines(
     values: list[dict[str, Any]], x: str, y: str, title: str, by: str, colours: list[str], *order: str
 ) -> alt.Chart:
-    """A thin line a group, coloured by one field, dashed by backbone."""
+    """One thin line per group, coloured by one field, dashed by backbone."""
     names = list(order or dict.fromkeys(value[by] for value in values))
     return (
         alt.Chart(inline(values))
@@ -363,7 +363,7 @@ def _lines(
 
 
 def _trend(values: list[dict[str, Any]], x: str, y: str, by: str | None = None) -> alt.Chart:
-    """The mean line, thick; one a value of `by`, in its colour, or one in black."""
+    """The mean line, thick: one per value of `by`, in its colour, or one in black."""
     line = alt.Chart(inline(values)).mark_line(strokeWidth=4.5)
     colour = alt.Color(f"{by}:N", title="score") if by else alt.value(BLACK)
     return line.encode(alt.X(f"{x}:O"), alt.Y(f"mean({y}):Q"), color=colour)
@@ -383,8 +383,8 @@ def inline(values: list[dict[str, Any]]) -> alt.Data:
 
 def _scores(values: Iterable[Mapping[str, Any]]) -> list[str]:
     """The scores among these values, the two of the paper first."""
-    there = list(dict.fromkeys(value["score"] for value in values))
-    return [*(name for name in ("Euclidean", "cosine") if name in there), *sorted({*there} - {"Euclidean", "cosine"})]
+    scores = {value["score"] for value in values}
+    return [*(name for name in ("Euclidean", "cosine") if name in scores), *sorted(scores - {"Euclidean", "cosine"})]
 
 
 def _some(values: list[Any], otherwise: str) -> None:

@@ -106,9 +106,9 @@ def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
         key = (row["data"], row["backbone"], row["head"], row["readout"])
         kinds.setdefault(key, {name: with_kind(row)[name] for name in ("learner", "score", "mixed")})
         groups.setdefault(key, {}).setdefault((row["test_shot"], row["train_shot"]), []).append(row["accuracy"])
-    out = []
+    listed = []
     for key, cells in groups.items():
         test, train = (tuple(sorted({cell[axis] for cell in cells}, key=shot_order)) for axis in (0, 1))
         accuracy = np.array([[np.mean(cells.get((t, s), [np.nan])) for s in train] for t in test])
-        out.append(Grid(*key, test, train, accuracy, **kinds[key]))
-    return out
+        listed.append(Grid(*key, test, train, accuracy, **kinds[key]))
+    return listed

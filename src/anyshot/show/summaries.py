@@ -1,7 +1,7 @@
 """Tables for people: sensitivities by setting, gains by test shot, a grid with its biases; as Markdown, LaTeX or CSV.
 
 Every function takes grids, from our own studies or from the paper, and gives a `Summary`: a title, columns and cells of
-text, where **two stars** mean bold. (Tables for programs, one row a cell, are in `table`.)
+text, where **two stars** mean bold. (Tables for programs, one row per cell, are in `grid`.)
 """
 
 import csv
@@ -124,14 +124,16 @@ def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
     setting is bold."""
     backbones = list(dict.fromkeys(grid.backbone for grid in grids))
     settings = list(dict.fromkeys(g.setting for g in sorted(grids, key=lambda grid: backbones.index(grid.backbone))))
-    scores = {(grid.name, grid.setting): decompose(grid.accuracy).sensitivity for grid in grids if grid.is_scored}
+    sensitivities = {
+        (grid.name, grid.setting): decompose(grid.accuracy).sensitivity for grid in grids if grid.is_scored
+    }
     unscored = {(grid.name, grid.setting) for grid in grids if not grid.is_scored}
     kin = {grid.name: grid.learner for grid in in_order(grids)}
     rows = []
     for name in kin:
         rivals = [other for other in kin if kin[other] == kin[name] and other != name]
-        others = {s: [scores[rival, s] for rival in rivals if (rival, s) in scores] for s in settings}
-        cells = ("-" if (name, s) in unscored else _best(scores.get((name, s)), others[s]) for s in settings)
+        others = {s: [sensitivities[rival, s] for rival in rivals if (rival, s) in sensitivities] for s in settings}
+        cells = ("-" if (name, s) in unscored else _best(sensitivities.get((name, s)), others[s]) for s in settings)
         rows.append([name, *cells])
     return Summary(
         "Shot sensitivity by head and setting; lower is better, the lowest of each learner bold",
@@ -149,17 +151,17 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
         means = dict(zip(grid.test_shots, parts.test_bias, strict=True))
         base = dict(zip(other.test_shots, decompose(other.accuracy).test_bias, strict=True)) if other else {}
         cells = [_with_gain(means.get(shot), base.get(shot)) for shot in shots]
-        score = two_decimals(parts.sensitivity) if grid.is_scored else "-"
-        rows.append([grid.setting, grid.name, score, *cells])
+        sensitivity = two_decimals(parts.sensitivity) if grid.is_scored else "-"
+        rows.append([grid.setting, grid.name, sensitivity, *cells])
     title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
     return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
 
 
-def _best(score: float | None, others: list[float]) -> str:
-    if score is None:
+def _best(sensitivity: float | None, others: list[float]) -> str:
+    if sensitivity is None:
         return ""
-    best = bool(others) and all(float(two_decimals(score)) < float(two_decimals(other)) for other in others)
-    return f"**{two_decimals(score)}**" if best else two_decimals(score)
+    best = bool(others) and all(float(two_decimals(sensitivity)) < float(two_decimals(other)) for other in others)
+    return f"**{two_decimals(sensitivity)}**" if best else two_decimals(sensitivity)
 
 
 def _with_gain(mean: float | None, base: float | None) -> str:

@@ -2,10 +2,10 @@
 
 GET    /                              the page
 GET    /api/classes                   classes, counts, examples, calibration
-POST   /api/classes/examples?name=    an image as the body: one more example of a class, known or new
+POST   /api/classes/examples?name=    an image as the body: one more example of a class, old or new
 DELETE /api/classes?name=             forget a class
 POST   /api/classify?shot=            an image as the body: probabilities of all classes, and what fewer shots say
-GET    /api/thumbnails/KEY            a small JPEG of a kept example
+GET    /api/thumbnails/KEY            a small JPEG of an example
 POST   /api/save                      write to the folder the server was started with, where it was started so
 """
 
@@ -110,7 +110,7 @@ class Shelf:
         return {
             "classes": [str(label) for label in inner.classes_],
             "probabilities": softmax(logits, axis=1)[0].round(6).tolist(),
-            "is_known": bool(logits.max() >= threshold),
+            "is_known": bool(inner.evidence_of(vectors)[0] >= threshold),
             "by_shot": [
                 {"shot": shot, "probabilities": softmax(fewer.logits_of(vectors)[0]).round(6).tolist()}
                 for shot, fewer in self._at_shots(now).items()
@@ -118,7 +118,7 @@ class Shelf:
         }
 
     def _at_shots(self, now: ImageClassifier) -> dict[int, FewShotClassifier]:
-        """The classifier with fewer examples a class, made once a change."""
+        """The classifier with fewer examples per class, made once per change."""
         with self._fewer_lock:  # one works, the others wait for it
             made_for, fewer = self._fewer
             if made_for is now and fewer:

@@ -116,7 +116,7 @@ function showAnswer() {
   const final = winner(answer.probabilities);
   const other = answer.by_shot.filter((one) => winner(one.probabilities) !== final).map((one) => one.shot);
   at("changes").textContent = other.length
-    ? `The decision was another with ${other.join(", ")} examples a class.` : "The decision is the same at every number of examples.";
+    ? `The decision was another with ${other.join(", ")} examples per class.` : "The decision is the same at every number of examples.";
 }
 
 function drop(id, work) {

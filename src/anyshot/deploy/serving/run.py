@@ -3,6 +3,8 @@
 import socket
 from pathlib import Path
 
+import torch
+
 from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.errors import BadInput
 from anyshot.models.registry import PACKAGE, Registry
@@ -28,21 +30,19 @@ def serve(
         from anyshot.deploy.serving.app import LOOPBACK, Shelf, make_app
     except ImportError:
         raise BadInput("serving needs the packages of an extra: pip install 'anyshot[serve]'.") from None
-    import torch
-
     torch.set_num_threads(1)  # requests run side by side; threads inside one would only wait for each other
     app = make_app(Shelf(open_classifier(model, registry), save), LOOPBACK if host in LOCAL else ("*",))
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            taken.bind((host, port))
+            listener.bind((host, port))
         except OSError as error:
             raise BadInput(f"{host}:{port} cannot be used ({error.strerror}): choose another --port.") from None
         if host not in LOCAL:
             print(f"Everyone who can reach {host} can use and change this classifier.")
-        shown = f"[{host}]" if ":" in host else host
-        print(f"Open http://{shown}:{taken.getsockname()[1]} (Ctrl-C ends it).", flush=True)
+        address = f"[{host}]" if ":" in host else host
+        print(f"Open http://{address}:{listener.getsockname()[1]} (Ctrl-C ends it).", flush=True)
         server = uvicorn.Server(
             uvicorn.Config(app, log_level="warning", timeout_keep_alive=30, h11_max_incomplete_event_size=65536)
         )
-        server.run([taken])
+        server.run([listener])

@@ -1,0 +1,435 @@
+"""The posterior without training: the data at hand say how images vary, and how far other classes can be trusted.
+
+An image's unit vector u is the mean of its class plus noise of covariance W; the means of classes lie about a centre
+with covariance B (`posterior`). Both are estimated in closed form from sums over images, so that data may come in any
+order and in parts, and merge exactly:
+
+- from the support alone (`fit_support`): W of the classes of two images or more, mostly shrunk to the identity, and
+  B = r W. A rare class learns from the common ones what its images may look like.
+- with a base of other classes (`fit_base`, `two_covariances`): W of base and support, B of the base.
+
+`adapt` decides: a base is used if the support lies where the base's own classes lie (`shift`), unless the support,
+image by image, is predicted clearly better without it. Only that choice and the scale of the logits look at single
+images, each left out of its class, of the centre and of W.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from anyshot.models.law import Features, Head, Parameters, Vectors
+from anyshot.models.posterior import predict_class, quadratic, unit
+from anyshot.recipe import Recipe
+
+# What is assumed where the data say nothing; chosen on validation classes of CUB and mini-ImageNet and on groceries.
+DIMENSIONS = 32.0  # independent dimensions of an image, whatever the length of its vector: 12 to 60 were seen
+DOUBT = 0.5  # standard deviation of the logarithm of that number
+RATIO = 0.4  # variation between classes over that within them: 0.1 to 1 were seen
+LEAST_RATIO, MOST_RATIO = 0.02, 100.0
+SHRINK_SUPPORT = 0.8  # of the way to the identity that the estimated shrinkage leaves
+SHRINK_BASE = 0.5
+FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much of the variance of class means
+CHANCE = 1.4  # beyond so many times what chance makes of it
+EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
+
+Examples = tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
+
+
+# ----------------------------------------------------------------------------------------------------------------- sums
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What is known of some classes: counts, means, and the scatter within classes with its degrees of freedom."""
+
+    counts: Int[Tensor, " way"]
+    means: Float[Tensor, "way d"]
+    scatter: Float[Tensor, "d d"]
+    """Sum over images of (u - mean of its class)(u - mean of its class)'."""
+    freedom: int
+    """How many images tell of the variation within classes: all but one of each class."""
+
+    @property
+    def centre(self) -> Float[Tensor, " d"]:
+        """The mean of the class means: common classes count no more than rare ones."""
+        return self.means.mean(0)
+
+    @property
+    def noise(self) -> float:
+        """The share of W in the covariance of the class means: the mean of 1 / count."""
+        return float((1 / self.counts.double()).mean())
+
+    @property
+    def within(self) -> Float[Tensor, "d d"]:
+        """The pooled covariance within classes (zero where no class has two images)."""
+        return self.scatter / max(self.freedom, 1)
+
+    @property
+    def between(self) -> float:
+        """The variance of the class means about their centre, summed over dimensions. It includes `noise` times W."""
+        return float((self.means - self.centre).square().sum()) / max(len(self.means) - 1, 1)
+
+
+def moments_of(vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> Moments:
+    """Moments of unit vectors whose classes are counted from 0."""
+    counts = torch.bincount(owner)
+    means = vectors.new_zeros(len(counts), vectors.shape[1]).index_add_(0, owner, vectors) / counts[:, None]
+    inside = vectors - means[owner]
+    return Moments(counts, means, inside.mT @ inside, len(owner) - len(counts))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is estimated: z = (u - mean) @ matrix varies by 1 within classes and by `spread` between them."""
+
+    mean: Float[Tensor, " d"]
+    matrix: Float[Tensor, "d d"]
+    spread: Float[Tensor, " d"]
+    scale: float
+    """Turns the log-likelihood of d dimensions, as if they were independent, into that of as many as there are."""
+    share: float | None = None
+    """The part that a residual of the support has in W, in z, where W and the mean are the support's own."""
+
+    def coordinates(self, vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """z of unit vectors, or the mean z of a class from the mean of its unit vectors."""
+        return (vectors - self.mean) @ self.matrix
+
+    def logits(
+        self, query: Float[Tensor, "image d"], means: Float[Tensor, "way d"], counts: Int[Tensor, " way"]
+    ) -> Float[Tensor, "image way"]:
+        """Logits of queries for classes of so many images, given in the coordinates; a count of 0 is a new class."""
+        return self.scale * quadratic(query, predict_class(means, counts, {"spread": self.spread}))
+
+    def new_class(self, query: Float[Tensor, "image d"]) -> Float[Tensor, " image"]:
+        """The logit of a class of which no image has been seen; the best logit less this one is the (tempered)
+        log-likelihood ratio against "none of these"."""
+        return self.logits(query, torch.zeros_like(self.mean)[None], torch.zeros(1, dtype=torch.long))[:, 0]
+
+
+# ------------------------------------------------------------------------------------------------------- without a base
+
+
+def fit_support(support: Moments) -> Fit:
+    """The support as its own base: W shrunk to the identity, B = r W. Its scale is what is assumed of any images."""
+    d, eye = support.means.shape[1], torch.eye(support.means.shape[1], dtype=support.means.dtype)
+    scale, variance, covariance = min(1.0, DIMENSIONS / d), support.between, support.within
+    within = float(covariance.trace()) if support.freedom else variance / (1 + RATIO)
+    least = max(within, variance / MOST_RATIO, torch.finfo(eye.dtype).eps)  # no class is without any variation
+    if not support.freedom or within < least:  # single images or copies: nothing is known but sizes
+        ratio = RATIO if not support.freedom else min(max(variance / least, LEAST_RATIO), MOST_RATIO)
+        return Fit(support.centre, eye * (d / least) ** 0.5, torch.full((d,), ratio).to(eye), scale, 0.0)
+    s = support_shrinkage(covariance, d, support.freedom)
+    root = torch.linalg.cholesky((1 - s) * covariance + s * within / d * eye)
+    matrix = torch.linalg.solve_triangular(root, eye, upper=False).mT
+    size = apparent_size(float(matrix.square().sum()), within, d, s, support.freedom)
+    matrix = matrix / size**0.5
+    means = (support.means - support.centre) @ matrix
+    ratio = float(means.square().sum()) / max(len(means) - 1, 1) / d - support.noise
+    spread = torch.full((d,), min(max(ratio, LEAST_RATIO), MOST_RATIO)).to(eye)
+    return Fit(support.centre, matrix, spread, scale, (1 - s) * size / support.freedom)
+
+
+def support_shrinkage(covariance: Float[Tensor, "m m"], d: int, freedom: int) -> float:
+    """How far a support's W goes to the identity: four fifths of the way, and of the rest as much as is best for normal
+    data (oracle approximating shrinkage, Chen et al., 2010: from the covariance alone, without fourth moments)."""
+    total, square = float(covariance.trace()), float(covariance.square().sum())
+    below = (freedom + 1 - 2 / d) * (square - total**2 / d)
+    best = 1.0 if below <= 0 else min(1.0, ((1 - 2 / d) * square + total**2) / below)
+    return SHRINK_SUPPORT + (1 - SHRINK_SUPPORT) * best
+
+
+def apparent_size(trace_of_inverse: float, within: float, d: int, s: float, freedom: int) -> float:
+    """How much larger new images' residuals are in z than one, since the support's have shaped W: by generalised
+    cross-validation, each image left out with the mean of all leverages."""
+    apparent = d if s == 1 else (d - s * within / d * trace_of_inverse) / (1 - s)  # the trace of W^-1 S
+    return apparent / d / (1 - (1 - s) * apparent / freedom)
+
+
+def support_scores(
+    support: Float[Tensor, "image d"], owner: Int[Tensor, " image"], query: Float[Tensor, "query d"]
+) -> Float[Tensor, "query way"]:
+    """Logits of queries after `fit_support`, but for the scale, in the few dimensions that a small support spans: W is
+    a multiple of the identity in all others. For many episodes of long vectors."""
+    d, origin = support.shape[1], support.mean(0)
+    basis = torch.linalg.qr((support - origin).mT)[0] if len(support) < d else torch.eye(d, dtype=support.dtype)
+    moments = moments_of((support - origin) @ basis, owner)
+    inside = (query - origin) @ basis
+    beyond = ((query - origin).square().sum(1) - inside.square().sum(1)).clamp_min(0)
+    eye, variance, covariance = torch.eye(basis.shape[1], dtype=basis.dtype), moments.between, moments.within
+    within = float(covariance.trace()) if moments.freedom else variance / (1 + RATIO)
+    least = max(within, variance / MOST_RATIO, torch.finfo(eye.dtype).eps)
+    if not moments.freedom or within < least:
+        ratio = RATIO if not moments.freedom else min(max(variance / least, LEAST_RATIO), MOST_RATIO)
+        matrix, floor = eye * (d / least) ** 0.5, least / d
+    else:
+        s = support_shrinkage(covariance, d, moments.freedom)
+        root = torch.linalg.cholesky((1 - s) * covariance + s * within / d * eye)
+        matrix, floor = torch.linalg.solve_triangular(root, eye, upper=False).mT, s * within / d
+        inverse = float(matrix.square().sum()) + (d - len(eye)) / floor
+        size = apparent_size(inverse, within, d, s, moments.freedom)
+        matrix, floor = matrix / size**0.5, floor * size
+        means = (moments.means - moments.centre) @ matrix
+        ratio = float(means.square().sum()) / max(len(means) - 1, 1) / d - moments.noise
+        ratio = min(max(ratio, LEAST_RATIO), MOST_RATIO)
+    z, m = (inside - moments.centre) @ matrix, (moments.means - moments.centre) @ matrix
+    k = moments.counts * ratio
+    a, v = k / (k + 1), 1 + ratio / (k + 1)
+    own = z.square().sum(1, keepdim=True) + beyond[:, None] / floor
+    return -0.5 * ((own - 2 * a * (z @ m.mT) + a * a * m.square().sum(1)) / v + d * v.log())
+
+
+# ---------------------------------------------------------------------------------------------------------- with a base
+
+
+@dataclass(frozen=True)
+class Base:
+    """Classes that are not asked for, but may vary as those that are: their moments, and the scale fitted on them."""
+
+    moments: Moments
+    scale: float
+
+    @property
+    def fit(self) -> Fit:
+        """What is estimated from the base alone."""
+        return two_covariances(self.moments, self.moments.within, self.scale)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As named tensors, to be kept with a classifier."""
+        moments = self.moments
+        numbers = torch.tensor([self.scale, float(moments.freedom)], dtype=torch.float64)
+        return {"counts": moments.counts, "means": moments.means, "scatter": moments.scatter, "numbers": numbers}
+
+    @staticmethod
+    def of(tensors: Parameters) -> "Base":
+        """The base that `tensors` were of."""
+        scale, freedom = tensors["numbers"].tolist()
+        moments = Moments(tensors["counts"].long(), tensors["means"], tensors["scatter"], int(freedom))
+        return Base(moments, scale)
+
+
+def fit_base(vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> Base:
+    """A base from vectors of other classes, counted from 0. The scale is fitted on one half of the classes with the
+    covariances of the other."""
+    vectors = unit(vectors.double())
+    moments, scale = moments_of(vectors, owner), min(1.0, DIMENSIONS / vectors.shape[1])
+    if len(moments.counts) >= 4:
+        odd = owner % 2 == 1
+        half = moments_of(vectors[~odd], owner[~odd] // 2)
+        scale = _held_out_scale(two_covariances(half, half.within, 1.0), vectors[odd], owner[odd] // 2)
+    return Base(moments, scale)
+
+
+def two_covariances(base: Moments, covariance: Float[Tensor, "d d"], scale: float) -> Fit:
+    """W from a covariance within classes (of the base, or of base and support), B of the base's classes; each shrunk
+    half way: W to a multiple of the identity, B to a multiple of W."""
+    d, eye = base.means.shape[1], torch.eye(base.means.shape[1], dtype=base.means.dtype)
+    within = max(float(covariance.trace()), base.between / MOST_RATIO, torch.finfo(eye.dtype).eps)
+    root = torch.linalg.cholesky((1 - SHRINK_BASE) * covariance + SHRINK_BASE * within / d * eye)
+    means = torch.linalg.solve_triangular(root, (base.means - base.centre).mT, upper=False).mT
+    _, size, directions = torch.linalg.svd(means / max(len(means) - 1, 1) ** 0.5, full_matrices=True)
+    b = torch.nn.functional.pad(size.square(), (0, d - len(size))) - base.noise
+    mean = min(max(float(b.mean()), LEAST_RATIO), MOST_RATIO)
+    spread = ((1 - SHRINK_BASE) * b + SHRINK_BASE * mean).clamp_min(LEAST_RATIO**2)
+    return Fit(base.centre, torch.linalg.solve_triangular(root.mT, directions.mT, upper=True), spread, scale)
+
+
+def _held_out_scale(fit: Fit, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> float:
+    """The scale that makes images of held-out classes likeliest, given 1 and 4 images of each class."""
+    scores, answers = [], []
+    for shot in (1, 4):
+        rows = [row for name in owner.unique() if len(row := torch.nonzero(owner == name)[:, 0]) > shot]
+        if len(rows) < 2:
+            continue
+        means = torch.stack([vectors[row[:shot]].mean(0) for row in rows])
+        asked = [row[shot:][-10:] for row in rows]
+        z, counts = fit.coordinates(vectors[torch.cat(asked)]), torch.full((len(rows),), shot)
+        scores.append(fit.logits(z, fit.coordinates(means), counts).numpy())
+        answers.append(np.repeat(np.arange(len(rows)), [len(row) for row in asked]))
+    return _likeliest_scale(scores, answers, min(1.0, DIMENSIONS / vectors.shape[1]))
+
+
+def shift(support: Moments, base: Moments) -> float:
+    """How far the support's centre lies from the base's, beyond chance, in units of the variance that the base predicts
+    for class means of as many images. Below 0 for most supports of the base's kind; with pretrained features 0.4 to 2
+    for another kind, even with two classes of one image."""
+    within = float(base.within.trace())
+    expected = max(base.between - base.noise * within, 0.0) + support.noise * within
+    apart = float((support.centre - base.centre).square().sum())
+    chance = 1 / len(support.counts) + 1 / len(base.counts)
+    return apart / max(expected, torch.finfo(support.means.dtype).tiny) - CHANCE * chance
+
+
+# ----------------------------------------------------------------------------------------------------------- the choice
+
+
+def adapt(support: Moments, examples: Examples, base: Base | None = None) -> Fit:
+    """The fit for the classes of a support.
+
+    Args:
+        support: Moments of the unit vectors of the classes.
+        examples: Unit vectors that are part of the support, all of them or a few of each class, and their classes. They
+            are for the scale and for the choice between base and support.
+        base: Other classes, if there are any.
+    """
+    own, loss_without = _settled(fit_support(support), support, examples)
+    if base is None or shift(support, base.moments) > FOREIGN:
+        return own
+    other, loss_with = _settled(base.fit, support, examples)
+    if int(support.counts.min()) == 1:  # what a base does for single images is asked of single images
+        loss_without, loss_with = _single_images(base.fit, support, *examples)
+    if loss_with - loss_without > EVIDENCE:
+        return own
+    if not support.freedom:
+        return other
+    scatter = base.moments.scatter + support.scatter
+    return two_covariances(base.moments, scatter / (base.moments.freedom + support.freedom), other.scale)
+
+
+def _settled(fit: Fit, support: Moments, examples: Examples) -> tuple[Fit, float]:
+    """With the scale that makes the examples likeliest, each left out, and minus their log-likelihood (in nats)."""
+    many = support.counts > 1
+    if int(many.sum()) < 2:
+        return fit, 0.0
+    left = leave_one_out(fit, support, *examples)
+    # Only classes of two images or more are answers: single images are never right, and would favour common classes.
+    place = many.cumsum(0) - 1
+    scores, answers = left.logits[:, many].numpy(), place[left.owner].numpy()
+    shares = 1 / torch.bincount(left.owner)[left.owner].double()  # each class weighs the same
+    weights = (shares * len(shares) / shares.sum()).numpy()
+    factor = _likeliest_scale([scores], [answers], 1.0, weights)
+    gain = 1.0
+    if fit.share is not None:
+        # One more image makes logits grow by more than the model says: the support's own spread is one number for all
+        # directions, and too small for those that matter.
+        counts = support.counts[left.owner].double()
+        gain = float((torch.from_numpy(weights) * (1 + 1 / (counts - 1)) / (1 + 1 / counts)).mean())
+    return replace(fit, scale=fit.scale * factor * gain), float((weights * _losses(factor, scores, answers)).sum())
+
+
+def _single_images(
+    base: Fit, support: Moments, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]
+) -> tuple[float, float]:
+    """How badly (in nats) one image of each class of two or more predicts the other examples, without and with a base.
+
+    Without one, nothing is known of W from single images: a fit that has seen nothing of the queries."""
+    rows = [row for place in range(len(support.counts)) if len(row := torch.nonzero(owner == place)[:, 0]) > 1]
+    if len(rows) < 2:
+        return 0.0, 0.0
+    first = moments_of(vectors[torch.stack([row[0] for row in rows])], torch.arange(len(rows)))
+    query = vectors[torch.cat([row[1:] for row in rows])]
+    answers = np.repeat(np.arange(len(rows)), [len(row) - 1 for row in rows])
+    weights = np.concatenate([np.full(len(row) - 1, 1 / (len(row) - 1)) for row in rows])
+    weights *= len(answers) / weights.sum()
+    losses = []
+    for fit in (fit_support(first), base):
+        scores = fit.logits(fit.coordinates(query), fit.coordinates(first.means), first.counts).numpy()
+        factor = _likeliest_scale([scores], [answers], 1.0, weights)
+        losses.append(float((weights * _losses(factor, scores, answers)).sum()))
+    return losses[0], losses[1]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Logits of examples as new images, the classes that they are of, and the logit of a class not seen."""
+
+    logits: Float[Tensor, "image way"]
+    owner: Int[Tensor, " image"]
+    new_class: Float[Tensor, " image"]
+
+
+def leave_one_out(
+    fit: Fit, support: Moments, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]
+) -> LeftOut:
+    """Logits of the examples of classes of two images or more, each left out of its class's mean and, where it had a
+    part in them, of the centre and of W."""
+    several = support.counts[owner] > 1
+    vectors, owner = vectors[several], owner[several]
+    means, query = fit.coordinates(support.means), fit.coordinates(vectors)
+    residual = (vectors - support.means[owner]) @ fit.matrix
+    counts = support.counts[owner]
+    if fit.share is None:
+        every, new = fit.logits(query, means, support.counts), fit.new_class(query)
+        left = predict_class(means[owner] - residual / (counts - 1)[:, None], counts - 1, {"spread": fit.spread})
+        mine = fit.scale * quadratic(query[:, None], left[:, None])[:, 0, 0]
+    else:
+        every, mine, new = _without(fit, support, means, query, residual, owner)
+    every[torch.arange(len(owner)), owner] = mine
+    return LeftOut(every, owner, new)
+
+
+def _without(
+    fit: Fit, support: Moments, means: Tensor, query: Tensor, residual: Tensor, owner: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits where B = r W and the query had a part in W and in the centre: a rank-one change of W (Sherman and
+    Morrison), in inner products only. With x the query, c a class and e the query's residual, all about the new
+    centre, the squared distance |x - a c|^2 grows by leverage * (e.x - a e.c)^2."""
+    assert fit.share is not None
+    d, way, ratio = query.shape[1], len(support.counts), fit.spread[0]
+    counts = support.counts[owner].double()
+    ee = residual.square().sum(1, keepdim=True)
+    part = (fit.share * counts / (counts - 1))[:, None]
+    leverage = part / (1 - part * ee).clamp_min(1e-3)
+    moved = (1 / (counts - 1) / way)[:, None]  # the centre moves by -moved * residual
+    x = query + moved * residual
+    xx, xe = x.square().sum(1, keepdim=True), (x * residual).sum(1, keepdim=True)
+
+    def score(inner: Tensor, square: Tensor, along: Tensor, k: Tensor) -> Tensor:
+        a, v = k * ratio / (k * ratio + 1), 1 + ratio / (k * ratio + 1)
+        distance = xx - 2 * a * inner + a * a * square + leverage * (xe - a * along) ** 2
+        return -0.5 * fit.scale * (distance / v + d * v.log())
+
+    def against(step: Tensor, inner: Tensor, square: Tensor, along: Tensor, k: Tensor) -> Tensor:
+        """Of classes whose mean moves by step * residual."""
+        return score(inner + step * xe, square + 2 * step * along + step**2 * ee, along + step * ee, k)
+
+    inner, square, along = x @ means.mT, means.square().sum(1)[None], residual @ means.mT
+    every = against(moved, inner, square, along, support.counts[None].double())
+    own = owner[:, None]
+    mine = against(
+        moved - 1 / (counts - 1)[:, None],
+        inner.gather(1, own),
+        square.expand(len(x), -1).gather(1, own),
+        along.gather(1, own),
+        counts[:, None] - 1,
+    )
+    nothing = torch.zeros_like(xx)
+    return every, mine[:, 0], score(nothing, nothing, nothing, nothing)[:, 0]
+
+
+def _likeliest_scale(
+    scores: list[np.ndarray], answers: list[np.ndarray], expected: float, weights: np.ndarray | None = None
+) -> float:
+    """The factor that makes softmax(factor * scores) likeliest, where about `expected` is likely beforehand."""
+
+    def loss(log: float) -> float:
+        each = [_losses(expected * np.exp(log), part, answer) for part, answer in zip(scores, answers, strict=True)]
+        losses = np.concatenate([np.zeros(0), *each])
+        return float((losses if weights is None else losses * weights).sum()) + 0.5 * (log / DOUBT) ** 2
+
+    return expected * float(np.exp(minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded").x))
+
+
+def _losses(factor: float, scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Minus the log-probability of each answer."""
+    z = factor * (scores - scores.max(1, keepdims=True))
+    return np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), answers]
+
+
+# ------------------------------------------------------------------------------------------------------------- the head
+
+
+def unit_vectors(features: Features, parameters: Parameters) -> Vectors:
+    """All positions side by side, of length one."""
+    return unit(features.flatten(-2))
+
+
+def _assumed(features: Features, recipe: Recipe) -> dict[str, Tensor]:
+    """Before there is a support: as if W were the identity and B so many times it."""
+    return {"spread": torch.full((features[0].numel(),), RATIO)}
+
+
+POSTERIOR_HEAD = Head(unit_vectors, quadratic, predict_class, _assumed, alternative_to="proto", adapts=True)
