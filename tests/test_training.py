@@ -81,7 +81,7 @@ def test_every_head_and_pretraining_learns(tiny, tmp_path, head):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("head", [*HEADS, *PRETRAINING])
+@pytest.mark.parametrize("head", PACKAGE.heads)
 def test_a_change_that_should_move_no_number_moves_none(head):
     """Written down in golden.py, which says how to print them anew; other processors round to 1e-5."""
     assert losses(head) == pytest.approx(GOLDEN[head], rel=1e-4)

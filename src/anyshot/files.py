@@ -37,15 +37,18 @@ def own_studies() -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
     with whole(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
