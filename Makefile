@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: study test check clean
+.PHONY: study test clean
 
 study: .venv/.core
 	$(BIN)/anyshot study quick
@@ -10,9 +10,6 @@ study: .venv/.core
 	$(BIN)/anyshot report runs/quick runs/cub32-ready -o runs/report.html
 
 test: .venv/.dev
-	$(BIN)/python -m pytest
-
-check: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

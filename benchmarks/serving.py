@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -102,19 +104,26 @@ async def load(url: str, clients: int, seconds: float, pid: int) -> dict[str, fl
     }
 
 
-def measure(clients: int, seconds: float, size: int = 84) -> dict[str, float]:
-    """Start a server of its own, load it, end it."""
+@contextmanager
+def served(size: int = 84) -> Iterator[tuple[str, int]]:
+    """A server of its own, started by the command line: its address and the id of its process."""
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "model", size)
-        command = [sys.executable, "-m", "anyshot.cli", "serve", str(Path(folder) / "model"), "--port", "0"]
+        command = [sys.executable, "-m", "anyshot", "serve", str(Path(folder) / "model"), "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
                 address = re.search(r"http://\S+", server.stdout.readline())
                 assert address, "the server did not start"
-                return asyncio.run(load(address[0], clients, seconds, server.pid))
+                yield address[0], server.pid
             finally:
                 server.terminate()
+
+
+def measure(clients: int, seconds: float, size: int = 84) -> dict[str, float]:
+    """Start a server, load it, end it."""
+    with served(size) as (url, pid):
+        return asyncio.run(load(url, clients, seconds, pid))
 
 
 if __name__ == "__main__":

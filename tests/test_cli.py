@@ -33,12 +33,6 @@ def run(monkeypatch, *words: object) -> int:
     return 0
 
 
-def test_help_and_everything_from_the_table_on_import_no_torch():
-    code = "import sys, anyshot, anyshot.cli, anyshot.show.grid, anyshot.report\n"
-    code += "assert 'torch' not in sys.modules, 'torch'\nassert 'altair' not in sys.modules, 'altair'"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize(
     ("group", "verbs"),
     [([], ["paper", "study", "evaluate", "experiment", "serve"]), (["paper"], ["audit", "tables", "figures"])],

@@ -26,7 +26,7 @@ def test_consistency_counts_predictions_that_stay():
         same.append((guesses[0] == guesses[1]).double().mean())
     ((percent, interval),) = consistency(vectors, [Reading(HEADS["proto"], {})], plan)
     assert percent == pytest.approx(100 * float(torch.stack(same).mean()))
-    assert interval > 0
+    assert interval == pytest.approx(1.96 * 100 * float(torch.stack(same).std()) / 30**0.5)
     with pytest.raises(BadInput, match="plan of 4 shots"):
         consistency(vectors, [Reading(HEADS["proto"], {})], plan, shot=2)
 

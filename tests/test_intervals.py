@@ -1,5 +1,8 @@
 """Intervals cover what they claim to cover, as often as they claim; checked by simulation."""
 
+from math import sqrt
+from statistics import stdev
+
 import numpy as np
 import pytest
 
@@ -21,6 +24,14 @@ def test_episode_interval_covers_the_mean_over_all_episodes_of_the_same_data():
         accuracy = ease[draw_classes(rng, 20, 300)].mean(1) + rng.normal(0, 5, size=300)
         covered += abs(accuracy.mean() - ease.mean()) <= episode_interval(accuracy)
     assert 0.92 <= covered / TRIALS <= 0.98
+
+
+def test_episode_interval_is_the_normal_one_of_a_sample():
+    """1.96 standard errors, by the deviation of a sample (n - 1), which few episodes tell from that of a population."""
+    for accuracies in ([60.0, 70.0], [55.0, 61.5, 80.0], list(range(30))):
+        expected = 1.96 * stdev(accuracies) / sqrt(len(accuracies))
+        assert episode_interval(np.array(accuracies, float)) == pytest.approx(expected)
+    assert np.isnan(episode_interval(np.array([60.0])))
 
 
 @pytest.mark.parametrize(("classes", "spread"), [(20, 8.0), (50, 8.0), (20, 0.0), (10, 15.0)])

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +35,21 @@ SOURCE = Path(__file__).parents[1] / "src"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def command(out, *more, python=(sys.executable,)):
+# The same study, whose models dawdle and keep their state after every update, so that they can be caught in training.
+SLOW = """
+import time
+from own_study import registry, study
+from anyshot.train import training
+if training.SAVE_EVERY:
+    quick, training.SAVE_EVERY = training.Learner.update, 0.0
+    training.Learner.update = lambda *args, **more: time.sleep(0.05) or quick(*args, **more)
+"""
+
+
+def command(out, *more, python=(sys.executable,), study=OWN):
     """The command of a user's own study, as a process."""
     return started(
-        *python, "-m", "anyshot", "study", str(OWN), "--out", str(out), "--data", str(out.parent / "data"), *more
+        *python, "-m", "anyshot", "study", str(study), "--out", str(out), "--data", str(out.parent / "data"), *more
     )
 
 
@@ -96,18 +107,34 @@ def table_of(undisturbed, heads):
     )
 
 
-def test_killed_three_times_the_table_is_the_same(undisturbed, tmp_path):
-    chance = random.Random(0)
-    decided(tmp_path / "out")
+def states(out):
+    """What is kept of models in training: which, and since when."""
+    found = set()
+    for path in out.glob("*/state.safetensors"):
+        with suppress(FileNotFoundError):  # a model may be done just now
+            found.add((path.parent.name, path.stat().st_mtime_ns))
+    return found
+
+
+def test_killed_three_times_in_training_the_table_is_the_same(undisturbed, tmp_path):
+    chance, out = random.Random(0), decided(tmp_path / "out")
+    slow = tmp_path / "slow_study.py"
+    slow.write_text(SLOW)
     for _ in range(3):
-        process = command(tmp_path / "out")
-        time.sleep(chance.uniform(2.5, 6.0))
+        before = states(out)
+        process = command(out, study=slow)
+        while not states(out) - before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        assert process.poll() is None, process.communicate()[1].decode()
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    said = finish(command(tmp_path / "out"))
-    assert table(tmp_path / "out") == table_of(undisturbed, ("proto", "tanimoto"))
+        assert states(out), "killed between models: nothing was in training"
+    assert not list(out.glob("*/recalls-*.npz")), "some model was done before the last kill"
+    said = finish(command(out))
+    assert table(out) == table_of(undisturbed, ("proto", "tanimoto"))
     assert "tanimoto" in said  # a head of the user's own file, trained, tested and reported
-    assert not list((tmp_path / "out").rglob("*.part"))
+    assert not list(out.rglob("*.part"))
 
 
 def test_two_processes_train_what_one_does(undisturbed, tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from golden import GOLDEN, losses, losses_of_updates
 from own_study import recipe, store
 
 from anyshot.errors import BadInput
@@ -78,6 +79,40 @@ def test_every_head_and_pretraining_learns(tiny, tmp_path, head):
     train(recipe(head, **{"epochs": 6} | changes), tiny, tmp_path)
     losses = [row["loss"] for row in read_table(tmp_path / "history.csv")]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("head", PACKAGE.heads)
+def test_a_change_that_should_move_no_number_moves_none(head):
+    """Written down in golden.py, which says how to print them anew; other processors round to 1e-5."""
+    assert losses(head) == pytest.approx(GOLDEN[head], rel=1e-4)
+
+
+def sgd(state, gradient, lr):
+    """Nesterov's momentum as torch has it: the step looks one momentum ahead."""
+    state["velocity"] = 0.9 * state["velocity"] + gradient if state else gradient
+    return lr * (gradient + 0.9 * state["velocity"])
+
+
+def adam(state, gradient, lr):
+    step = state["step"] = state.get("step", 0) + 1
+    state["first"] = 0.9 * state.get("first", 0) + 0.1 * gradient
+    state["second"] = 0.999 * state.get("second", 0) + 0.001 * gradient.square()
+    return lr * state["first"] / (1 - 0.9**step) / ((state["second"] / (1 - 0.999**step)).sqrt() + 1e-8)
+
+
+@pytest.mark.parametrize("optimiser", [sgd, adam])
+def test_updates_are_those_of_the_textbook(optimiser):
+    """Momentum, Nesterov's look ahead, weight decay, the pace, and a learning rate of the head's own."""
+    own = recipe("feat", optimiser=optimiser.__name__, weight_decay=0.1, head_lr=0.003, augment=())
+    learner = Learner(own, PACKAGE, 1, "cpu")
+    before = {name: value.detach().double() for name, value in learner.model.named_parameters()}
+    states = {name: {} for name in before}
+    for _ in losses_of_updates(learner):
+        for name, value in learner.model.named_parameters():
+            lr = 0.5 * (own.head_lr if name.startswith("learned") else own.lr)
+            gradient = value.grad.double() + 0.1 * before[name]
+            before[name] = before[name] - optimiser(states[name], gradient, lr)
+            torch.testing.assert_close(value.detach().double(), before[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_seeds_differ_and_threads_are_recorded(tiny, tmp_path):

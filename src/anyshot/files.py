@@ -14,6 +14,8 @@ from anyshot.errors import BadInput
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write a file or folder to; on success it is renamed, on failure removed."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # renaming would put a file in the place of /dev/null
+        raise BadInput(f"could not write {path}: it is a device or a pipe; name a file.")
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,15 +37,18 @@ def own_studies() -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
     with whole(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -27,6 +27,7 @@ class Recipe:
     data: str
     """Name of the store, as the study knows it."""
     head: str
+    """Name of the head in the registry."""
     train_shot: int
     """Images per class in a training batch; also the shot of validation."""
     way: int
@@ -38,6 +39,7 @@ class Recipe:
     start: "Recipe | None" = None
     """The recipe (of a pretraining) whose backbone this one begins with; from scratch where None."""
     backbone: str = "conv4"
+    """Name of the backbone in the registry."""
     width: int = 64
     """Channels of Conv-4; ResNet-12 has its own."""
     size: int = 84
@@ -57,20 +59,29 @@ class Recipe:
     augment: tuple[str, ...] = ()
     """What is done to training images, by name and in order."""
     optimiser: Literal["sgd", "adam"] = "sgd"
+    """SGD with a Nesterov momentum of 0.9, or Adam."""
     lr: float = 0.1
+    """Learning rate that the schedule begins with (step) or rises to (one-cycle)."""
     head_lr: float | None = None
     """Learning rate of the head's parameters, where it is not that of the backbone."""
     weight_decay: float = 5e-4
+    """Weight of the squared parameters in the loss."""
     epochs: int = 100
+    """Passes over the training images."""
     schedule: Literal["step", "one-cycle"] = "step"
+    """The learning rate drops at some epochs, or rises for 0.3 of the updates and falls to 0."""
     drops: tuple[int, ...] = ()
-    """Epochs at which the step schedule multiplies the learning rate by `factor`."""
+    """Epochs at which the step schedule drops."""
     factor: float = 0.1
+    """What the step schedule multiplies the learning rate by."""
     validate_every: int = 20
     """Epochs between validations; 0: never, the last epoch counts."""
     validation_episodes: int = 1000
+    """Episodes of a validation."""
     validation_queries: int = 16
+    """Queries per class of a validation."""
     seed: int = 0
+    """Decides the starting weights, batches, augmentation and dropout."""
     amp: bool = False
     """Run the backbone in bfloat16 where that loses nothing that matters (for GPUs)."""
     compile: bool = False
@@ -97,6 +108,7 @@ class Recipe:
 
     @property
     def id(self) -> str:
+        """The hash of the recipe's JSON: equal recipes, and only they, share it."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     @property
@@ -128,6 +140,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
+        """The recipe that `to_json` wrote; a field that recipes do not have is refused."""
         return cls._from_dict(json.loads(text))
 
     @classmethod

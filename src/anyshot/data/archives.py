@@ -14,6 +14,7 @@ LARGEST_RATIO, ALWAYS_FINE = 100, 1 << 30
 
 
 def is_archive(path: Path) -> bool:
+    """Whether a path is a zip or tar file."""
     return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
 
 

@@ -32,6 +32,7 @@ def read_folder(path: Path) -> Source:
 
 
 def check_folder(path: Path) -> None:
+    """Say what is wrong with a folder of pictures, where it is none."""
     if path.is_file():
         raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
     if not path.is_dir():
@@ -41,6 +42,7 @@ def check_folder(path: Path) -> None:
 
 
 def class_folders(path: Path) -> list[Path]:
+    """The folders of classes in a folder, in order; hidden ones are none."""
     return sorted(
         folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith((".", "__MACOSX"))
     )

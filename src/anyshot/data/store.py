@@ -135,6 +135,7 @@ def write_store(
 
 
 def check_free(path: Path) -> None:
+    """Say so where something lies in a store's place."""
     if path.exists():
         raise BadInput(f"{path} exists already: remove it, or choose another place for the store.")
 

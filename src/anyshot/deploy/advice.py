@@ -81,10 +81,21 @@ def advise(
     registry: Registry = PACKAGE,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Advice:
-    """Advice for features "image d" or "image position channel" and the labels of the images.
+    """Which head to use, what more labelled images would bring, and what looks wrong, from labelled features.
 
-    `parameters` and `embed` have what trained heads have learned and how they embed, by head. `shots` are those
-    expected in use; all that can be measured where none are given."""
+    Args:
+        features: Vectors "image d", or maps "image position channel".
+        labels: The class of each image.
+        heads: Heads to compare; those that need no training by default.
+        shots: Shots expected in use, for which the head is chosen; all that can be measured by default.
+        way: Classes to tell apart at once; 'all' for every class.
+        episodes: Draws of support and queries.
+        seed: Seed of the draws.
+        parameters: What trained heads have learned, by head.
+        embed: How features become a vector (flatten, mean, max, gram), by head; the head's own way by default.
+        registry: What heads are looked up in.
+        progress: Called with shares of the whole that add up to 1.
+    """
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
     counts = np.bincount(codes)

@@ -149,6 +149,7 @@ def as_text(advice: "Advice", images: Sequence[str] | None = None) -> str:
 
 
 def as_markdown(advice: "Advice", images: Sequence[str] | None = None) -> str:
+    """Advice as a Markdown page."""
     lines = ["# Advice", ""]
     for title, words, table in parts(advice, images):
         lines += [f"## {title}", "", *(line for sentence in words for line in (_markdown(sentence), ""))]
@@ -203,6 +204,7 @@ def curves(advice: "Advice") -> alt.LayerChart:
 
 
 def curves_svg(advice: "Advice") -> str:
+    """The curves of accuracy by shot, drawn as SVG."""
     return vl_convert.vegalite_to_svg(curves(advice).to_json())
 
 

@@ -149,6 +149,7 @@ class ImageClassifier:
 
     @property
     def classes_(self) -> Shaped[np.ndarray, " way"]:
+        """The names of the classes, in the order of probabilities."""
         return self.classifier.classes_
 
     def predict(self, images: Pictures | bytes | np.ndarray) -> Labels:

@@ -23,7 +23,15 @@ SHUFFLED = 2048  # rows at a time: their cards stay in the cache
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a model is tested: at which shots, and on which episodes."""
+    """How a model is tested: at which shots, and on which episodes.
+
+    Args:
+        shots: Test shots.
+        way: Classes per episode; 0 for every class at once.
+        queries: Queries per class.
+        episodes: Episodes, the same for all models, heads and shots.
+        seed: Seed of the episodes.
+    """
 
     shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     way: int = 5

@@ -191,7 +191,12 @@ def write_recalls(path: Path, recalls: Sequence[Recalls]) -> None:
 
 
 def read_recalls(path: Path) -> list[Recalls]:
-    """The recalls that were written; a file that is damaged, or of another kind, gets a sentence."""
+    """The recalls in a file, one for each readout.
+
+    Args:
+        path: What `write_recalls` wrote (`recalls-*.npz` in a run's folder); one that is damaged, or another kind of
+            file, gets a sentence.
+    """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())

@@ -24,10 +24,13 @@ class Decomposition:
 
 
 def decompose(grid: ArrayLike) -> Decomposition:
-    """Take a grid (test shot x train shot, any size) of accuracies apart.
+    """Take a grid of accuracies apart: test bias, model bias and residual (Eq. 7), whose range is the sensitivity.
 
     >>> decompose([[50, 54], [80, 82]]).sensitivity
     1.0
+
+    Args:
+        grid: Accuracies, one row per test shot and one column per train shot.
     """
     accuracy = np.asarray(grid, dtype=np.float64)
     if accuracy.ndim != 2 or accuracy.size == 0:

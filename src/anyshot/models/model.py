@@ -95,8 +95,13 @@ def find_model(path: Path, hint: str = "") -> Path:
 
 
 def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
-    """A trained model from its file or the folder that holds it, or by the name of one that comes with anyshot. A model
-    with a head or backbone of another's needs the registry of the file that has it."""
+    """A trained model, ready to read images.
+
+    Args:
+        path: Its file, the folder that holds it, or the name of one that comes with anyshot.
+        registry: What its head and backbone are looked up in: a model with one of another's needs that of the file that
+            has it (`registry_of`).
+    """
     path = find_model(path)
     if path.is_dir() and not (path / "model.safetensors").exists() and any(path.glob("*/model.safetensors")):
         raise BadInput(

@@ -26,8 +26,14 @@ from anyshot.models.readouts import READOUTS, Readout, stem_and_number
 
 @dataclass(frozen=True)
 class Registry:
-    """Heads, backbones and readouts by name. `file` is the name of the Python file they come from, if they are not
-    ours: what is trained with them remembers it."""
+    """What is offered by name. `a | b` has what both offer, b's where they share a name.
+
+    Args:
+        heads: Heads by name.
+        backbones: Backbones by name.
+        readouts: Readouts by name; that of a numbered one, such as pca60, goes without the number.
+        file: Name of the Python file they come from, if they are not ours: what is trained with them remembers it.
+    """
 
     heads: Mapping[str, Head] = field(default_factory=dict)
     backbones: Mapping[str, Backbone] = field(default_factory=dict)

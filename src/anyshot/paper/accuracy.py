@@ -30,6 +30,7 @@ def gain(group: Group, test_shot: int) -> Derived:
 
 
 def mean_gain(groups: list[Group], test_shots: tuple[int, ...] = TEST_SHOTS) -> Derived:
+    """The mean of these groups' gains at these test shots."""
     return mean([gain(group, shot) for group in groups for shot in test_shots])
 
 

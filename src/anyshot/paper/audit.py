@@ -41,6 +41,7 @@ def run() -> list[Check]:
 
 
 def kind(check: Check) -> str:
+    """What a check is of: a claim, a number printed twice, a table of summaries, or a grid."""
     if not check.id.startswith("table-"):
         return "claim"
     if check.id.endswith("/twice"):
@@ -69,6 +70,7 @@ def sections(checks: Sequence[Check]) -> dict[str, list[Check]]:
 
 
 def summary_line(checks: Sequence[Check]) -> str:
+    """How many checks there are of each verdict, in one line."""
     totals = Counter(check.verdict for check in checks)
     return f"{len(checks)} checks: " + ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
 
@@ -113,6 +115,7 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
 
 
 def as_objects(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Checks as objects for JSON."""
     return [check.as_dict() for check in checks]
 
 

@@ -79,5 +79,6 @@ def sensitivity(group: Group) -> Derived:
 
 
 def average(values: Iterable[Derived]) -> float:
+    """The mean of derived values, as a float."""
     listed = [float(derived.value) for derived in values]
     return sum(listed) / len(listed)

@@ -74,6 +74,7 @@ def in_study(table: str) -> bool:
 
 
 def group(row: Row) -> Group:
+    """The group that a printed number belongs to."""
     return Group(*(row[field] for field in Group._fields))
 
 

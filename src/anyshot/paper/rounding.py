@@ -60,6 +60,7 @@ def total(values: list[Derived]) -> Derived:
 
 
 def mean(values: list[Derived]) -> Derived:
+    """The mean of derived values, and the bounds that their rounding leaves it."""
     return total(values) / len(values)
 
 

@@ -17,6 +17,8 @@ from anyshot.show.summaries import Summary, counterpart, gain_summary
 
 @dataclass(frozen=True)
 class Figure:
+    """A figure of the report: its Vega-Lite specification, a caption, and the table behind it."""
+
     id: str
     title: str
     caption: str

@@ -65,6 +65,7 @@ def curve_table(choices: Sequence[Choice]) -> Summary:
 
 
 def frontier_table(sensitivities: Sequence[Sensitivity]) -> Summary:
+    """Mean accuracy and sensitivity of every grid."""
     rows = [
         [one.grid.setting, one.grid.name, f"{one.grid.accuracy.mean():.2f}", two_decimals(one.points)]
         for one in sensitivities
@@ -89,6 +90,7 @@ def history_table(history: Sequence[Row]) -> Summary:
 
 
 def consistency_table(shares: Sequence[Row]) -> Summary:
+    """The share of predictions that survive a new support, by model and score."""
     names = ("data", "backbone", "head", "score", "train_shot")
     rows = [[*(str(row.get(name, "")) for name in names), f"{float(row['consistency']):.1f}"] for row in shares]
     columns = [name.replace("_", " ") for name in names]

@@ -378,6 +378,7 @@ def _range(names: Sequence[str], colours: Sequence[str] = (BLUE, ORANGE, GREEN, 
 
 
 def inline(values: list[dict[str, Any]]) -> alt.Data:
+    """Rows as data inside a chart."""
     return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
 
 

@@ -25,6 +25,7 @@ class Study:
     """What to train, on which stores, and how to read and test it."""
 
     recipes: Sequence[Recipe]
+    """The models to train."""
     stores: Mapping[str, Callable[[Path], Store]]
     """The name a recipe gives its data, and a function that opens or makes the store in the folder of data."""
     readouts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -88,7 +89,13 @@ def find_study(name: str) -> Path:
 
 
 def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
-    """Opens the store `name` of a folder of data, or says how to make it."""
+    """What opens a store in a folder of data, or says how to make it; for `Study.stores`.
+
+    Args:
+        name: Name of the store.
+        kind: Kind of source that `anyshot pack` makes it from.
+        options: Further options of `anyshot pack`.
+    """
     how = f" {options}" if options else ""
 
     def open_it(data: Path) -> Store:

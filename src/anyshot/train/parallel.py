@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 
 def processes() -> int:
+    """How many processes train the model together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 

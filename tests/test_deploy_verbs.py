@@ -1,48 +1,12 @@
-"""docs/deploy.md, run block by block in an empty folder; and the verbs it shows."""
+"""The deploying verbs of the command line: what they print, and one sentence where they cannot go on."""
 
-import contextlib
-import io
 import json
-import re
-import shlex
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shell import run
 from test_classifier_files import pictures, small_model
-
-from anyshot import cli
-
-PAGE = Path(__file__).parents[1] / "docs" / "deploy.md"
-
-
-def run(command, monkeypatch):
-    """A command line as the shell would run it: what it printed, and its exit code."""
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    out, err = io.StringIO(), io.StringIO()
-    code = 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return out.getvalue(), err.getvalue(), code
-
-
-def test_the_walk_through(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for kind, text in re.findall(r"```(python|console)\n(.*?)```", PAGE.read_text(), re.S):
-        if kind == "python":
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(text, str(PAGE), "exec"), names)
-            continue
-        for command, shown in re.findall(r"\$ (.*)\n((?:(?!\$ ).*\n)*)", text):
-            out, err, code = run(command, monkeypatch)
-            assert code == 0, err
-            pattern = "(?s)" + ".*".join(re.escape(part.strip("\n")) for part in shown.split("..."))
-            assert re.match(pattern, out), f"{command} printed\n{out}"
 
 
 @pytest.fixture
@@ -84,7 +48,6 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
         ("anyshot fit photos --model nowhere -o m", "named like timm:nowhere"),
         ("anyshot fit photos --model run -o m --head cosine-prot", "did you mean 'cosine-proto'"),
         ("anyshot fit photos --model run -o photos", "not a classifier"),
-        ("anyshot advise photos", "--model"),
         ("anyshot advise nowhere.npz", "no file nowhere.npz"),
         ("anyshot advise photos --model run --way five", "not 'five'"),
         ("anyshot export photos -o x.onnx", "is not an image classifier"),

@@ -1,0 +1,87 @@
+"""Files appear whole or not at all: whoever reads while one is written sees what was there before."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from anyshot.errors import BadInput
+from anyshot.files import read_json, whole, write_json, write_text
+from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
+from anyshot.models.model import read_tensors, write_tensors
+from anyshot.rows import read_table, write_table
+
+PLAN = {"way": 2, "queries": 3, "episodes": 4, "seed": 0, "id": "x"}
+
+
+def recalls(value):
+    of = {"head": "proto"}
+    return [Recalls(of, PLAN, (1,), np.tile([0, 1], (4, 1)), np.full((1, 4, 2), float(value)))]
+
+
+WRITERS = {
+    "text": (lambda path, value: write_text(path, str(value)), lambda path: int(path.read_text())),
+    "json": (lambda path, value: write_json(path, [value]), lambda path: read_json(path)[0]),
+    "table": (lambda path, value: write_table(path, [{"seed": value}]), lambda path: read_table(path)[0]["seed"]),
+    "tensors": (
+        lambda path, value: write_tensors(path, {"x": torch.tensor(value)}, {}),
+        lambda path: int(read_tensors(path)[0]["x"]),
+    ),
+    "recalls": (
+        lambda path, value: write_recalls(path, recalls(value)),
+        lambda path: int(read_recalls(path)[0].recall[0, 0, 0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(kind, tmp_path, monkeypatch):
+    write, read = WRITERS[kind]
+    path, seen, rename = tmp_path / "file", [], os.replace
+    write(path, 0)
+
+    def look_and_rename(aside, target):
+        seen.append((read(path), read(Path(aside))))
+        rename(aside, target)
+
+    monkeypatch.setattr(os, "replace", look_and_rename)
+    write(path, 1)
+    assert seen == [(0, 1)]  # the last moment before the new file takes its place
+    assert read(path) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_reader_sees_the_old_file_between_two_writes(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with whole(path) as aside, aside.open("w") as file:
+        for part in ("new, ", "and whole"):
+            file.write(part)
+            file.flush()
+            assert path.read_text() == "old"
+    assert path.read_text() == "new, and whole"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_what_was_not_finished_leaves_the_old_file_and_nothing_beside_it(tmp_path, error):
+    path = tmp_path / "file"
+    write_text(path, "old")
+
+    def write_half():
+        with whole(path) as aside:
+            aside.write_text("half")
+            raise error
+
+    with pytest.raises(BadInput if isinstance(error, OSError) else KeyboardInterrupt):
+        write_half()
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="device or a pipe"):
+        write_text(tmp_path / "pipe", "x")
+    assert (tmp_path / "pipe").is_fifo()
