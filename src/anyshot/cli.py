@@ -439,7 +439,8 @@ def fit(
         out: Folder for the classifier; `anyshot predict` and `anyshot serve` take it.
         model: What embeds pictures: efficientnet-lite0, which comes with anyshot, the folder or name of a trained
             model, or timm:NAME.
-        head: Another head than the model's own (proto, cosine-proto, frn, cosine-frn).
+        head: posterior, proto, cosine-proto, frn or cosine-frn; by default a trained model's own, and the posterior for
+            pretrained features.
         reject: Share of the classes' own pictures that may be called none of these.
         keep: Examples per class that are kept for calibration.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).

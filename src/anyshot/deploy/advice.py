@@ -23,13 +23,15 @@ from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Parameters, Reading
 from anyshot.models.registry import PACKAGE, Registry
 
-HEADS_TO_TRY = ("cosine-proto", "proto")
+HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")
 HEADS_OF_MAPS = ("cosine-frn", "frn")
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MORE = (1, 2, 5, 10)
 LEAST_IMAGES = 3  # of a class, to be drawn into episodes
 FEW_CLASS = 20  # images a class below which the curve is rough
 FLOATS = 400_000_000  # of a bank of vectors: beyond, a head is left out
+OPERATIONS = 1.5e12  # of heads that are fitted to every support anew: about a minute; episodes are as many as fit
+LEAST_EPISODES = 40
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ def advise(
     together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
     ways = len(inside) if way == "all" else way
     used_maps = maps[torch.from_numpy(here)]
+    if any(registry.head(name).adapts for name in tried):
+        episodes = _affordable(episodes, used_maps[0].numel(), ways, measured)
     evaluation = evaluate(
         used_maps, used, tried, measured, ways, queries, episodes, seed,
         parameters=together, embed=embed, registry=registry, progress=progress,
@@ -163,6 +167,13 @@ def advise(
         same_class=[{"classes": [used_names[i], used_names[j]], "told_apart": p} for i, j, p in seen.same_class],
         doubts=doubts,
     )
+
+
+def _affordable(episodes: int, d: int, way: int, shots: Sequence[int]) -> int:
+    """Episodes that can be had of a head that is fitted to each support: factorisations of the smaller of its sides."""
+    sides = [sorted((way * shot, d)) for shot in shots]
+    each = sum(3 * small**2 * large + small**3 for small, large in sides)
+    return min(episodes, max(LEAST_EPISODES, int(OPERATIONS / each)))
 
 
 def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:

@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 
 from anyshot.deploy.support import Support
+from anyshot.models import empirical
+from anyshot.models.empirical import Base, Fit, LeftOut, Moments
 from anyshot.models.law import Reading
 
 CHUNK_FLOATS = 20_000_000
@@ -25,6 +27,16 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way r
     """What queries are scored against: the mean of each class, refined."""
     means = torch.from_numpy(support.sums / support.counts[:, None])
     return reading.head.refined(means, torch.from_numpy(support.counts), reading.parameters)
+
+
+def adapted(support: Support, base: Base | None = None) -> tuple[Fit, LeftOut]:
+    """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all."""
+    assert support.scatter is not None
+    counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
+    moments = Moments(counts, means, torch.from_numpy(support.scatter), support.freedom)
+    examples = torch.from_numpy(support.kept), torch.from_numpy(support.owner)
+    fit = empirical.adapt(moments, examples, base)
+    return fit, empirical.leave_one_out(fit, moments, *examples)
 
 
 def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple[Scores, Int[np.ndarray, " image"]]:

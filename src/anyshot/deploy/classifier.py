@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from anyshot.deploy.calibration import (
     Coverage,
+    adapted,
     calibration_error,
     fit_scale,
     gap_scale,
@@ -33,8 +34,7 @@ from anyshot.deploy.calibration import (
 from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.errors import BadInput, choose
 from anyshot.measure.evaluation import untrained
-from anyshot.models.empirical import Base, Fit, LeftOut, Moments, adapt, fit_base
-from anyshot.models.empirical import leave_one_out as left_out_adapted
+from anyshot.models.empirical import Base, fit_base
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Parameters, Reading
 from anyshot.models.readouts import Readout
@@ -278,7 +278,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def _adapt(self) -> "FewShotClassifier":
         """The same for a head that estimates from the support how images vary."""
         support = self.support_
-        self.fit_, left = self._left_out_adapted(support)
+        self.fit_, left = adapted(support, self._base())
         head, several = self.reading_.head, support.counts > 1
         self.reading_ = Reading(head, {**self.reading_.parameters, "spread": self.fit_.spread})
         means, counts = self.fit_.coordinates(torch.from_numpy(support.means)), torch.from_numpy(support.counts)
@@ -289,18 +289,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.coverage_ = rejection(evidence, left.owner.numpy(), self.reject) if len(evidence) else None
         return self
 
-    def _left_out_adapted(self, support: Support) -> tuple[Fit, LeftOut]:
-        assert support.scatter is not None
-        counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
-        moments = Moments(counts, means, torch.from_numpy(support.scatter), support.freedom)
-        examples = torch.from_numpy(support.kept), torch.from_numpy(support.owner)
-        fit = adapt(moments, examples, Base.of(self.fitted_) if self.fitted_ else None)
-        return fit, left_out_adapted(fit, moments, *examples)
+    def _base(self) -> Base | None:
+        return Base.of(self.fitted_) if self.fitted_ else None
 
     def left_out(self, support: Support) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """Logits of the support's examples of classes of two or more, each left out of its class, and their classes."""
         if self.reading_.head.adapts:
-            _, left = self._left_out_adapted(support)
+            _, left = adapted(support, self._base())
             return left.logits.numpy(), left.owner.numpy()
         scores, owner = leave_one_out(self.reading_, support)
         return self.scale_ * scores, owner

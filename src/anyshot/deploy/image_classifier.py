@@ -4,7 +4,6 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.models.embedders import DEFAULT, Embed, Embedder, embedder
+from anyshot.models.embedders import DEFAULT, Embed, Embedder, embedder, side_by_side
 from anyshot.models.model import Model, read_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 BATCH = 64
 LEARN = 1024  # pictures that are learned at once: a calibration each
 THUMBNAIL = 96
+HEAD = "posterior"  # of features that no head was trained on; a trained model has its own
 
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
@@ -50,7 +50,8 @@ class ImageClassifier:
             function of uint8 images "image side side 3".
         side: Pixels of the square that a function is given; models know their own.
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
-        arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...).
+        arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
+            or the posterior on features that no head was trained on.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class ImageClassifier:
     ) -> None:
         self.backbone = embedder(backbone, side, registry or PACKAGE)
         model = self.backbone.model
-        make = FewShotClassifier if model is None else partial(FewShotClassifier.from_run, model)
-        self.classifier = make(registry=registry, **arguments)
+        if model is None:
+            self.classifier = FewShotClassifier(**{"head": HEAD, "registry": registry, **arguments})
+        else:
+            self.classifier = FewShotClassifier.from_run(model, registry=registry, **arguments)
         self.thumbnails: dict[int, bytes] = {}
         """Small JPEGs of the kept examples, by their keys."""
 
@@ -112,12 +115,20 @@ class ImageClassifier:
         self.thumbnails = {key: jpeg for key, jpeg in {**self.thumbnails, **new}.items() if key in kept}
 
     def decoded(self, items: Sequence[Item]) -> Iterator[tuple[np.ndarray, Item]]:
-        """Pictures of a folder that can be read; the others are named in a warning."""
-        for item in items:
+        """Pictures of a folder that can be read, decoded on all cores ahead of who asks; the others are named in a
+        warning."""
+
+        def read(item: Item) -> np.ndarray | BadInput:
             try:
-                yield self.read(item.read(), item.name), item
+                return self.read(item.read(), item.name)
             except BadInput as error:
-                warnings.warn(f"left out: {error}", stacklevel=4)
+                return error
+
+        for item, pixels in zip(items, side_by_side(read, items), strict=True):
+            if isinstance(pixels, BadInput):
+                warnings.warn(f"left out: {pixels}", stacklevel=4)
+            else:
+                yield pixels, item
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
         """Take in the classes of others that use the same backbone and head."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
-from anyshot.deploy.calibration import fit_scale, leave_one_out
+from anyshot.deploy.calibration import adapted, fit_scale, leave_one_out
 from anyshot.deploy.support import support_of
 from anyshot.models.law import Reading
 
@@ -38,8 +38,12 @@ class Found:
 def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
     """Leave every image out once, and compare all pairs of images."""
     numbers = np.arange(len(labels)).astype(np.uint64)
-    support = support_of(vectors.astype(np.float64), numbers, labels, len(labels))
-    scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))
+    support = support_of(vectors.astype(np.float64), numbers, labels, len(labels), reading.head.adapts)
+    if reading.head.adapts:
+        left = adapted(support)[1]
+        scores, owner = left.logits.numpy(), left.owner.numpy()
+    else:
+        scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))
     image = support.keys[support.counts[support.owner] > 1].astype(np.int64)
     predicted = np.full(len(labels), -1)
     predicted[image] = scores.argmax(1)

@@ -31,9 +31,8 @@ STAGES = (  # blocks, kernel, stride of the first block, expansion, channels
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-EARLY = 2  # blocks of which the widest layer has half the image's height and width
-EARLY_BYTES, LATE_BYTES = 96, 36  # of the widest layer before and after, per pixel of the image
-KEPT = 30_000_000  # bytes: glibc keeps freed pieces of memory up to 32 MiB
+THIRDS = ((0, 2, 96), (2, 4, 36), (4, 16, 15))  # first block, end, bytes of the widest layer per pixel of the image
+LAYER_BYTES = 20_000_000  # glibc keeps freed memory in pieces of up to 32 MiB, and two layers are alive at a time
 
 
 class EfficientNetLite0(nn.Module):
@@ -73,7 +72,7 @@ class _Block(nn.Module):
         self.norms = _norms(self.convs)
         self.kernel, self.stride, self.adds = kernel, stride, stride == 1 and channels == width
 
-    def forward(self, x: Grid) -> Grid:
+    def forward(self, x: Grid) -> Tensor:
         y = x
         if len(self.convs) == 3:
             y = F.relu6(self.norms[0](self.convs[0](y)))
@@ -93,7 +92,7 @@ def _norms(convs: Iterable[nn.Module]) -> nn.ModuleList:
     return nn.ModuleList(nn.BatchNorm2d(cast(nn.Conv2d, conv).out_channels, eps=EPSILON) for conv in convs)
 
 
-def _pad(x: Grid, kernel: int) -> Grid:
+def _pad(x: Grid, kernel: int) -> Tensor:
     """TensorFlow's "same" padding before a stride of two: of an odd number of zeros, the far side gets one more."""
     sides: list[int] = []
     for size in (x.shape[3], x.shape[2]):
@@ -102,9 +101,13 @@ def _pad(x: Grid, kernel: int) -> Grid:
     return F.pad(x, sides)
 
 
-def folded(network: EfficientNetLite0) -> "FoldedLite0":
-    """A copy of the network for inference: the same features up to rounding, in less than half the time."""
-    return FoldedLite0(copy.deepcopy(network).eval()).eval()
+def folded(network: EfficientNetLite0, layer_bytes: int = LAYER_BYTES) -> "FoldedLite0":
+    """A copy of the network for inference: the same features up to rounding, in less than half the time.
+
+    Give it batches of 32 images or more. A process that keeps its memory (`keep_memory`) is a little faster with
+    `layer_bytes` of 100 million.
+    """
+    return FoldedLite0(copy.deepcopy(network).eval(), layer_bytes).eval()
 
 
 class FoldedLite0(nn.Module):
@@ -116,42 +119,34 @@ class FoldedLite0(nn.Module):
 
     On x86 the layers hand on oneDNN's blocked tensors, and ReLU6 happens inside the convolution: by the operators of
     torch.compile, without its compiler. They are tried once; where they fail or differ, ordinary ones do the work.
-    Small batches make these tensors small enough for the C library to keep their memory rather than to fetch it from
-    the system anew, which would take longer than the layers: few images go through the first, wide layers together,
-    and more through the others, where a batch costs some 3 ms however small it is. Callers give 16 images or more.
+    A batch goes through each third of the network in parts whose widest layer has `layer_bytes`. Larger ones the C
+    library fetches from the system and gives back each time, which takes as long as the layers; smaller ones it keeps.
     """
 
     width = WIDTH
 
-    def __init__(self, network: EfficientNetLite0) -> None:
+    def __init__(self, network: EfficientNetLite0, layer_bytes: int) -> None:
         super().__init__()
         self.convs = _mirrored(network)
         self.blocks = nn.ModuleList(_mirrored(block) for block in network.blocks)
         self.adds = [bool(block.adds) for block in network.blocks]
         self.requires_grad_(False)
-        self.blocked = _blocked_works(self)
+        self.layer_bytes, self.blocked = layer_bytes, _blocked_works(self)
 
     def forward(self, images: Images) -> Maps:
-        if not (self.blocked and _is_plain(images)):
-            mirrored = images.flip(2, 3).contiguous(memory_format=torch.channels_last)
-            return self.late(self.early(mirrored)).mean((2, 3)).unsqueeze(1)
-        pixels = images.shape[2] * images.shape[3]
-        few, many = (max(1, KEPT // (bytes_ * pixels)) for bytes_ in (EARLY_BYTES, LATE_BYTES))
-        means = []
-        for batch in images.split(many):
-            grids = [self.early(part.flip(2, 3).contiguous().to_mkldnn()).to_dense() for part in batch.split(few)]
-            means.append(self.late(torch.cat(grids).to_mkldnn()).to_dense().mean((2, 3)))
-        return torch.cat(means).unsqueeze(1)
+        x = images.flip(2, 3)
+        if self.blocked and _is_plain(images):
+            for start, stop, bytes_ in THIRDS:
+                part = max(1, self.layer_bytes // (bytes_ * images.shape[2] * images.shape[3]))
+                x = torch.cat([self.layers(y.contiguous().to_mkldnn(), start, stop).to_dense() for y in x.split(part)])
+        else:
+            x = self.layers(x.contiguous(memory_format=torch.channels_last), 0, len(self.blocks))
+        return x.mean((2, 3)).unsqueeze(1)
 
-    def early(self, x: Grid) -> Grid:
-        """Mirrored images through the layers at half their size; ordinary or blocked as they are."""
-        return self._through(_convolve(self.convs[0], x, "hardtanh"), 0, EARLY)
-
-    def late(self, x: Grid) -> Grid:
-        """The other layers, up to the mean."""
-        return _convolve(self.convs[1], self._through(x, EARLY, len(self.adds)), "hardtanh")
-
-    def _through(self, x: Grid, start: int, stop: int) -> Grid:
+    def layers(self, x: Grid, start: int, stop: int) -> Tensor:
+        """Through the blocks from `start` to `stop`, with the layer before the first and the one after the last."""
+        if start == 0:
+            x = _convolve(self.convs[0], x, "hardtanh")
         for index in range(start, stop):
             *before, narrow = cast(nn.ModuleList, self.blocks[index])
             y = x
@@ -159,7 +154,7 @@ class FoldedLite0(nn.Module):
                 y = _convolve(conv, y, "hardtanh")
             y = _convolve(narrow, y, "none")
             x = y.add_(x) if self.adds[index] else y
-        return x
+        return _convolve(self.convs[1], x, "hardtanh") if stop == len(self.blocks) else x
 
 
 def _mirrored(part: nn.Module) -> nn.ModuleList:
@@ -172,7 +167,7 @@ def _mirrored(part: nn.Module) -> nn.ModuleList:
     return nn.ModuleList(convs)
 
 
-def _convolve(conv: nn.Module, x: Grid, then: Literal["hardtanh", "none"]) -> Grid:
+def _convolve(conv: nn.Module, x: Grid, then: Literal["hardtanh", "none"]) -> Tensor:
     """A convolution, then perhaps ReLU6, which oneDNN calls a hardtanh from 0 to 6."""
     assert isinstance(conv, nn.Conv2d)
     if x.is_mkldnn:
@@ -198,7 +193,7 @@ def _blocked_works(network: FoldedLite0) -> bool:
         return False
     picture = torch.linspace(-1, 1, 3 * 33 * 34).view(1, 3, 33, 34)
     try:
-        blocked = network.late(network.early(picture.to_mkldnn())).to_dense()
+        blocked = network.layers(picture.to_mkldnn(), 0, len(network.blocks)).to_dense()
     except (AttributeError, NotImplementedError, RuntimeError):  # the operators are torch's own affair, and may change
         return False
-    return torch.allclose(blocked, network.late(network.early(picture)), rtol=1e-3, atol=1e-3)
+    return torch.allclose(blocked, network.layers(picture, 0, len(network.blocks)), rtol=1e-3, atol=1e-3)

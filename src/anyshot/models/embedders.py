@@ -9,12 +9,14 @@ any function. One name means the same in every verb (`--model`):
 
 import hashlib
 import io
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +38,8 @@ Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,17 @@ class Embedder:
     pixels: Callable[[], nn.Module] | None = None
 
     def features(self, images: Images, done: Callable[[int], None] = lambda images: None) -> np.ndarray:
-        """Features of images of any size, batch by batch."""
+        """Features of images of any size, batch by batch; `done` is called with the number of each. Batches run side by
+        side, one per core, but for a trained model: its features do not depend on the number of cores."""
+        starts = range(0, len(images), BATCH)
+
+        def embed(start: int) -> np.ndarray:
+            return np.asarray(self.network(self._squares(np.asarray(images[start : start + BATCH]))))
+
         parts = []
-        for start in range(0, len(images), BATCH):
-            parts.append(np.asarray(self.network(self._squares(np.asarray(images[start : start + BATCH])))))
-            done(len(parts[-1]))
+        for part in map(embed, starts) if self.model is not None else side_by_side(embed, starts):
+            parts.append(part)
+            done(len(part))
         features = np.concatenate(parts)
         if features.ndim not in (2, 3) or len(features) != len(images) or features.dtype.kind != "f":
             raise BadInput(
@@ -85,10 +95,30 @@ class Embedder:
         middle = slice(start, start + self.side)
         return picture(data, larger, "crop", resample=self.resample)[middle, middle]
 
-    def _squares(self, images: Images) -> Images:
+    def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
         if self.model is not None or images.shape[1:] == (self.side, self.side, 3):
             return images  # a model of ours prepares images of any size itself
         return np.stack([self.square(image if image.shape[2] == 3 else image.repeat(3, 2)) for image in images])
+
+
+def side_by_side(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
+    """The results of tasks in their order, one thread per core and each on one core of torch; few are ahead of the
+    caller, so that memory stays bounded."""
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
+            ahead: deque[Future[R]] = deque()
+            try:
+                for task in tasks:
+                    ahead.append(pool.submit(work, task))
+                    if len(ahead) > 2 * threads:
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def embedder(
@@ -167,7 +197,7 @@ def _lite0(size: str) -> Embedder:
 
     @torch.inference_mode()
     def embed(pictures: Pictures) -> np.ndarray:
-        pixels = torch.from_numpy(np.ascontiguousarray(pictures)).permute(0, 3, 1, 2).float()
+        pixels = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float()
         return network(pixels.sub_(127.5).div_(127.5)).numpy()
 
     about = {
@@ -202,9 +232,7 @@ def _timm(name: str) -> Embedder:
     except ImportError:
         raise BadInput("timm models need the packages of an extra: pip install 'anyshot[timm]'.") from None
     except RuntimeError as error:  # as beside a torch and a torchvision that do not fit
-        raise BadInput(
-            f"timm is installed but cannot be imported ({error}): install a torchvision that fits."
-        ) from None
+        raise BadInput(f"timm cannot be imported ({error}): install a torchvision that fits this torch.") from None
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0).eval()
     except (RuntimeError, OSError, ValueError) as error:
