@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from anyshot import BadInput
 from anyshot.models.backbones import Conv4, ResNet12
-from anyshot.models.model import Model, load_model
+from anyshot.models.model import Model, load_model, read_tensors
 from anyshot.recipe import Recipe
 
 
@@ -94,3 +94,17 @@ def test_golden_numbers():
     found = Conv4(1, 4)(torch.sin(torch.arange(2 * 784.0)).view(2, 1, 28, 28))
     expected = torch.tensor([[1.61514, 1.02329, 0.33363, 1.86207], [1.42964, 1.48831, 0.49798, 2.13427]])
     torch.testing.assert_close(found[:, 0], expected, atol=1e-4, rtol=0)
+
+
+def test_equal_models_are_equal_bytes(tmp_path):
+    """safetensors writes a file's words in any order; we write them in one."""
+    recipe = Recipe(data="none", head="proto", train_shot=4, way=4, size=16, width=2)
+    model = Model(recipe, 1)
+    for name in ("one", "two"):
+        model.made_with = "mine.py"
+        model.save(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    loaded, about = read_tensors(tmp_path / "one")
+    assert set(about) == {"recipe", "channels", "made_with"}
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(loaded[name], value)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -129,11 +129,19 @@ def _one_of(study: Path) -> Path:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
     """A safetensors file of tensors and words, whole or not at all."""
+    data = save({name: value.contiguous() for name, value in tensors.items()}, about)
     with whole(path) as aside:
-        try:
-            save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
-        except SafetensorError as error:  # what it raises when a disk is full
-            raise BadInput(f"could not write {path}: {error}.") from error
+        aside.write_bytes(_in_order(data))
+
+
+def _in_order(data: bytes) -> bytes:
+    """The same file with its words in order: safetensors writes them in any, and equal models should be equal bytes."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    if "__metadata__" in header:
+        header = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
+    words = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+    return len(words).to_bytes(8, "little") + words + data[8 + size :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

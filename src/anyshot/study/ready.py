@@ -75,7 +75,8 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
             fitted = fitted_on_training_classes(model, study.stores[recipe.data](data), study.registry)
             names = [name for name in study.readouts_of(recipe) if study.registry.readout(name).fit]
             halves = {f"{name}.{part}": value.half() for name in names for part, value in fitted(name).items()}
-            write_tensors(here / "readouts.safetensors", halves, {})
+            if halves:
+                write_tensors(here / "readouts.safetensors", halves, {})
             if not np.abs(features).max() < torch.finfo(torch.float16).max:
                 raise BadInput(f"the features of {recipe.name} do not fit into float16.")
             _write_arrays(here / "features.npz", features=features.astype(np.float16))
@@ -88,7 +89,8 @@ def _folder(study: Path) -> Path:
 
 
 def _fitted(folder: Path) -> Fitted:
-    tensors, _ = read_tensors(folder / "readouts.safetensors")
+    path = folder / "readouts.safetensors"
+    tensors = read_tensors(path)[0] if path.is_file() else {}
 
     def fitted(readout: str) -> Parameters:
         of = f"{readout}."
