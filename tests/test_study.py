@@ -116,11 +116,11 @@ def states(out):
     return found
 
 
-def test_killed_three_times_in_training_the_table_is_the_same(undisturbed, tmp_path):
+def test_killed_in_training_and_again_when_resumed_the_table_is_the_same(undisturbed, tmp_path):
     chance, out = random.Random(0), decided(tmp_path / "out")
     slow = tmp_path / "slow_study.py"
     slow.write_text(SLOW)
-    for _ in range(3):
+    for _ in range(2):
         before = states(out)
         process = command(out, study=slow)
         while not states(out) - before and process.poll() is None:
