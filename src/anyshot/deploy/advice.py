@@ -30,8 +30,8 @@ MORE = (1, 2, 5, 10)
 LEAST_IMAGES = 3  # of a class, to be drawn into episodes
 FEW_CLASS = 20  # images a class below which the curve is rough
 FLOATS = 400_000_000  # of a bank of vectors: beyond, a head is left out
-OPERATIONS = 1.5e12  # of heads that are fitted to every support anew: about a minute; episodes are as many as fit
-LEAST_EPISODES = 40
+OPERATIONS = 2e11  # of heads that are fitted to every support anew: about a minute; episodes are as many as fit
+LEAST_EPISODES = 20
 
 
 @dataclass(frozen=True)
