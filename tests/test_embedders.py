@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from shell import exit_code as run
 
 from anyshot import BadInput, ImageClassifier
-from anyshot.cli import main
 from anyshot.models import embedders
 from anyshot.models.efficientnet import EfficientNetLite0, folded
 from anyshot.models.embedders import DEFAULT, embedder, lite0_weights
@@ -34,15 +34,6 @@ def photos(tmp_path_factory) -> Path:
         for index in range(4):
             Image.fromarray(picture(40 + index, number)).save(folder / name / f"{index}.png")
     return folder
-
-
-def run(monkeypatch, *words) -> int:
-    monkeypatch.setattr(sys, "argv", ["anyshot", *map(str, words)])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_the_form_to_embed_with_is_the_form_to_train():

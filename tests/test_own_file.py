@@ -9,24 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from shell import exit_code as run
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
-from anyshot.cli import main
 from anyshot.data.store import open_store
 from anyshot.models.model import load_model
 from anyshot.models.registry import PACKAGE, registry_of
 from anyshot.rows import read_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
-
-
-def run(monkeypatch, *words) -> int:
-    monkeypatch.setattr(sys, "argv", ["anyshot", *map(str, words)])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture(scope="module")
