@@ -31,6 +31,16 @@ def words_of(command: str) -> list[str]:
     ]
 
 
+def exit_code(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """Run a verb with these words; what it prints is for pytest to catch."""
+    monkeypatch.setattr(sys, "argv", ["anyshot", *map(str, words)])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
 def run(command: str, monkeypatch: pytest.MonkeyPatch) -> Done:
     """Run a command line as a shell would."""
     monkeypatch.setattr(sys, "argv", words_of(command))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shell import exit_code as run
 
-from anyshot.cli import main
 from anyshot.data.store import write_store
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
@@ -22,15 +22,6 @@ def birds(tmp_path) -> Path:
     labels = np.repeat(np.arange(6), 30)
     write_store(tmp_path / "birds", [features.astype(np.float32)], labels, list("abcdef"), ["test"] * 6)
     return tmp_path / "birds"
-
-
-def run(monkeypatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["anyshot", *map(str, words)])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.mark.parametrize(

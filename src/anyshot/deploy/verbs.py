@@ -35,6 +35,8 @@ def fit_folder(
     folder: Path, model: str, out: Path, head: str, reject: float, keep: int, registry: Registry = PACKAGE
 ) -> str:
     """Fit and save a classifier of a folder of pictures."""
+    if head:
+        registry.head(head)  # before the work, to say early what is misspelt
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
     classifier = ImageClassifier(model, registry=registry, **arguments)
     with progress("learning", 1.0) as advance:
