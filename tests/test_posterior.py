@@ -10,7 +10,7 @@ from anyshot import BadInput, FewShotClassifier, evaluate
 from anyshot.deploy.onnx_export import export_onnx
 from anyshot.measure.engine import each_logits
 from anyshot.measure.plan import Plan
-from anyshot.models.empirical import fit_support, leave_one_out, support_scores
+from anyshot.models.empirical import fit_support, is_foreign, leave_one_out, support_scores
 from anyshot.models.empirical import moments_of as moments_of_units
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Reading
@@ -248,6 +248,24 @@ def test_a_foreign_base_is_seen_and_left_alone():
     X, y, Q, _ = unequal()
     own = FewShotClassifier("posterior", base=base).fit(X, y)
     assert not np.allclose(own.predict_proba(Q), FewShotClassifier("posterior").fit(X, y).predict_proba(Q))
+
+
+def test_five_single_images_show_that_they_lack_what_a_base_shares():
+    """Base classes share a direction and differ in 39 others; the foreign support has half as much of that direction,
+    too little to be seen in the distance of the two centres."""
+    rng = np.random.default_rng(0)
+
+    def images(classes, each, shared):
+        centres = rng.normal(size=(classes, 40))
+        owner = np.repeat(np.arange(classes), each)
+        x = centres[owner] + rng.normal(size=(len(owner), 40)) + shared * np.eye(40)[0] * 6
+        return moments_of_units(unit(torch.from_numpy(x)), torch.from_numpy(owner))
+
+    base = images(60, 10, 1.0)
+    false = sum(is_foreign(images(5, 1, 1.0), base) for _ in range(200))
+    right = sum(is_foreign(images(5, 1, 0.5), base) for _ in range(200))
+    assert false <= 24  # a test of 5 %
+    assert right >= 190
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ order and in parts, and merge exactly:
   B = r W. A rare class learns from the common ones what its images may look like.
 - with a base of other classes (`fit_base`, `two_covariances`): W of base and support, B of the base.
 
-`adapt` decides: a base is used if the support lies where the base's own classes lie (`shift`), unless the support,
+`adapt` decides: a base is used if the support lies where the base's own classes lie (`is_foreign`), unless the support,
 image by image, is predicted clearly better without it. Only that choice and the scale of the logits look at single
 images, each left out of its class, of the centre and of W.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -28,12 +29,14 @@ from anyshot.recipe import Recipe
 # What is assumed where the data say nothing; chosen on validation classes of CUB and mini-ImageNet and on groceries.
 DIMENSIONS = 32.0  # independent dimensions of an image, whatever the length of its vector: 12 to 60 were seen
 DOUBT = 0.5  # standard deviation of the logarithm of that number
-RATIO = 0.4  # variation between classes over that within them: 0.1 to 1 were seen
+RATIO = 0.8  # variation between classes over that within them, in the directions that tell classes apart
+UNDERSTATED = 2.0  # that ratio over its mean in all directions, most of which tell nothing apart
 LEAST_RATIO, MOST_RATIO = 0.02, 100.0
 SHRINK_SUPPORT = 0.8  # of the way to the identity that the estimated shrinkage leaves
 SHRINK_BASE = 0.5
 FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much of the variance of class means
 CHANCE = 1.4  # beyond so many times what chance makes of it
+AWAY = 1.645  # or is less like the base's centre than 95 % of the centres of the base's kind
 EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
 
 Examples = tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
@@ -115,22 +118,45 @@ class Fit:
 
 def fit_support(support: Moments) -> Fit:
     """The support as its own base: W shrunk to the identity, B = r W. Its scale is what is assumed of any images."""
-    d, eye = support.means.shape[1], torch.eye(support.means.shape[1], dtype=support.means.dtype)
-    scale, variance, covariance = min(1.0, DIMENSIONS / d), support.between, support.within
+    d = support.means.shape[1]
+    within = _within_support(support, d)
+    spread = torch.full((d,), within.ratio).to(support.means)
+    return Fit(support.centre, within.matrix, spread, min(1.0, DIMENSIONS / d), within.share)
+
+
+@dataclass(frozen=True)
+class _Within:
+    """What a support says of W: its inverse square root, its variance in directions that no image spans, r, and the
+    part that an image's residual has in it."""
+
+    matrix: Float[Tensor, "m m"]
+    floor: float
+    ratio: float
+    share: float
+
+
+def _within_support(support: Moments, d: int) -> _Within:
+    """W and r of a support in m dimensions that it spans, of the d that its vectors have."""
+    eye, variance, covariance = torch.eye(support.means.shape[1]).to(support.means), support.between, support.within
     within = float(covariance.trace()) if support.freedom else variance / (1 + RATIO)
     least = max(within, variance / MOST_RATIO, torch.finfo(eye.dtype).eps)  # no class is without any variation
     if not support.freedom or within < least:  # single images or copies: nothing is known but sizes
-        ratio = RATIO if not support.freedom else min(max(variance / least, LEAST_RATIO), MOST_RATIO)
-        return Fit(support.centre, eye * (d / least) ** 0.5, torch.full((d,), ratio).to(eye), scale, 0.0)
+        ratio = _bounded(variance / least) if support.freedom else RATIO
+        return _Within(eye * (d / least) ** 0.5, least / d, ratio, 0.0)
     s = support_shrinkage(covariance, d, support.freedom)
-    root = torch.linalg.cholesky((1 - s) * covariance + s * within / d * eye)
+    floor = s * within / d
+    root = torch.linalg.cholesky((1 - s) * covariance + floor * eye)
     matrix = torch.linalg.solve_triangular(root, eye, upper=False).mT
-    size = apparent_size(float(matrix.square().sum()), within, d, s, support.freedom)
-    matrix = matrix / size**0.5
+    inverse = float(matrix.square().sum()) + (d - len(eye)) / floor
+    size = apparent_size(inverse, within, d, s, support.freedom)
     means = (support.means - support.centre) @ matrix
-    ratio = float(means.square().sum()) / max(len(means) - 1, 1) / d - support.noise
-    spread = torch.full((d,), min(max(ratio, LEAST_RATIO), MOST_RATIO)).to(eye)
-    return Fit(support.centre, matrix, spread, scale, (1 - s) * size / support.freedom)
+    seen = UNDERSTATED * (float(means.square().sum()) / size / max(len(means) - 1, 1) / d - support.noise)
+    ratio = (RATIO + (len(means) - 1) * seen) / len(means)  # few classes hardly say it: one more has what is assumed
+    return _Within(matrix / size**0.5, floor * size, _bounded(ratio), (1 - s) * size / support.freedom)
+
+
+def _bounded(ratio: float) -> float:
+    return min(max(ratio, LEAST_RATIO), MOST_RATIO)
 
 
 def support_shrinkage(covariance: Float[Tensor, "m m"], d: int, freedom: int) -> float:
@@ -159,22 +185,8 @@ def support_scores(
     moments = moments_of((support - origin) @ basis, owner)
     inside = (query - origin) @ basis
     beyond = ((query - origin).square().sum(1) - inside.square().sum(1)).clamp_min(0)
-    eye, variance, covariance = torch.eye(basis.shape[1], dtype=basis.dtype), moments.between, moments.within
-    within = float(covariance.trace()) if moments.freedom else variance / (1 + RATIO)
-    least = max(within, variance / MOST_RATIO, torch.finfo(eye.dtype).eps)
-    if not moments.freedom or within < least:
-        ratio = RATIO if not moments.freedom else min(max(variance / least, LEAST_RATIO), MOST_RATIO)
-        matrix, floor = eye * (d / least) ** 0.5, least / d
-    else:
-        s = support_shrinkage(covariance, d, moments.freedom)
-        root = torch.linalg.cholesky((1 - s) * covariance + s * within / d * eye)
-        matrix, floor = torch.linalg.solve_triangular(root, eye, upper=False).mT, s * within / d
-        inverse = float(matrix.square().sum()) + (d - len(eye)) / floor
-        size = apparent_size(inverse, within, d, s, moments.freedom)
-        matrix, floor = matrix / size**0.5, floor * size
-        means = (moments.means - moments.centre) @ matrix
-        ratio = float(means.square().sum()) / max(len(means) - 1, 1) / d - moments.noise
-        ratio = min(max(ratio, LEAST_RATIO), MOST_RATIO)
+    within = _within_support(moments, d)
+    matrix, floor, ratio = within.matrix, within.floor, within.ratio
     z, m = (inside - moments.centre) @ matrix, (moments.means - moments.centre) @ matrix
     k = moments.counts * ratio
     a, v = k / (k + 1), 1 + ratio / (k + 1)
@@ -192,7 +204,7 @@ class Base:
     moments: Moments
     scale: float
 
-    @property
+    @cached_property
     def fit(self) -> Fit:
         """What is estimated from the base alone."""
         return two_covariances(self.moments, self.moments.within, self.scale)
@@ -232,8 +244,7 @@ def two_covariances(base: Moments, covariance: Float[Tensor, "d d"], scale: floa
     means = torch.linalg.solve_triangular(root, (base.means - base.centre).mT, upper=False).mT
     _, size, directions = torch.linalg.svd(means / max(len(means) - 1, 1) ** 0.5, full_matrices=True)
     b = torch.nn.functional.pad(size.square(), (0, d - len(size))) - base.noise
-    mean = min(max(float(b.mean()), LEAST_RATIO), MOST_RATIO)
-    spread = ((1 - SHRINK_BASE) * b + SHRINK_BASE * mean).clamp_min(LEAST_RATIO**2)
+    spread = ((1 - SHRINK_BASE) * b + SHRINK_BASE * _bounded(float(b.mean()))).clamp_min(LEAST_RATIO**2)
     return Fit(base.centre, torch.linalg.solve_triangular(root.mT, directions.mT, upper=True), spread, scale)
 
 
@@ -252,15 +263,20 @@ def _held_out_scale(fit: Fit, vectors: Float[Tensor, "image d"], owner: Int[Tens
     return _likeliest_scale(scores, answers, min(1.0, DIMENSIONS / vectors.shape[1]))
 
 
-def shift(support: Moments, base: Moments) -> float:
-    """How far the support's centre lies from the base's, beyond chance, in units of the variance that the base predicts
-    for class means of as many images. Below 0 for most supports of the base's kind; with pretrained features 0.4 to 2
-    for another kind, even with two classes of one image."""
-    within = float(base.within.trace())
-    expected = max(base.between - base.noise * within, 0.0) + support.noise * within
-    apart = float((support.centre - base.centre).square().sum())
+def is_foreign(support: Moments, base: Moments) -> bool:
+    """Whether a support lies where the base's own classes would hardly lie, told from the two centres, even of a few
+    classes of one image: by their distance in all directions (pretrained features tell another kind by it at once), or
+    since the support has less of what all of the base's classes share, the direction of its centre."""
+    apart = support.centre - base.centre
     chance = 1 / len(support.counts) + 1 / len(base.counts)
-    return apart / max(expected, torch.finfo(support.means.dtype).tiny) - CHANCE * chance
+    within = base.within
+    expected = max(base.between - base.noise * float(within.trace()), 0.0) + support.noise * float(within.trace())
+    if float(apart.square().sum()) > (FOREIGN + CHANCE * chance) * expected:
+        return True
+    shared = base.centre
+    noise = float(shared @ within @ shared)
+    between = max(float(((base.means - shared) @ shared).var()) - base.noise * noise, 0.0)
+    return float(apart @ shared) < -AWAY * (chance * between + support.noise / len(support.counts) * noise) ** 0.5
 
 
 # ----------------------------------------------------------------------------------------------------------- the choice
@@ -276,7 +292,7 @@ def adapt(support: Moments, examples: Examples, base: Base | None = None) -> Fit
         base: Other classes, if there are any.
     """
     own, loss_without = _settled(fit_support(support), support, examples)
-    if base is None or shift(support, base.moments) > FOREIGN:
+    if base is None or is_foreign(support, base.moments):
         return own
     other, loss_with = _settled(base.fit, support, examples)
     if int(support.counts.min()) == 1:  # what a base does for single images is asked of single images
