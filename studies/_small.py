@@ -4,6 +4,8 @@ from anyshot import PACKAGE, Recipe, Study, packed
 
 PAPER_HEADS = ("proto", "cosine-proto", "feat", "cosine-feat", "frn", "cosine-frn")
 SHOTS = (4, 8, 16, 32)
+# Scores of unit vectors are small too.
+TEMPERATURES = {"unit-proto": 10.0, "posterior": 30.0}
 
 
 def small_study(data, packing, heads, epochs, train_images, seeds, validation_queries, mixed=()):
@@ -26,7 +28,7 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
             # A cosine is at most 1, and so short a training does not let its temperature grow from 1 (validation
             # classes of cub32, 12 epochs, 8-shot, from 1 and from 10: cosine-proto 73.7 and 77.9 %, cosine-frn 76.0 and
             # 79.4 %, cosine-feat 46.6 and 68.3 %).
-            temperature=10.0 if "cosine" in head else 1.0,
+            temperature=TEMPERATURES.get(head, 10.0 if "cosine" in head else 1.0),
             validate_every=max(1, epochs // 8),
             validation_queries=validation_queries(train_shot),
             seed=seed,
@@ -39,6 +41,7 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
     readouts = {head: ("swapped",) for head in PACKAGE.heads if PACKAGE.fits("swapped", head)}
     readouts["proto"] = ("swapped", "pca60", "est60")
     readouts |= {head: (*readouts[head], "posterior") for head in ("proto", "cosine-proto", "feat", "cosine-feat")}
+    readouts["unit-proto"] = ("posterior",)
     return Study(
         recipes=recipes,
         stores={data: packed(data, *packing)},

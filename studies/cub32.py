@@ -20,7 +20,7 @@ def study(heads=None):
         epochs=40,
         train_images=5903,
         # Two seeds where the paper's headline is: the difference between the two ProtoNets.
-        seeds=lambda head: 2 if head in ("proto", "cosine-proto") else 1,
+        seeds=lambda head: 2 if head in ("proto", "cosine-proto", "unit-proto") else 1,
         # Does drawing the train shot at random do what a cosine does?
         mixed=("proto", "cosine-proto"),
         # One validation class has 44 images.

@@ -19,7 +19,7 @@ from anyshot.models.backbones import BACKBONES, Backbone
 from anyshot.models.empirical import POSTERIOR_HEAD
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Head
-from anyshot.models.posterior import POSTERIOR
+from anyshot.models.posterior import POSTERIOR, UNIT_PROTO
 from anyshot.models.pretraining import PRETRAINING
 from anyshot.models.readouts import READOUTS, Readout, stem_and_number
 
@@ -83,7 +83,9 @@ class Registry:
 
 
 PACKAGE = Registry(
-    {**HEADS, "posterior": POSTERIOR_HEAD, **PRETRAINING}, BACKBONES, {**READOUTS, "posterior": POSTERIOR}
+    {**HEADS, "unit-proto": UNIT_PROTO, "posterior": POSTERIOR_HEAD, **PRETRAINING},
+    BACKBONES,
+    {**READOUTS, "posterior": POSTERIOR},
 )
 
 
