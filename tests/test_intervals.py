@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anyshot.measure.intervals import class_interval, episode_interval
-from anyshot.measure.sensitivity import certainty
+from anyshot.measure.sensitivity import certainty, decompose, over_classes
 
 TRIALS = 400
 
@@ -69,8 +69,6 @@ def test_sensitivity_interval_covers_the_score_and_the_noise_floor_is_what_chanc
     rng = np.random.default_rng(3)
     truth = 70 + np.zeros((6, 4))
     truth[0, 0] += score  # a corner: the residual's range is then exactly the score times 15/24 + 1/24 ...
-    from anyshot.measure.sensitivity import decompose
-
     true_score = decompose(truth).sensitivity
     covered, scores, floors = 0, [], []
     for _ in range(150):
@@ -81,6 +79,46 @@ def test_sensitivity_interval_covers_the_score_and_the_noise_floor_is_what_chanc
     assert covered / 150 >= 0.95
     if score == 0:
         np.testing.assert_allclose(np.mean(floors), np.mean(scores), rtol=0.05)
+
+
+def simulate_classes(rng, truth, many, episodes=600):
+    """Two models in paired cells: classes differ in difficulty, and in what each cell makes of them."""
+    hard = rng.normal(0, 8, size=(many, 1, 1))
+    apart = np.einsum("cf,fij->cij", rng.normal(size=(many, 3)), rng.normal(0, 0.6, size=(3, *truth.shape)))
+    classes = draw_classes(rng, many, episodes)
+    grids = []
+    for share in (1.0, 0.5):
+        effects = share * truth + hard + apart + rng.normal(0, 0.3, size=(many, *truth.shape))
+        accuracies = effects[classes].mean(1) + rng.normal(0, 3, size=(episodes, *truth.shape))
+        grids.append(np.moveaxis(accuracies, 0, -1)[None])
+    return grids, classes
+
+
+@pytest.mark.parametrize("many", [10, 20, 50])
+@pytest.mark.parametrize("score", [0.0, 0.5, 2.0, 5.0])
+def test_sensitivity_over_new_classes_is_covered_and_so_is_a_difference(score, many):
+    rng = np.random.default_rng(8)
+    truth = np.outer(np.linspace(-1, 1, 6), np.linspace(-1, 1, 4))
+    truth *= score / decompose(truth).sensitivity
+    covered, apart, narrower = 0, 0, 0
+    for _ in range(25):
+        grids, classes = simulate_classes(rng, truth, many)
+        one, other = over_classes(grids, classes, draws=300)
+        low, high = one.interval
+        covered += low <= score <= high
+        narrow, wide = certainty(grids[0], draws=50).low, low
+        narrower += wide < narrow
+        low, high = one.difference(other)
+        apart += low <= score / 2 <= high
+    assert covered >= 23
+    assert apart >= 23
+    if score == 5:
+        assert narrower == 25, "an interval over episodes says nothing of new classes"
+
+
+def test_over_classes_says_when_it_cannot_know():
+    rng = np.random.default_rng(2)
+    assert over_classes([simulate(rng, np.zeros((2, 2)), 50)], draw_classes(rng, 5, 50)) is None
 
 
 def test_pairing_removes_what_all_cells_share():

@@ -7,7 +7,7 @@ they are not independent; the classes are. It is a jackknife over classes, corre
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.special import stdtrit
 
 Accuracies = Float[np.ndarray, " episode"]
@@ -21,17 +21,27 @@ def episode_interval(accuracies: Accuracies) -> float:
 
 def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way"]) -> float:
     """Half-width of the 95 % interval over draws of new classes; NaN where every episode holds nearly all classes."""
-    names, inverse = np.unique(classes, return_inverse=True)
-    inside = np.zeros((len(accuracies), len(names)), bool)
-    inside[np.arange(len(accuracies))[:, None], inverse.reshape(classes.shape)] = True
-    without = (~inside).sum(0)
-    if len(names) < 3 or without.min() < LEAST_WITHOUT:
+    parts = left_out(classes)
+    if parts is None:
         return float("nan")
+    inside, without = parts
     n, noise = len(accuracies), accuracies.var(ddof=1)
-    left_out = (accuracies @ ~inside) / without
-    spread = ((left_out - left_out.mean()) ** 2).sum()
+    left = (accuracies @ ~inside) / without
+    spread = ((left - left.mean()) ** 2).sum()
     # Part of the spread is the episodes' own noise: a mean over fewer episodes moves even if the class did not matter.
     chance = (noise * (n - without) / (n * without)).sum()
-    share = (len(names) - 1) / len(names)
+    share = (len(without) - 1) / len(without)
     variance = max(0.0, share * (spread - chance)) + noise / n
-    return float(stdtrit(len(names) - 1, 0.975) * variance**0.5)
+    return float(stdtrit(len(without) - 1, 0.975) * variance**0.5)
+
+
+def left_out(
+    classes: Int[np.ndarray, "episode way"],
+) -> tuple[Bool[np.ndarray, "episode class_"], Int[np.ndarray, " class_"]] | None:
+    """Which classes each episode holds, and how many episodes are without each class; None where these are too few to
+    know an accuracy without it."""
+    names, inverse = np.unique(classes, return_inverse=True)
+    inside = np.zeros((len(classes), len(names)), bool)
+    inside[np.arange(len(classes))[:, None], inverse.reshape(classes.shape)] = True
+    without = (~inside).sum(0)
+    return None if len(names) < 3 or without.min() < LEAST_WITHOUT else (inside, without)

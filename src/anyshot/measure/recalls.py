@@ -6,13 +6,15 @@ classes. Nothing here imports torch.
 """
 
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,7 +22,7 @@ from jaxtyping import Float, Int
 from anyshot.errors import BadInput
 from anyshot.files import whole
 from anyshot.measure.intervals import class_interval, episode_interval
-from anyshot.measure.sensitivity import certainty
+from anyshot.measure.sensitivity import certainty, over_classes
 from anyshot.rows import Row
 
 FORMAT = 1
@@ -117,21 +119,65 @@ def title(of: Mapping[str, Any]) -> str:
 
 
 def sensitivities(recalls: Iterable[Recalls]) -> list[Row]:
-    """The sensitivity of each head and readout in each setting, with what is known of it: one row per grid."""
-    groups: dict[tuple[Any, ...], dict[tuple[int, int], np.ndarray]] = {}
-    for one in recalls:
-        cells = groups.setdefault(tuple(one.of[name] for name in GRID), {})
-        cells[one.of["seed"], one.of["train_shot"]] = one.accuracies
+    """The sensitivity of each head and readout in each setting, with what is known of it: one row per grid. `low` to
+    `high` is over episodes, `low_classes` to `high_classes` over new classes; `bias` is how much of the score the noise
+    of the episodes has added to it, by estimate."""
     rows = []
-    for key, cells in groups.items():
-        seeds, shots = (sorted({cell[axis] for cell in cells}) for axis in (0, 1))
-        if len(shots) < 2 or len(cells) < len(seeds) * len(shots):
-            continue  # no sensitivity without at least two train shots, each with every seed
-        score = certainty(np.stack([np.stack([cells[seed, shot] for shot in shots], 1) for seed in seeds]))
-        row: Row = {**dict(zip(GRID, key, strict=True)), "seeds": len(seeds)}
-        row |= {name: round(getattr(score, name), 4) for name in ("sensitivity", "low", "high", "noise_floor")}
-        rows.append(row | {"over_seeds": " ".join(f"{seed:.4f}" for seed in score.over_seeds)})
+    for grids in _grids(recalls).values():
+        over = over_classes([grid.cells for grid in grids], grids[0].classes)
+        for number, grid in enumerate(grids):
+            score = certainty(grid.cells)
+            row: Row = {name: grid.of[name] for name in GRID} | {"seeds": len(grid.cells)}
+            low, high = over[number].interval if over else (math.nan, math.nan)
+            measures = {name: getattr(score, name) for name in ("sensitivity", "low", "high", "noise_floor", "bias")}
+            row |= {name: round(value, 4) for name, value in measures.items()}
+            row |= {"low_classes": round(low, 4), "high_classes": round(high, 4)}
+            rows.append(row | {"over_seeds": " ".join(f"{seed:.4f}" for seed in score.over_seeds)})
     return rows
+
+
+def sensitivity_differences(recalls: Iterable[Recalls]) -> list[Row]:
+    """How much more sensitive each head and readout is than each head of the same learner as trained, on the same
+    episodes, with the 95 % interval over new classes: one row per pair."""
+    rows = []
+    for grids in _grids(recalls).values():
+        over = over_classes([grid.cells for grid in grids], grids[0].classes)
+        if over is None:
+            continue
+        for (grid, ours), (other, theirs) in product(zip(grids, over, strict=True), repeat=2):
+            if grid is other or other.of["readout"] != "own" or grid.of["learner"] != other.of["learner"]:
+                continue
+            low, high = ours.difference(theirs)
+            row = {name: grid.of[name] for name in GRID} | {"against": other.of["head"]}
+            row |= {"difference": round(ours.sensitivity - theirs.sensitivity, 4)}
+            rows.append(row | {"low_classes": round(low, 4), "high_classes": round(high, 4)})
+    return rows
+
+
+class _Cells(NamedTuple):
+    """The accuracies of a whole grid, episode by episode."""
+
+    of: Mapping[str, Any]
+    cells: Float[np.ndarray, "seed test_shot train_shot episode"]
+    classes: Int[np.ndarray, "episode way"]
+
+
+def _grids(recalls: Iterable[Recalls]) -> dict[tuple[Any, ...], list[_Cells]]:
+    """Grids that are whole, by setting and episodes; no sensitivity without at least two train shots, each with every
+    seed."""
+    groups: dict[tuple[Any, ...], dict[tuple[int, int], Recalls]] = {}
+    for one in recalls:
+        key = (*(one.of[name] for name in GRID), one.plan["id"])
+        groups.setdefault(key, {})[one.of["seed"], one.of["train_shot"]] = one
+    grids: dict[tuple[Any, ...], list[_Cells]] = {}
+    for key, by_cell in groups.items():
+        seeds, shots = (sorted({cell[axis] for cell in by_cell}) for axis in (0, 1))
+        if len(shots) < 2 or len(by_cell) < len(seeds) * len(shots):
+            continue
+        cells = np.stack([np.stack([by_cell[seed, shot].accuracies for shot in shots], 1) for seed in seeds])
+        first = by_cell[seeds[0], shots[0]]
+        grids.setdefault((*key[: len(SETTING)], key[-1]), []).append(_Cells(first.of, cells, first.classes))
+    return grids
 
 
 def gains(recalls: Sequence[Recalls]) -> list[Row]:

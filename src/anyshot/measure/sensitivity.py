@@ -4,13 +4,15 @@ The test bias is the mean accuracy of a grid's models at a test shot; the model 
 group on average; what remains depends on both shots, and its largest minus its smallest value is the score.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from anyshot.errors import BadInput
+from anyshot.measure.intervals import left_out
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,14 @@ class Certainty:
 
     `low` to `high` covers the score of these models over all possible episodes with at least 95 % confidence.
     `noise_floor` is the score that perfectly robust models would show on average at this number of episodes, by chance
-    alone. `over_seeds` has the score of each seed, where there are several."""
+    alone. `bias` is by how much the noise of the episodes has raised the score on average, as a further round of the
+    same noise would raise it. `over_seeds` has the score of each seed, where there are several."""
 
     sensitivity: float
     low: float
     high: float
     noise_floor: float
+    bias: float
     over_seeds: tuple[float, ...] = ()
 
 
@@ -71,11 +75,85 @@ def certainty(cells: Float[np.ndarray, "seed test_shot train_shot episode"], dra
     for draw in range(draws):
         weight = np.bincount(rng.integers(episodes, size=episodes), minlength=episodes)
         deviations[draw] = flat @ (weight - 1.0) / episodes
-    ranges = _range(_parts(deviations.reshape(draws, *grid.shape[:2]))[2])
-    score = decompose(grid.mean(-1)).sensitivity
-    margin = float(np.quantile(ranges, 0.95))
+    noise = _parts(deviations.reshape(draws, *grid.shape[:2]))[2]
+    ranges = _range(noise)
+    whole = decompose(grid.mean(-1))
+    score, margin = whole.sensitivity, float(np.quantile(ranges, 0.95))
+    bias = float(np.mean(_range(whole.residual + noise)) - score)
     seeds = tuple(decompose(one.mean(-1)).sensitivity for one in cells) if len(cells) > 1 else ()
-    return Certainty(score, max(0.0, score - margin), score + margin, float(np.mean(ranges)), seeds)
+    return Certainty(score, max(0.0, score - margin), score + margin, float(np.mean(ranges)), bias, seeds)
+
+
+@dataclass(frozen=True)
+class OverClasses:
+    """What new classes of the same kind may make of a sensitivity: 95 % intervals by `interval` and `difference`.
+
+    Args:
+        residual: The residual of the grid.
+        deviations: Draws of how far this residual may be from the one over all classes there might be.
+    """
+
+    residual: Float[np.ndarray, "test_shot train_shot"]
+    deviations: Float[np.ndarray, "draw test_shot train_shot"]
+
+    @property
+    def sensitivity(self) -> float:
+        """The score of these classes."""
+        return float(_range(self.residual))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the score over draws of new classes."""
+        rise = self._rise(self.deviations)
+        margin = float(np.quantile(np.maximum(rise, self._rise(-self.deviations)), 0.95))
+        return max(0.0, self.sensitivity - margin), self.sensitivity + margin
+
+    def difference(self, other: "OverClasses") -> tuple[float, float]:
+        """The 95 % interval of this score less another's, drawn together: what classes do to both drops out."""
+        middle = self.sensitivity - other.sensitivity
+        drawn = _range(self.residual + self.deviations) - _range(other.residual + other.deviations)
+        margin = float(np.quantile(np.abs(drawn - middle), 0.95))
+        return middle - margin, middle + margin
+
+    def _rise(self, deviations: np.ndarray) -> np.ndarray:
+        """By how much the range can grow: only cells that may be the largest or the smallest have a part in it. Where
+        all cells are alike these are all of them, and the bound is the one of `certainty`."""
+        near = float(np.quantile(_range(self.deviations), 0.95))
+        top, bottom = self.residual >= self.residual.max() - near, self.residual <= self.residual.min() + near
+        return deviations[:, top].max(1) - deviations[:, bottom].min(1)
+
+
+def over_classes(
+    grids: Sequence[Float[np.ndarray, "seed test_shot train_shot episode"]],
+    classes: Int[np.ndarray, "episode way"],
+    draws: int = 2000,
+) -> list[OverClasses] | None:
+    """A jackknife over classes: leave a class out, and see how far the residuals move in the episodes without it.
+
+    As in `intervals.class_interval`, the part of this that is noise of the episodes is subtracted, and Student's t
+    accounts for few classes; here with the covariance of all cells of all grids, from which deviations are drawn
+    together. None where every episode holds nearly all classes."""
+    parts = left_out(classes)
+    if parts is None:
+        return None
+    inside, without = parts
+    by_episode = [_parts(np.moveaxis(grid.mean(0, dtype=np.float64), -1, 0))[2] for grid in grids]
+    residual = np.concatenate([one.reshape(len(one), -1) for one in by_episode], 1)
+    n, many = len(residual), len(without)
+    noise = np.cov(residual.T)
+    moved = (~inside).T.astype(np.float64) @ residual / without[:, None]
+    moved -= moved.mean(0)
+    chance = ((n - without) / (n * without)).sum()
+    values, turn = np.linalg.eigh((many - 1) / many * (moved.T @ moved - chance * noise))
+    rng = np.random.default_rng(0)
+    drawn = (rng.normal(size=(draws, len(values))) * values.clip(0) ** 0.5) @ turn.T
+    drawn += rng.multivariate_normal(np.zeros(len(values)), noise / n, draws, method="eigh")
+    drawn *= ((many - 1) / rng.chisquare(many - 1, draws))[:, None] ** 0.5
+    ends = np.cumsum([one[0].size for one in by_episode])[:-1]
+    return [
+        OverClasses(one.mean(0), part.reshape(draws, *one.shape[1:]))
+        for one, part in zip(by_episode, np.split(drawn, ends, 1), strict=True)
+    ]
 
 
 def _parts(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
