@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
 from anyshot.models import attention
-from anyshot.models.gram import gram, hat, pack, reconstruct, reconstruct_rows, unpack
+from anyshot.models.gram import gram, hat, overlap, pack, reconstruct, reconstruct_rows, unpack
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Head, contrastive, cosine, euclidean, flatten, fold
 from anyshot.recipe import Recipe
@@ -172,6 +172,15 @@ def test_contrastive_term_prefers_the_own_class(name, maps):
     head, vectors, learned = make(name, maps + 3 * torch.eye(WAY, CHANNELS, dtype=torch.float64)[:, None, None])
     out = contrastive(head, {**learned, "attend_out": learned["attend_out"] * 0}, vectors)
     assert (out.argmax(1) == torch.arange(WAY).repeat_interleave(SHOT)).all()
+
+
+def test_overlap_is_the_sum_over_pairs_of_classes_of_their_features_products(maps):
+    """FRN's auxiliary term, as its authors write it: all features divided by the norm of all of them."""
+    features = (maps / maps.norm()).flatten(1, 2)
+    pairs = [(features[i] @ features[j].mT).square().sum() for i in range(WAY) for j in range(i)]
+    torch.testing.assert_close(overlap(gram(maps, {}).mean(1)), sum(pairs))
+    apart = torch.eye(WAY, CHANNELS, dtype=torch.float64)[:, None, None].expand(WAY, SHOT, 2, CHANNELS)
+    assert overlap(gram(apart, {}).mean(1)) == 0
 
 
 @every_head

@@ -221,6 +221,16 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tiny, tmp_path, mon
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.json", "run.json"]
 
 
+def test_the_overlap_of_classes_is_a_term_of_the_loss_of_heads_with_grams():
+    plain, more = (
+        list(losses_of_updates(Learner(recipe("frn", overlap=weight), PACKAGE, 1, "cpu"))) for weight in (0, 1)
+    )
+    assert more[0] > plain[0]
+    assert more[1:] != plain[1:]
+    with pytest.raises(BadInput, match="overlap is a term of heads that embed Gram matrices"):
+        Learner(recipe("proto", overlap=0.03), PACKAGE, 1, "cpu")
+
+
 def test_pretraining_wants_all_classes(tiny, tmp_path):
     with pytest.raises(BadInput, match="all 16 training classes"):
         train(recipe("linear", train_shot=1, way=15, batch=32), tiny, tmp_path)

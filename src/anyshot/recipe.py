@@ -55,7 +55,9 @@ class Recipe:
     layer_norm: bool = False
     """FEAT: LayerNorm after the attention."""
     contrastive: float = 0.0
-    """FEAT: weight of the auxiliary term."""
+    """FEAT: weight of the auxiliary term (`law.contrastive`)."""
+    overlap: float = 0.0
+    """FRN: weight of the auxiliary term of its authors' code, where it is 0.03 (`gram.overlap`)."""
     augment: tuple[str, ...] = ()
     """What is done to training images, by name and in order."""
     optimiser: Literal["sgd", "adam"] = "sgd"

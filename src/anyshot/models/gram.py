@@ -28,6 +28,19 @@ def unpack(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
     return _Unpack.apply(vectors)
 
 
+def overlap(classes: Float[Tensor, "way d"]) -> Float[Tensor, ""]:
+    """The auxiliary term that FRN's authors train with: how much the features of different classes lie in the same
+    directions. With S_i the features of class i, all divided by the norm of all of them, it is the sum over pairs of
+    |S_i S_j^T|^2, which is the inner product of their Grams.
+
+    Args:
+        classes: The packed Gram of each class; a mean, a sum, any multiple of it gives the same.
+    """
+    together = classes.sum(0)
+    pairs = (together.square().sum() - classes.square().sum()) / 2
+    return pairs / torch.einsum("ii->", unpack(together)).square()
+
+
 class _Pack(torch.autograd.Function):
     """Packing keeps inner products, so each direction is the other's gradient: gathers both ways, never a scatter."""
 

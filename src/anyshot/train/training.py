@@ -28,6 +28,7 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
+from anyshot.models.gram import gram, overlap
 from anyshot.models.law import contrastive, fold
 from anyshot.models.model import Model, load_model, read_tensors, write_tensors
 from anyshot.models.pretraining import class_logits
@@ -106,6 +107,8 @@ class Learner:
         torch.manual_seed(recipe.seed)
         self.model = Model(recipe, channels, registry)
         self.head = self.model.head
+        if recipe.overlap and self.model.embed is not gram:
+            raise BadInput(f"overlap is a term of heads that embed Gram matrices (frn), not of {recipe.head}.")
         if start is not None:
             self.model.backbone.load_state_dict(start.backbone.state_dict())
         self.model.to(device)
@@ -161,6 +164,8 @@ class Learner:
         if self.recipe.contrastive and self.head.couples:
             aside = contrastive(self.head, learned, classes)
             loss = loss + self.recipe.contrastive * F.cross_entropy(aside, target)
+        if self.recipe.overlap:
+            loss = loss + self.recipe.overlap * overlap(classes.mean(1))
         return loss, logits
 
 
