@@ -223,7 +223,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tiny, tmp_path, mon
 
 def test_the_overlap_of_classes_is_a_term_of_the_loss_of_heads_with_grams():
     plain, more = (
-        list(losses_of_updates(Learner(recipe("frn", overlap=weight), PACKAGE, 1, "cpu"))) for weight in (0, 1)
+        list(losses_of_updates(Learner(recipe("frn", overlap=weight), PACKAGE, 1, "cpu"))) for weight in (0.0, 1.0)
     )
     assert more[0] > plain[0]
     assert more[1:] != plain[1:]
