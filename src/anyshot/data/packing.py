@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from PIL import Image, UnidentifiedImageError
 
 from anyshot.data.pictures import Box, Fit, picture
@@ -239,7 +239,7 @@ class _Log(contextlib.AbstractContextManager):
         self._file.flush()
 
 
-def _stacked(images: Sequence[np.ndarray]) -> UInt8[np.ndarray, "image height width channel"]:
+def _stacked(images: Sequence[np.ndarray]) -> Shaped[np.ndarray, "image ..."]:
     shapes = sorted({image.shape for image in images})
     if len(shapes) > 1:
         raise BadInput(

@@ -255,7 +255,12 @@ class ImageClassifier:
             warnings.simplefilter(
                 "ignore", UserWarning
             )  # what had to be said of the backbone was said when it was fitted
-            made = embedder(backbone, side, registry or PACKAGE)
+            try:
+                made = embedder(backbone, side, registry or PACKAGE)
+            except BadInput as error:
+                raise BadInput(
+                    f"{folder} needs {words}{f', content {content[:12]}' if content else ''}: {error}"
+                ) from None
         if content and made.content and made.content != content:
             raise BadInput(
                 f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "

@@ -96,7 +96,7 @@ class Embedder:
         return self.model.channels if self.model is not None and self.is_whole else 3
 
     def features(
-        self, images: Images, done: Callable[[int], None] = lambda images: None, cache: FeatureCache | None = None
+        self, images: Images, done: Callable[[float], None] = lambda images: None, cache: FeatureCache | None = None
     ) -> np.ndarray:
         """Features of images of any size, batch by batch; `done` is called with the number of each. Batches run side by
         side, one per core, but for a trained model: its features do not depend on the number of cores. With a `cache`,
@@ -111,7 +111,7 @@ class Embedder:
 
             for part in map(embed, starts) if self.is_whole else side_by_side(embed, starts):
                 parts.append(part)
-                done(len(part))
+                done(float(len(part)))
         return np.concatenate(parts)
 
     def embedded(self, pictures: UInt8[np.ndarray, "image height width colour"]) -> Float[np.ndarray, "image ..."]:
@@ -295,7 +295,9 @@ def embedder(
     if isinstance(source, str | Path):
         kind, _, more = str(source).partition(":")
         if kind == "timm":
-            return _timm(more)
+            from anyshot.models.timm_backbone import timm_embedder
+
+            return timm_embedder(more)
         if kind == DEFAULT and not Path(source).exists():
             return _lite0(more)
         if Path(source).suffix.lower() == ".onnx":
@@ -320,7 +322,7 @@ def _own(model: Model, path: Path | None, registry: Registry) -> Embedder:
         model.kind.margin,
         about=about,
         model=model,
-        pixels=lambda: _Pixels(model, [255 * value for value in mean], [255 * value for value in deviation]),
+        pixels=lambda: Pixels(model, [255 * value for value in mean], [255 * value for value in deviation]),
         weights=lambda: weights_hash(
             model.backbone.state_dict(), recipe.backbone, recipe.size, recipe.feature_scale, model.channels
         ),
@@ -367,7 +369,7 @@ def weights_hash(tensors: Mapping[str, Tensor], *more: object) -> str:
     return digest.hexdigest()
 
 
-class _Pixels(nn.Module):
+class Pixels(nn.Module):
     """A network on pixels from 0 to 255."""
 
     mean: Tensor
@@ -408,7 +410,7 @@ def _lite0(size: str) -> Embedder:
         resample="bicubic",
         name=f"{DEFAULT}:{side}" if size else DEFAULT,
         about=about,
-        pixels=lambda: _Pixels(_lite0_network(), [127.5] * 3, [127.5] * 3),
+        pixels=lambda: Pixels(_lite0_network(), [127.5] * 3, [127.5] * 3),
         weights=lambda: LITE0_SHA256,
     )
 
@@ -424,33 +426,3 @@ def _sensitivity(model: Model, run: Path) -> dict[str, str]:
         if tuple(row.get(key) for key in ("data", "backbone", "head", "readout")) == mine:
             return {"sensitivity": f"{row['sensitivity']:.2f} ({row['low']:.2f} to {row['high']:.2f})"}
     return {}
-
-
-def _timm(name: str) -> Embedder:
-    try:
-        import timm
-    except ImportError:
-        raise BadInput("timm models need the packages of an extra: pip install 'anyshot[timm]'.") from None
-    except RuntimeError as error:  # as beside a torch and a torchvision that do not fit
-        raise BadInput(f"timm cannot be imported ({error}): install a torchvision that fits this torch.") from None
-    try:
-        model = timm.create_model(name, pretrained=True, num_classes=0).eval()
-    except (RuntimeError, OSError, ValueError) as error:
-        raise BadInput(f"timm could not make {name!r} with its weights ({error}).") from None
-    config = model.pretrained_cfg
-    mean, deviation = (torch.tensor(config[key]).view(3, 1, 1) for key in ("mean", "std"))
-
-    @torch.inference_mode()
-    def network(pictures: Pictures) -> np.ndarray:
-        pixels = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float() / 255
-        return model((pixels - mean) / deviation).float().numpy()
-
-    side, resample = config["input_size"][-1], config.get("interpolation", "bicubic")
-    return Embedder(
-        network,
-        side,
-        resample="bilinear" if resample == "bilinear" else "bicubic",
-        name=f"timm:{name}",
-        about={"backbone": f"timm:{name}"},
-        pixels=lambda: _Pixels(model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]),
-    )

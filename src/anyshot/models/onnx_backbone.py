@@ -25,7 +25,7 @@ from anyshot.data.pictures import Resample
 from anyshot.errors import BadInput
 from anyshot.models.embedders import Embedder
 
-SIDE = 224
+SIDE = 224.0
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
