@@ -27,8 +27,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from anyshot.models.efficientnet import LAYER_BYTES, EfficientNetLite0, folded
-from anyshot.models.embedders import lite0_weights
+from anyshot.models.efficientnet import LAYER_BYTES, EfficientNetLite0, folded, lite0_weights
 
 Run = Callable[[Tensor], Tensor]
 IMAGES, BATCHES, KEPT_LAYER_BYTES = 64, (4, 16, 64), 50_000_000

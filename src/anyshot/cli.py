@@ -2,14 +2,18 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.extras import SubcommandApp
 
 from anyshot.errors import BadInput, choose
+
+if TYPE_CHECKING:
+    from anyshot.models.cache import FeatureCache
 
 app = SubcommandApp()
 paper = SubcommandApp()
@@ -17,6 +21,13 @@ app.command(paper, name="paper", help="The paper's printed numbers: audit them, 
 
 Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
+
+
+def feature_cache(wanted: bool) -> "FeatureCache | None":
+    """The cache of features, where it is wanted."""
+    from anyshot.models.cache import FeatureCache
+
+    return FeatureCache() if wanted else None
 
 
 @paper.command
@@ -197,7 +208,10 @@ def pack(
     label_column: str = "",
     split_column: str = "",
     workers: int = 0,
+    embed: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[NAME]")] = None,
+    cache: bool = True,
     doctor: bool = True,
+    using: Path | None = None,
 ) -> None:
     """Turn images or embeddings, wherever they are, into a store; interrupted, the same command goes on.
 
@@ -220,7 +234,10 @@ def pack(
         label_column: Name of the column of labels.
         split_column: Name of the column of splits.
         workers: Threads that decode; one a core by default.
+        embed: Store features instead of images: of efficientnet-lite0, or of what else is named, as in `fit --model`.
+        cache: With --embed: keep features, and take those that were kept.
         doctor: Look the store over at the end (anyshot doctor).
+        using: With --embed: a Python file with backbones of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.data.doctor import visit
     from anyshot.data.kinds import pack
@@ -237,7 +254,17 @@ def pack(
         "label_column": label_column,
         "split_column": split_column,
     }
-    store = pack(kind, source, out, size, fit, split, seed, workers, **options)
+    embedding = None
+    if embed is not None:
+        from anyshot.models import embedders
+        from anyshot.models.registry import registry_of
+
+        name, *more = embed or (embedders.DEFAULT,)
+        if more:
+            raise BadInput(f"--embed takes one name, not {' '.join(embed)}.")
+        embeds = embedders.embedder(name, registry=registry_of(using))
+        embedding = embedders.embedding(embeds, feature_cache(cache))
+    store = pack(kind, source, out, size, fit, split, seed, workers, embedding, **options)
     print(f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}")
     if doctor:
         print(visit(store).text)
@@ -283,14 +310,15 @@ def evaluate(
     plan: Path | None = None,
     save_plan: Path | None = None,
     out: Output = None,
+    cache: bool = True,
     using: Path | None = None,
 ) -> None:
-    """Test heads on a store of features, or on a model's features of a store of images.
+    """Test heads on features, or on a model's features of images.
 
     Args:
-        store: The store, made by `anyshot pack`.
-        model: What embeds a store of images, by default efficientnet-lite0, which comes with anyshot; or the folder or
-            name of a trained model, or timm:NAME.
+        store: A store, made by `anyshot pack`; a folder of class folders of pictures; a file of features with labels.
+        model: What embeds images, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
+            trained model, timm:NAME, or an .onnx file.
         heads: Heads to test; the model's own, or proto and cosine-proto, by default.
         readouts: own, swapped, pcaN, estN; those that do not fit a head are left out.
         shots: Test shots.
@@ -304,6 +332,7 @@ def evaluate(
         plan: Saved plan of episodes, instead of way, queries, episodes and seed.
         save_plan: Where to save the plan of episodes, to share it.
         out: Folder for the table (table.csv) and the recalls of every episode; printed only by default.
+        cache: Keep features of images, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.machine import keep_memory
@@ -318,7 +347,19 @@ def evaluate(
     registry = registry_of(using)
     print(
         run_evaluation(
-            store, model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out, registry
+            store,
+            model,
+            heads,
+            split,
+            protocol,
+            unequal,
+            readouts,
+            dirichlet,
+            plan,
+            save_plan,
+            out,
+            registry,
+            feature_cache(cache),
         )
     )
 
@@ -423,32 +464,34 @@ def compare(
 
 @app.command
 def fit(
-    folder: Annotated[Path, tyro.conf.Positional],
+    source: Annotated[Path, tyro.conf.Positional],
     /,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    model: str = "efficientnet-lite0",
+    model: str = "",
     head: str = "",
     reject: float = 0.05,
     keep: int = 32,
+    cache: bool = True,
     using: Path | None = None,
 ) -> None:
-    """Make a classifier from a folder of class folders of pictures.
+    """Make a classifier from a folder of class folders of pictures, or from features of anything.
 
     Args:
-        folder: Pictures as CLASS/IMAGE.jpg.
-        out: Folder for the classifier; `anyshot predict` and `anyshot serve` take it.
-        model: What embeds pictures: efficientnet-lite0, which comes with anyshot, the folder or name of a trained
-            model, or timm:NAME.
+        source: Pictures as CLASS/IMAGE.jpg; or features with labels (.npz, .npy, .safetensors, .parquet, a store).
+        out: Folder for the classifier; `anyshot predict`, `anyshot test` and `anyshot serve` take it.
+        model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
+            trained model, timm:NAME, or an .onnx file.
         head: posterior, proto, cosine-proto, frn or cosine-frn; by default a trained model's own, and the posterior for
             pretrained features.
-        reject: Share of the classes' own pictures that may be called none of these.
+        reject: Share of the classes' own examples that may be called none of these.
         keep: Examples per class that are kept for calibration.
+        cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
-    from anyshot.deploy.verbs import fit_folder
+    from anyshot.deploy.verbs import fit_source
     from anyshot.models.registry import registry_of
 
-    print(fit_folder(folder, model, out, head, reject, keep, registry_of(using)))
+    print(fit_source(source, model, out, head, reject, keep, registry_of(using), feature_cache(cache)))
 
 
 @app.command
@@ -460,11 +503,11 @@ def predict(
     top: int = 3,
     using: Path | None = None,
 ) -> None:
-    """Classify pictures; those that look like none of the classes are marked.
+    """Classify pictures, or features; those that look like none of the classes are marked.
 
     Args:
         model: Folder of a classifier, made by `anyshot fit`.
-        images: Files, or folders that are searched for pictures.
+        images: Files, or folders that are searched for pictures; files of features for a classifier of such.
         format: A table for people, CSV or JSON for programs.
         top: How many of the likeliest classes to show.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
@@ -473,6 +516,30 @@ def predict(
     from anyshot.models.registry import registry_of
 
     print(predict_images(model, images, format, top, registry_of(using)), end="")
+
+
+@app.command(name="test")
+def examine(
+    model: Annotated[Path, tyro.conf.Positional],
+    source: Annotated[Path, tyro.conf.Positional],
+    /,
+    json: bool = False,
+    cache: bool = True,
+    using: Path | None = None,
+) -> None:
+    """Say how well a classifier does on labelled examples that it has not learned from, in all and class by class.
+
+    Args:
+        model: Folder of a classifier, made by `anyshot fit`.
+        source: A folder of class folders of pictures; features with labels for a classifier of such.
+        json: Print all of it as JSON.
+        cache: Keep features of pictures, and take those that were kept.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.verbs import examine
+    from anyshot.models.registry import registry_of
+
+    print(examine(model, source, json, registry_of(using), feature_cache(cache)))
 
 
 @app.command
@@ -486,47 +553,49 @@ def advise(
     episodes: int = 400,
     seed: int = 0,
     out: Output = None,
+    cache: bool = True,
     using: Path | None = None,
 ) -> None:
-    """Say which head to use and what more labelled images would bring, from those that are there.
+    """Say which head to use and what more labelled examples would bring, from those that are there.
 
     Args:
         source: Features with labels (.npz, .npy, .safetensors, .parquet), a store, or a folder of class folders.
         model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
-            trained model, or timm:NAME.
+            trained model, timm:NAME, or an .onnx file.
         heads: Heads to compare; all that need no training, and the model's own, by default.
         shots: Shots you expect in use; the head is chosen for them. All that can be measured by default.
         way: Classes to tell apart at once; 'all' for every class.
         episodes: Draws of support and queries.
         seed: Seed of the draws.
         out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
+        cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.deploy.verbs import advise_source
     from anyshot.models.registry import registry_of
 
-    print(advise_source(source, model, heads, shots, way, episodes, seed, out, registry_of(using)))
+    caching = feature_cache(cache)
+    print(advise_source(source, model, heads, shots, way, episodes, seed, out, registry_of(using), caching))
 
 
 @app.command
 def export(
-    model: Annotated[Path, tyro.conf.Positional],
+    model: Annotated[str, tyro.conf.Positional],
     /,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     using: Path | None = None,
 ) -> None:
-    """Write a classifier as an ONNX file: pictures and prototypes in, logits out; any number of classes.
+    """Write a classifier as an ONNX file, pictures and prototypes in, logits out, any number of classes; or a backbone.
 
     Args:
-        model: Folder of a classifier, made by `anyshot fit`.
+        model: Folder of a classifier, made by `anyshot fit`; or a backbone by its name, such as efficientnet-lite0.
         out: The file.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
-    from anyshot.deploy.image_classifier import ImageClassifier
+    from anyshot.deploy.verbs import export
     from anyshot.models.registry import registry_of
 
-    ImageClassifier.load(model, registry=registry_of(using)).to_onnx(out)
-    print(f"{out}: images and prototypes in, logits and vectors out.")
+    print(export(model, out, registry_of(using)))
 
 
 @app.command
@@ -542,7 +611,7 @@ def serve(
 
     Args:
         model: Folder of a classifier, or a backbone without classes yet: efficientnet-lite0, which comes with anyshot,
-            a trained model's folder, or timm:NAME.
+            a trained model's folder, timm:NAME, or an .onnx file.
         host: Address to listen on; others than loopback let everyone in who can reach it.
         port: Port to listen on; 0 for any that is free.
         save: Folder that the page's Save button writes to; without it nothing is ever written.
@@ -563,7 +632,8 @@ def check_verb(app: SubcommandApp, words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run a verb; bad input is one sentence and exit code 2, never a traceback."""
+    """Run a verb; bad input is one sentence and exit code 2, never a traceback; a warning is one sentence too."""
+    warnings.formatwarning = lambda message, *where, **more: f"anyshot: {message}\n"
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait choke a busy machine
     try:
         check_verb(app, sys.argv[1:])

@@ -6,6 +6,7 @@ added renames no model that exists. (A changed default of a first field does: it
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ class Recipe:
     backbone: str = "conv4"
     """Name of the backbone in the registry."""
     width: int = 64
-    """Channels of Conv-4; ResNet-12 has its own."""
+    """Channels of Conv-4, or numbers that a learned map gives; ResNet-12 and EfficientNet-Lite0 have their own."""
     size: int = 84
     """Side of the network's input."""
     embed: str | None = None
@@ -88,6 +89,9 @@ class Recipe:
     """Run the backbone in bfloat16 where that loses nothing that matters (for GPUs)."""
     compile: bool = False
     """Compile the backbone with torch.compile (for GPUs)."""
+    frozen: bool = False
+    """The backbone is not trained: the head learns on its features, which are computed once. The backbone is then any
+    name that `--model` takes, or a word for features that were made elsewhere."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -127,7 +131,8 @@ class Recipe:
     def name(self) -> str:
         """What the model's folder is called: for people first, unique by the id."""
         shot = "" if self.batch else f"{self.train_shot}shot-"
-        return f"{self.data}-{self.backbone}-{self.label}-{shot}{self.id}"
+        backbone = re.sub(r"[^\w.-]+", "_", self.backbone)  # a frozen one may be named by a path
+        return f"{self.data}-{backbone}-{self.label}-{shot}{self.id}"
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields, without those that were added later and are at their default."""

@@ -35,9 +35,7 @@ def read_features(
     path: Path, labels: Path | None = None, feature_column: str = "", label_column: str = "", split_column: str = ""
 ) -> Embeddings:
     """Vectors with labels from the same file, or from a second one (`labels`: .npy, or text, one label per line)."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
-    columns = choose("kind of embedding file", path.suffix.lower(), READERS)(path)
+    columns = _columns(path)
     vectors = _stack(column(columns, feature_column, VECTORS, "feature", path), path)
     others = {name: values for name, values in columns.items() if len(values) == len(vectors)}
     names = column(others, label_column, LABELS, "label", path) if labels is None else _label_file(labels)
@@ -45,6 +43,17 @@ def read_features(
         raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(names)} labels.")
     splits = split_text({**others, "": names}, split_column, path)
     return Embeddings(vectors, label_text([_text(name) for name in names], labels or path), splits)
+
+
+def read_vectors(path: Path) -> Float[np.ndarray, "image position channel"]:
+    """Vectors alone, whatever else the file holds."""
+    return _stack(column(_columns(path), "", VECTORS, "feature", path), path)
+
+
+def _columns(path: Path) -> Columns:
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
+    return choose("kind of embedding file", path.suffix.lower(), READERS)(path)
 
 
 def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:

@@ -13,7 +13,7 @@ from typing import Any
 
 from anyshot.data.archives import is_archive, unpack
 from anyshot.data.embeddings import VECTORS, pack_features
-from anyshot.data.packing import Source, pack_images, packing_folder
+from anyshot.data.packing import Embedding, Source, pack_images, packing_folder
 from anyshot.data.pictures import Fit
 from anyshot.data.store import Store, check_free
 from anyshot.errors import BadInput, choose
@@ -53,9 +53,11 @@ def pack(
     split: Sequence[int | float] = (0.6, 0.2, 0.2),
     seed: int = 0,
     workers: int = 0,
+    embedding: Embedding | None = None,
     **options: Any,
 ) -> Store:
-    """Read a source of some kind and write a store; `options` are those of the kind's reader."""
+    """Read a source of some kind and write a store: of its images, or with an `embedding` of their features. `options`
+    are those of the kind's reader."""
     module, name = choose("kind", kind, READERS).split(".")
     reader = getattr(import_module(f"anyshot.data.{module}"), name)
     check_free(out)
@@ -70,13 +72,15 @@ def pack(
     else:
         contents = reader(source, **given)
     if kind == "features":
-        if size is not None or fit is not None:
-            raise BadInput("--size and --fit are for images, not for features.")
+        if size is not None or fit is not None or embedding is not None:
+            raise BadInput("--size, --fit and --embed are for images, not for features.")
         return pack_features(contents, out, split, seed)
+    if embedding is not None and (size is not None or fit is not None):
+        raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
     about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
     about |= contents.about
     contents = replace(contents, size=size or contents.size, fit=fit or contents.fit, about=about)
-    return pack_images(contents, out, split, seed, workers)
+    return pack_images(contents, out, split, seed, workers, embedding)
 
 
 def _check_fit(kind: str, source: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from PIL import Image, UnidentifiedImageError
 
 from anyshot.data.pictures import Box, Fit, picture
@@ -74,28 +74,53 @@ def numbered(items: Sequence[Item]) -> tuple[list[int], list[str], list[str]]:
     return labels, [name for _, name in classes], [split for split, _ in classes]
 
 
-def pack_images(source: Source, out: Path, fractions: Sequence[int | float], seed: int, workers: int) -> Store:
-    """Decode every image of a source into a store; images that cannot be decoded are left out and listed in it."""
+@dataclass(frozen=True)
+class Embedding:
+    """What makes features of images while they are packed.
+
+    Args:
+        about: What the store says of it: the backbone, and the hash of its content.
+        embed: Items to chunks of features "position channel", or of reasons why there are none, in their order.
+    """
+
+    about: dict[str, Any]
+    embed: Callable[[Sequence[Item]], Iterator[list[np.ndarray | str]]]
+
+
+def pack_images(
+    source: Source,
+    out: Path,
+    fractions: Sequence[int | float],
+    seed: int,
+    workers: int,
+    embedding: Embedding | None = None,
+) -> Store:
+    """Decode every image of a source into a store, or embed it; what cannot be decoded is left out and listed in it."""
     check_free(out)
     items = arrange(source.items, fractions, seed)
     if not items:
         raise BadInput("there are no images to pack.")
     folder = packing_folder(out)
     try:
-        with _Log(folder, _fingerprint(items, source)) as log, warnings.catch_warnings():
+        with _Log(folder, _fingerprint(items, source, embedding)) as log, warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large is fine; Pillow refuses the absurd
             warnings.simplefilter("ignore", UserWarning)  # odd metadata of images that decode
-            with progress(f"packing {len(items)} images", float(len(items))) as advance:
+            left = items[log.seen :]
+            chunks = _decoded(left, source, workers) if embedding is None else embedding.embed(left)
+            title = "packing" if embedding is None else "embedding"
+            with progress(f"{title} {len(items)} images", float(len(items))) as advance:
                 advance(float(log.seen))
-                for chunk in _decoded(items[log.seen :], source, workers):
+                for chunk in chunks:
                     log.add(chunk)
                     advance(float(len(chunk)))
             skipped = log.finish()
         if len(skipped) == len(items):
             raise BadInput(f"none of the {len(items)} images could be read; {items[0].name}: {skipped[0]}.")
         readable = [item for index, item in enumerate(items) if index not in skipped]
-        notes = [*source.notes, *_enlarged(items, source.size), *_lost(items, readable)]
-        about = {**source.about, "notes": notes, "fit": source.fit}
+        enlarged = _enlarged(items, source.size) if embedding is None else []
+        notes = [*source.notes, *enlarged, *_lost(items, readable)]
+        made = {"fit": source.fit} if embedding is None else embedding.about
+        about = {**source.about, "notes": notes, **made}
         about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
         seal(folder, len(readable), *numbered(readable), about)
         (folder / "progress.jsonl").unlink()
@@ -136,9 +161,10 @@ def _lost(items: Sequence[Item], readable: Sequence[Item]) -> list[str]:
     return [f"class {name!r} ({split}) has no readable image and is left out" for split, name in sorted(before - after)]
 
 
-def _fingerprint(items: Sequence[Item], source: Source) -> str:
+def _fingerprint(items: Sequence[Item], source: Source, embedding: Embedding | None) -> str:
     """What must be equal for an interrupted pack to go on."""
-    digest = hashlib.sha256(repr((source.size, source.fit)).encode())
+    made = (source.size, source.fit) if embedding is None else embedding.about
+    digest = hashlib.sha256(repr(made).encode())
     for item in items:
         digest.update(repr((item.name, item.class_name, item.split, item.box)).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
@@ -213,7 +239,7 @@ class _Log(contextlib.AbstractContextManager):
         self._file.flush()
 
 
-def _stacked(images: Sequence[np.ndarray]) -> UInt8[np.ndarray, "image height width channel"]:
+def _stacked(images: Sequence[np.ndarray]) -> Shaped[np.ndarray, "image ..."]:
     shapes = sorted({image.shape for image in images})
     if len(shapes) > 1:
         raise BadInput(

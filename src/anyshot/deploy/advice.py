@@ -106,11 +106,13 @@ def advise(
     inside = np.flatnonzero(counts >= LEAST_IMAGES)
     if len(inside) < 2:
         raise BadInput(
-            f"advice needs at least 2 classes of {LEAST_IMAGES} images; {len(inside)} have as many: label more first."
+            f"advice needs at least 2 classes of {LEAST_IMAGES} examples; {len(inside)} have as many: label more first."
         )
     if len(inside) < len(counts):
         some = ", ".join(names[place] for place in np.flatnonzero(counts < LEAST_IMAGES)[:5])
-        doubts.append(f"{len(counts) - len(inside)} classes have fewer than {LEAST_IMAGES} images ({some}): left out.")
+        doubts.append(
+            f"{len(counts) - len(inside)} classes have fewer than {LEAST_IMAGES} examples ({some}): left out."
+        )
     here = np.isin(codes, inside)
     used, used_names = np.searchsorted(inside, codes[here]), [names[place] for place in inside]
     smallest = int(counts[inside].min())
@@ -202,8 +204,8 @@ def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> l
         return measured
     if max(shots) > measured[-1]:
         doubts.append(
-            f"You expect up to {max(shots)} shots; the images allow to measure {measured[-1]}: the choice of a head is "
-            "made at the shots that can be measured."
+            f"You expect up to {max(shots)} shots; the examples allow to measure {measured[-1]}: the choice of a head "
+            "is made at the shots that can be measured."
         )
     return sorted({min(measured, key=lambda step: (abs(step - shot), step)) for shot in shots})
 
@@ -264,8 +266,8 @@ def _doubt(
     smallest = int(counts.argmin())
     if told is None:
         doubts.append(
-            f"Class {names[smallest]} has {counts[smallest]} images, so only shots {measured[0]} to {measured[-1]} can "
-            f"be measured: too few to say what more images would bring ({LEAST_SHOTS} different shots are needed)."
+            f"Class {names[smallest]} has {counts[smallest]} examples, so only shots {measured[0]} to {measured[-1]} "
+            f"can be measured: too few to say what more examples would bring ({LEAST_SHOTS} different shots needed)."
         )
     elif not told.held_out:
         doubts.append("There are too few shots to hold any out: the expected gains are not checked.")
@@ -276,6 +278,6 @@ def _doubt(
         )
     if counts.min() < FEW_CLASS and widths.max() > 0.05:
         doubts.append(
-            f"With {spread(int(counts.min()), int(counts.max()))} images a class the accuracies are known to about "
+            f"With {spread(int(counts.min()), int(counts.max()))} examples a class the accuracies are known to about "
             f"{widths.max():.0%} only; heads closer than that cannot be told apart."
         )

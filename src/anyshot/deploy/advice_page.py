@@ -33,17 +33,17 @@ def parts(advice: "Advice", images: Sequence[str] | None = None) -> list[Part]:
     names = images or []
 
     def image(index: int) -> str:
-        return names[index] if index < len(names) else f"image {index}"
+        return names[index] if index < len(names) else f"example {index}"
 
     return [
         ("Which head", _head_words(advice), _curve_table(advice)),
-        ("What more images would bring", *_gains(advice)),
-        ("Where to add images first", *_classes(advice)),
+        ("What more examples would bring", *_gains(advice)),
+        ("Where to add examples first", *_classes(advice)),
         ("What is confused", *_confused(advice)),
         ("What looks wrong", *_wrong(advice, image)),
         (
             "What these data cannot say",
-            advice.doubts or ["Nothing: there are enough images for all of the above."],
+            advice.doubts or ["Nothing: there are enough examples for all of the above."],
             None,
         ),
     ]
@@ -52,7 +52,7 @@ def parts(advice: "Advice", images: Sequence[str] | None = None) -> list[Part]:
 def _head_words(advice: "Advice") -> list[str]:
     shots = ", ".join(map(str, advice.expected_shots))
     seen = (
-        f"({advice.way} classes at once, {sum(advice.counts)} images, "
+        f"({advice.way} classes at once, {sum(advice.counts)} examples, "
         f"{spread(min(advice.counts), max(advice.counts))} per class)"
     )
     if not advice.lead:
@@ -60,7 +60,7 @@ def _head_words(advice: "Advice") -> list[str]:
     words = [f"Use {advice.best}: it is the most accurate over {shots} shots {seen}."]
     for name, (lead, half) in advice.lead.items():
         sure = "ahead of" if lead > half else "not surely better than"
-        far = f"{100 * lead:+.1f} points, give or take {100 * half:.1f}" if half < 0.5 else "too few images to tell"
+        far = f"{100 * lead:+.1f} points, give or take {100 * half:.1f}" if half < 0.5 else "too few examples to tell"
         words.append(f"It is {sure} {name}: {far}.")
     if advice.robust == advice.best:
         words.append(
@@ -81,19 +81,19 @@ def _curve_table(advice: "Advice") -> Table:
 def _gains(advice: "Advice") -> tuple[list[str], Table | None]:
     forecast = advice.forecasts.get(advice.best)
     if forecast is None:
-        return ["The images are too few to say: see below."], None
+        return ["The examples are too few to say: see below."], None
     rows: list[Sequence[str]] = [
         [f"+{more}", f"{100 * gain:+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"]
         for more, gain, low, high in zip(forecast.more, forecast.gain, forecast.low, forecast.high, strict=True)
     ]
     words = [
-        f"With about {forecast.now} images per class {advice.best} should reach {forecast.accuracy:.1%}; further "
-        "images per class are expected to bring so many points:"
+        f"With about {forecast.now} examples per class {advice.best} should reach {forecast.accuracy:.1%}; further "
+        "examples per class are expected to bring so many points:"
     ]
     if forecast.held_out:
         held_out = (f"{fit:.1%} at {shot} shots ({measured:.1%} measured)" for shot, fit, measured in forecast.held_out)
         words.append(f"The check: fitted without the larger shots, the same curve says {', '.join(held_out)}.")
-    return words, (["images more", "points", "95 % interval"], rows)
+    return words, (["examples more", "points", "95 % interval"], rows)
 
 
 def _classes(advice: "Advice") -> tuple[list[str], Table | None]:
@@ -104,14 +104,14 @@ def _classes(advice: "Advice") -> tuple[list[str], Table | None]:
     ]  # fmt: skip
     half = [shot for shot in advice.shots if shot <= advice.shots[-1] / 2] or advice.shots[:1]
     words = f"Classes by what going from {half[-1]} to {advice.shots[-1]} shots brought them; the first profit most."
-    return [words], (["class", "images", "found when left out", "points gained"], rows)
+    return [words], (["class", "examples", "found when left out", "points gained"], rows)
 
 
 def _confused(advice: "Advice") -> tuple[list[str], Table | None]:
     if not advice.confused:
-        return ["Left out, every image is found in its own class."], None
+        return ["Left out, every example is found in its own class."], None
     rows: list[Sequence[str]] = [[c["class"], c["taken_for"], f"{c['share']:.0%}"] for c in advice.confused]
-    return [], (["class", "taken for", "of its images"], rows)
+    return [], (["class", "taken for", "of its examples"], rows)
 
 
 def _wrong(advice: "Advice", image: Any) -> tuple[list[str], Table | None]:
@@ -119,7 +119,7 @@ def _wrong(advice: "Advice", image: Any) -> tuple[list[str], Table | None]:
         f"{' and '.join(pair['classes'])} are hardly told apart ({pair['told_apart']:.0%}): are they one class?"
         for pair in advice.same_class[:MOST]
     ]
-    words += [f"{image(one)} and {image(other)} look like the same image." for one, other in advice.duplicates[:MOST]]
+    words += [f"{image(one)} and {image(other)} look like the same example." for one, other in advice.duplicates[:MOST]]
     if len(advice.duplicates) > MOST:
         words.append(f"{len(advice.duplicates) - MOST} more pairs look alike.")
     if not advice.mislabelled:
@@ -128,8 +128,8 @@ def _wrong(advice: "Advice", image: Any) -> tuple[list[str], Table | None]:
         [image(one["image"]), one["label"], one["looks_like"], f"{one['probability']:.0%}"]
         for one in advice.mislabelled[:MOST]
     ]
-    words.append(f"{len(advice.mislabelled)} images may have the wrong label; the likeliest:")
-    return words, (["image", "label", "looks like", "probability"], rows)
+    words.append(f"{len(advice.mislabelled)} examples may have the wrong label; the likeliest:")
+    return words, (["example", "label", "looks like", "probability"], rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------- forms

@@ -107,7 +107,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         model = run if isinstance(run, Model) else load_model(Path(run), registry)
         recipe = model.recipe
         blank = np.zeros((1, recipe.size, recipe.size, model.channels), np.uint8)
-        of_model: dict[str, Any] = {"positions": model.features(blank).shape[1]}
+        positions = model.positions if recipe.frozen else model.features(blank).shape[1]
+        of_model: dict[str, Any] = {"positions": positions}
         if head in (None, recipe.head):
             learned = {name: value.detach().double().numpy() for name, value in model.learned.items()}
             of_model |= {"embed": recipe.embed, "parameters": learned}

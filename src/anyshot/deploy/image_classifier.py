@@ -4,7 +4,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.models.embedders import DEFAULT, Embed, Embedder, embedder, side_by_side
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import DEFAULT, Embed, Embedded, Embedder, embed_items, embedder, side_by_side
 from anyshot.models.model import Model, read_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
-BATCH = 64
 LEARN = 1024  # pictures that are learned at once: a calibration each
 THUMBNAIL = 96
 HEAD = "posterior"  # of features that no head was trained on; a trained model has its own
@@ -46,8 +46,8 @@ class ImageClassifier:
     >>> classifier.fit("photos").predict(["new.jpg"])                                     # doctest: +SKIP
 
     Args:
-        backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, or a
-            function of uint8 images "image side side 3".
+        backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, an
+            .onnx file, or a function of uint8 images "image side side 3".
         side: Pixels of the square that a function is given; models know their own.
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
         arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
@@ -73,62 +73,77 @@ class ImageClassifier:
 
     # ------------------------------------------------------------------------------------------------------- learning
 
-    def fit(self, images: Pictures, labels: Iterable[Any] | None = None, progress: Done = _ignore) -> "ImageClassifier":
+    def fit(
+        self,
+        images: Pictures,
+        labels: Iterable[Any] | None = None,
+        progress: Done = _ignore,
+        cache: FeatureCache | None = None,
+    ) -> "ImageClassifier":
         """Learn from a folder of class folders, or from pictures and their labels; forget what was known."""
         self.classifier.__dict__.pop("support_", None)
         self.thumbnails = {}
-        return self.partial_fit(images, labels, progress)
+        return self.partial_fit(images, labels, progress, cache)
 
     def partial_fit(
-        self, images: Pictures, labels: Iterable[Any] | None = None, progress: Done = _ignore
+        self,
+        images: Pictures,
+        labels: Iterable[Any] | None = None,
+        progress: Done = _ignore,
+        cache: FeatureCache | None = None,
     ) -> "ImageClassifier":
-        """Learn from more pictures, of known classes or new ones; `progress` is called with the share that is done."""
+        """Learn from more pictures, of known classes or new ones. `progress` is called with the share that is done;
+        with a `cache`, pictures whose features it has are not embedded again. Files of a folder that cannot be read are
+        left out with a warning."""
         if labels is None:
             if not isinstance(images, str | Path):
                 raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
             items = read_folder(Path(images)).items
-            many = len(items)
-            pairs: Iterator[tuple[np.ndarray, Any]] = (
-                (pixels, item.class_name) for pixels, item in self.decoded(items)
-            )
+            names: list[Any] = [item.class_name for item in items]
         else:
             given = [images] if isinstance(images, str | Path) else list(images)
             names = list(labels)
             if len(given) != len(names):
                 raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
-            many, pairs = len(given), ((self.read(image), label) for image, label in zip(given, names, strict=True))
+            items = [_item(image) for image in given]
+        pairs = (
+            pair
+            for pair in zip(self._embedded(items, cache, all_must_do=labels is not None), names, strict=True)
+            if pair[0].features is not None
+        )
         learned = 0
         while batch := list(islice(pairs, LEARN)):
-            self._learn(np.stack([pixels for pixels, _ in batch]), np.array([label for _, label in batch]))
+            self._learn([one for one, _ in batch], np.array([label for _, label in batch]))
             learned += len(batch)
-            progress(len(batch) / many)
+            progress(len(batch) / len(items))
         if not learned:
             raise BadInput("there are no pictures to learn from.")
         return self
 
-    def _learn(self, pictures: UInt8[np.ndarray, "image side side 3"], labels: Labels) -> None:
-        features = self.features(pictures)
+    def _embedded(self, items: Sequence[Item], cache: FeatureCache | None, all_must_do: bool) -> Iterator[Embedded]:
+        """The pictures in their order, one by one; one that cannot be read is an error, or named in a warning."""
+        for one in chain.from_iterable(embed_items(self.backbone, items, cache)):
+            if one.features is None and all_must_do:
+                raise BadInput(one.why)
+            if one.features is None:
+                warnings.warn(f"left out: {one.why}", stacklevel=4)
+            yield one
+
+    def _learn(self, examples: Sequence[Embedded], labels: Labels) -> None:
+        features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels)
         keys = keys_of(features.reshape(len(features), -1)).tolist()
         kept = set(self.classifier.support_.keys.tolist())
-        new = {key: _thumbnail(pixels) for key, pixels in zip(keys, pictures, strict=True) if key in kept}
-        self.thumbnails = {key: jpeg for key, jpeg in {**self.thumbnails, **new}.items() if key in kept}
+        new = {key: example for key, example in zip(keys, examples, strict=True) if key in kept}
+        jpegs = side_by_side(self._thumbnail, new.values())
+        self.thumbnails |= dict(zip(new, jpegs, strict=True))
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
 
-    def decoded(self, items: Sequence[Item]) -> Iterator[tuple[np.ndarray, Item]]:
-        """Pictures of a folder that can be read, decoded on all cores ahead of who asks; the others are named in a
-        warning."""
-
-        def read(item: Item) -> np.ndarray | BadInput:
-            try:
-                return self.read(item.read(), item.name)
-            except BadInput as error:
-                return error
-
-        for item, pixels in zip(items, side_by_side(read, items), strict=True):
-            if isinstance(pixels, BadInput):
-                warnings.warn(f"left out: {pixels}", stacklevel=4)
-            else:
-                yield pixels, item
+    def _thumbnail(self, example: Embedded) -> bytes:
+        pixels = example.pixels
+        if pixels is None:  # its features were at hand, and nothing else
+            pixels = self.backbone.read(example.item.read(), example.item.name, example.item.box)
+        return _thumbnail(pixels)
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
         """Take in the classes of others that use the same backbone and head."""
@@ -168,16 +183,16 @@ class ImageClassifier:
         """Accuracy."""
         return float(np.mean(self.predict(images) == np.array(list(labels))))
 
-    def features_of(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image ..."]:
+    def features_of(
+        self, images: Pictures | bytes | np.ndarray, cache: FeatureCache | None = None
+    ) -> Float[np.ndarray, "image ..."]:
         """Features of pictures: paths, bytes of image files, or uint8 arrays."""
         one = isinstance(images, str | Path | bytes) or (isinstance(images, np.ndarray) and images.ndim == 3)
-        pending: Iterator[Any] = iter([images] if one else images)  # type: ignore[arg-type]
-        parts = []
-        while batch := [self.read(image) for image in islice(pending, BATCH)]:
-            parts.append(self.features(np.stack(batch)))
-        if not parts:
+        items = [_item(image) for image in ([images] if one else images)]  # type: ignore[arg-type, union-attr]
+        if not items:
             raise BadInput("there are no pictures.")
-        return np.concatenate(parts)
+        rows = [example.features for example in self._embedded(items, cache, all_must_do=True)]
+        return np.stack([row for row in rows if row is not None])
 
     def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
         """Features of pictures that have the backbone's size."""
@@ -185,25 +200,13 @@ class ImageClassifier:
 
     def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
         """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
-        named = image if isinstance(image, str | Path) else name
+        item = _item(image, name)
         try:
-            data = Path(image).read_bytes() if isinstance(image, str | Path) else image
-            if isinstance(data, np.ndarray) and data.shape[-1] == 1:
-                data = np.repeat(data, 3, -1)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                warnings.filterwarnings("ignore", category=UserWarning)  # odd metadata of images that decode
-                return self.backbone.square(data)
+            return self.backbone.read(item.read(), item.name)
         except FileNotFoundError:
-            raise BadInput(f"there is no file {named}.") from None
-        except (
-            OSError,
-            ValueError,
-            SyntaxError,
-            Image.DecompressionBombError,
-            Image.DecompressionBombWarning,
-        ) as error:
-            raise BadInput(f"{named} cannot be read as an image ({type(error).__name__}).") from None
+            raise BadInput(f"there is no file {item.name}.") from None
+        except OSError as error:
+            raise BadInput(f"{item.name} cannot be read as an image ({type(error).__name__}).") from None
 
     # -------------------------------------------------------------------------------------------------------- sharing
 
@@ -215,8 +218,11 @@ class ImageClassifier:
         with saved(Path(path)) as aside:
             write_classifier(self.classifier, aside)
             write_card(self.classifier, aside, self.backbone.about)
-            about = {"side": self.backbone.side, "name": self.backbone.name, **self.backbone.about}
+            backbone = self.backbone
+            about = {"side": backbone.side, "name": backbone.name, "content": backbone.content, **backbone.about}
             write_json(aside / "backbone.json", about)
+            if backbone.file is not None:
+                (aside / "backbone.onnx").write_bytes(backbone.file)
             jpegs = {
                 f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
             }
@@ -238,11 +244,28 @@ class ImageClassifier:
         about = read_json(folder / "backbone.json")
         side, words = int(about.pop("side")), about.get("backbone", "")
         name = about.pop("name", "") or (words if words.startswith("timm:") else "")
+        content = about.pop("content", "")
         if backbone is None:
-            if not (folder / "model.safetensors").is_file() and not name:
+            carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
+            there = [source for file, source in carried.items() if file.is_file()]
+            if not there and not name:
                 raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
-            backbone = name or folder
-        made = embedder(backbone, side, registry or PACKAGE)
+            backbone = name or there[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # what had to be said of the backbone was said when it was fitted
+            try:
+                made = embedder(backbone, side, registry or PACKAGE)
+            except BadInput as error:
+                raise BadInput(
+                    f"{folder} needs {words}{f', content {content[:12]}' if content else ''}: {error}"
+                ) from None
+        if content and made.content and made.content != content:
+            raise BadInput(
+                f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
+                f"content {made.content[:12]} here: its features would not fit."
+            )
         classifier = ImageClassifier(replace(made, about=about), registry=registry)
         classifier.classifier = read_classifier(folder, registry)
         if (folder / "thumbnails.safetensors").is_file():
@@ -254,13 +277,14 @@ class ImageClassifier:
         """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
         from anyshot.deploy.onnx_export import export_onnx
 
-        backbone = self.backbone
-        if backbone.pixels is None:
-            raise BadInput("a backbone that is a function cannot be exported; export the classifier of its features.")
-        channels = 3 if backbone.model is None else backbone.model.channels
-        export_onnx(
-            self.classifier, Path(path), backbone.pixels(), torch.zeros(3, channels, backbone.side, backbone.side)
-        )
+        export_onnx(self.classifier, Path(path), self.backbone)
+
+
+def _item(image: Picture, name: str = "a picture") -> Item:
+    """A picture that is given by itself as what a reader lists."""
+    if isinstance(image, str | Path):
+        return Item(str(image), "", None, Path(image).read_bytes)
+    return Item(name, "", None, lambda: image)
 
 
 def _thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:

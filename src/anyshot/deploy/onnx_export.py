@@ -9,6 +9,7 @@ the default has them.
 import logging
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.errors import BadInput
 from anyshot.files import whole
+from anyshot.models.embedders import Embedder
+from anyshot.models.onnx_backbone import metadata
 
 OPSET = 20
 
@@ -52,47 +55,80 @@ class _Graph(nn.Module):
         return self.scale * self.head.score(query, prototypes), vectors
 
 
-def export_onnx(
-    classifier: FewShotClassifier, path: Path, backbone: nn.Module | None = None, example: Tensor | None = None
-) -> None:
-    """Write the classifier, with the backbone before it where there is one; `example` is a batch of its input."""
-    try:
-        import onnx
-    except ImportError:
-        raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
+def export_backbone(backbone: Embedder, path: Path) -> None:
+    """Write an embedder as a file that is one itself, on pixels from 0 to 255 "image channel side side"."""
+    onnx = _onnx()
+    network, example = pixel_network(backbone)
+    model = _traced(network.eval(), (example,), ({0: torch.export.Dim("image")},), ["images"], ["features"])
+    onnx.helper.set_model_props(
+        model, {"library": "anyshot", "backbone": str(backbone.about["backbone"])} | metadata(backbone, "features")
+    )
+    _write(model, path)
+
+
+def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
+    """The network of an embedder on pixels from 0 to 255, and a batch of its input."""
+    if backbone.pixels is None:
+        kind = "an ONNX file" if backbone.file is not None else "a function"
+        raise BadInput(f"a backbone that is {kind} cannot be exported; export the classifier of its features.")
+    return backbone.pixels(), torch.zeros(3, backbone.colours, backbone.side, backbone.side)
+
+
+def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:
+    """Write the classifier, with the backbone before it where there is one."""
+    onnx = _onnx()
     head, support = classifier.reading_.head, classifier.support_
     refines = head.refine is not None and head.has_onnx
     means = torch.from_numpy(support.sums / support.counts[:, None])
     stored = {"prototypes": (means if refines else classifier.prototypes_).float()}
     if refines:
         stored["counts"] = torch.from_numpy(support.counts)
-    if example is None:
-        example = torch.zeros(3, classifier.n_features_in_)
-    graph = _Graph(classifier, backbone).eval()
+    network, example = (
+        (None, torch.zeros(3, classifier.n_features_in_)) if backbone is None else pixel_network(backbone)
+    )
+    graph = _Graph(classifier, network).eval()
     way = torch.export.Dim("way", min=1)
     free = {"inputs": {0: torch.export.Dim("image")}, **{name: {0: way} for name in stored}}
     # Two or more of everything while tracing: a size of one would be taken for a constant.
     sample = [value if len(value) > 1 else torch.cat([value] * 3) for value in stored.values()]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter about itself
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            graph,
-            (example, *sample),
-            dynamo=True,
-            dynamic_shapes=free,
-            opset_version=OPSET,
-            verbose=False,
-            input_names=["features" if backbone is None else "images", *stored],
-            output_names=["logits", "vectors"],
-        )
-    assert program is not None
-    model = program.model_proto
+    names = ["features" if backbone is None else "images", *stored]
+    model = _traced(graph, (example, *sample), free, names, ["logits", "vectors"])
     # A value of the same name makes the input optional.
     for name, value in stored.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
     words = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
-    onnx.helper.set_model_props(model, words)
+    onnx.helper.set_model_props(model, words | ({} if backbone is None else metadata(backbone, "vectors")))
+    _write(model, path)
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError:
+        raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
+    return onnx
+
+
+def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: list[str], outputs: list[str]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            network,
+            inputs,
+            dynamo=True,
+            dynamic_shapes=free,
+            opset_version=OPSET,
+            verbose=False,
+            input_names=names,
+            output_names=outputs,
+        )
+    assert program is not None
+    return program.model_proto
+
+
+def _write(model: Any, path: Path) -> None:
+    onnx = _onnx()
     onnx.checker.check_model(model)
     with whole(path) as aside:
         onnx.save(model, aside)

@@ -151,13 +151,14 @@ def _check(
 
 
 def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, Any]) -> None:
-    """The model card. `about` may name the model, its data and its sensitivity."""
+    """The model card. `about` may name the backbone, where it classifies pictures, its data and its sensitivity."""
+    of_pictures = "backbone" in about
     support, coverage = classifier.support_, classifier.coverage_
     lines = [
         "---",
         "library_name: anyshot",
-        "pipeline_tag: image-classification",
-        "tags: [few-shot, image-classification, anyshot]",
+        *(["pipeline_tag: image-classification"] if of_pictures else []),
+        f"tags: [few-shot, {'image-classification, ' if of_pictures else ''}anyshot]",
         "---",
         "",
         f"# A few-shot classifier of {len(support.labels)} classes",
@@ -168,10 +169,7 @@ def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, 
         *(f"- {name}: {value}" for name, value in about.items()),
         "",
         "```python",
-        "from anyshot import ImageClassifier",
-        "",
-        'classifier = ImageClassifier.load("path/of/this/folder")  # FewShotClassifier.load for features',
-        'classifier.predict(["photo.jpg"])',
+        *(_OF_PICTURES if of_pictures else _OF_FEATURES),
         "```",
         "",
         "## Classes and shots",
@@ -189,14 +187,29 @@ def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, 
         *_calibration_lines(classifier),
     ]
     if coverage is not None:
+        what = "Images" if of_pictures else "Examples"
         lines += [
             "",
-            f"Images whose best logit is below {coverage.threshold:.4g} count as none of these. Left out, "
+            f"{what} whose best logit is below {coverage.threshold:.4g} count as none of these. Left out, "
             f"{coverage.accepted:.1%} of the examples are accepted, {coverage.accuracy:.1%} of those rightly "
             f"classified ({coverage.accuracy_of_all:.1%} of all); with its own class taken away, "
             f"{coverage.unknown_rejected:.1%} of them are rejected.",
         ]
     write_text(folder / "README.md", "\n".join(lines) + "\n")
+
+
+_OF_PICTURES = (
+    "from anyshot import ImageClassifier",
+    "",
+    'classifier = ImageClassifier.load("path/of/this/folder")',
+    'classifier.predict(["photo.jpg"])',
+)
+_OF_FEATURES = (
+    "from anyshot import FewShotClassifier",
+    "",
+    'classifier = FewShotClassifier.load("path/of/this/folder")',
+    "classifier.predict(features)  # one row per example, of the kind that it was fitted on",
+)
 
 
 def _shot_lines(classifier: FewShotClassifier) -> list[str]:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,15 +15,16 @@ from rich.table import Table
 from scipy.special import softmax
 
 from anyshot.data.doctor import spread
-from anyshot.data.embeddings import read_features
-from anyshot.data.folders import read_folder
+from anyshot.data.embeddings import read_vectors
 from anyshot.data.pictures import SUFFIXES
 from anyshot.data.store import open_store
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.deploy.image_classifier import HEAD, ImageClassifier
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
+from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, embedder
+from anyshot.models.examples import holds_features, read_examples
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress
 
@@ -31,26 +32,56 @@ NONE = "none of these"
 BATCH = 256
 
 
-def fit_folder(
-    folder: Path, model: str, out: Path, head: str, reject: float, keep: int, registry: Registry = PACKAGE
+def fit_source(
+    source: Path,
+    model: str,
+    out: Path,
+    head: str,
+    reject: float,
+    keep: int,
+    registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
 ) -> str:
-    """Fit and save a classifier of a folder of pictures."""
+    """Fit and save a classifier of a folder of pictures, or of features with labels."""
     if head:
         registry.head(head)  # before the work, to say early what is misspelt
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
-    classifier = ImageClassifier(model, registry=registry, **arguments)
-    with progress("learning", 1.0) as advance:
-        classifier.fit(folder, progress=advance)
-    classifier.save(out)
-    counts, coverage = classifier.classifier.support_.counts, classifier.classifier.coverage_
-    words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} pictures each."
+    if holds_features(source):
+        inner, what = _features_classifier(source, model, registry, arguments), "examples"
+        examples = read_examples(source, None)
+        inner.fit(examples.features, np.array(examples.labels)).save(out)
+    else:
+        classifier = ImageClassifier(model or DEFAULT, registry=registry, **arguments)
+        with progress("learning", 1.0) as advance:
+            classifier.fit(source, progress=advance, cache=cache)
+        classifier.save(out)
+        inner, what = classifier.classifier, "pictures"
+    counts, coverage = inner.support_.counts, inner.coverage_
+    words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} {what} each."
     if coverage is not None and len(counts) > 1:
-        error = classifier.classifier.support_calibration_error()
+        error = inner.support_calibration_error()
         words += (
-            f" Left out, {coverage.accuracy_of_all:.1%} of the pictures are classified rightly; "
+            f" Left out, {coverage.accuracy_of_all:.1%} of the {what} are classified rightly; "
             f"expected calibration error {error:.1%}."
         )
     return words
+
+
+def _features_classifier(
+    source: Path, model: str, registry: Registry, arguments: Mapping[str, Any]
+) -> FewShotClassifier:
+    """A classifier of features that are there: with the head of a model that was trained on such, or with any other."""
+    trained = _trained_head(model, registry, **arguments)
+    if model and (trained is None or not _is_of_features(model, registry)):
+        raise BadInput(f"{source} holds features already: leave the model out.")
+    return trained or FewShotClassifier(**{"head": HEAD, "registry": registry, **arguments})
+
+
+def open_classifier(folder: Path, registry: Registry = PACKAGE) -> ImageClassifier | FewShotClassifier:
+    """A classifier from its folder, of pictures or of features."""
+    if (folder / "config.json").is_file() and not (folder / "backbone.json").is_file():
+        return FewShotClassifier.load(folder, registry)
+    return ImageClassifier.load(folder, registry=registry)
 
 
 def predict_images(
@@ -60,28 +91,35 @@ def predict_images(
     top: int,
     registry: Registry = PACKAGE,
 ) -> str:
-    """Classify pictures, those of folders too."""
-    classifier = ImageClassifier.load(model, registry=registry)
+    """Classify pictures, those of folders too, or the rows of files of features."""
+    classifier = open_classifier(model, registry)
+    rows: list[dict[str, Any]] = []
+    if isinstance(classifier, FewShotClassifier):
+        for path in images:
+            vectors = np.asarray(open_store(path).items) if (path / "store.json").is_file() else read_vectors(path)
+            named = [path.name if len(vectors) == 1 else f"{path.name}[{index}]" for index in range(len(vectors))]
+            rows += _predictions(classifier, named, vectors, top)
+        return _FORMS[form](rows)
     paths = list(_pictures(images))
     if not paths:
         raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
-    rows: list[dict[str, Any]] = []
     with progress("classifying", 1.0) as advance:
         for start in range(0, len(paths), BATCH):
             batch = paths[start : start + BATCH]
-            rows += _predictions(classifier, batch, top)
+            rows += _predictions(classifier.classifier, list(map(str, batch)), classifier.features_of(batch), top)
             advance(len(batch) / len(paths))
     return _FORMS[form](rows)
 
 
-def _predictions(classifier: ImageClassifier, paths: Sequence[Path], top: int) -> Iterator[dict[str, Any]]:
-    inner = classifier.classifier
-    vectors = inner.vectors(classifier.features_of(paths))
+def _predictions(
+    inner: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int
+) -> Iterator[dict[str, Any]]:
+    vectors = inner.vectors(features)
     logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
     threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
-    for path, row, sure, known in zip(paths, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
+    for name, row, sure, known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
         best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
-        yield {"image": str(path), "class": best[0][0], "is_known": bool(known), "best": best}
+        yield {"image": name, "class": best[0][0], "is_known": bool(known), "best": best}
 
 
 def _pictures(images: Sequence[Path]) -> Iterator[Path]:
@@ -123,6 +161,46 @@ def _json(rows: Sequence[dict[str, Any]]) -> str:
 _FORMS = {"table": _table, "csv": _csv, "json": _json}
 
 
+def examine(
+    model: Path, source: Path, as_json: bool, registry: Registry = PACKAGE, cache: FeatureCache | None = None
+) -> str:
+    """How well a classifier does on labelled examples, as text or JSON."""
+    from anyshot.deploy.testing import as_text, run_test
+
+    classifier = open_classifier(model, registry)
+    if isinstance(classifier, FewShotClassifier):
+        if not holds_features(source):
+            raise BadInput(f"{model} classifies features: {source} should be a file or a store of such, with labels.")
+        inner, examples = classifier, read_examples(source, None)
+    else:
+        if holds_features(source):
+            raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
+        inner, examples = classifier.classifier, read_examples(source, classifier.backbone, cache)
+    result = run_test(inner, examples.features, examples.labels)
+    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else as_text(result)
+
+
+def export(model: str, out: Path, registry: Registry = PACKAGE) -> str:
+    """Write a classifier, with its backbone where it can be written, or a backbone alone, as an ONNX file."""
+    from anyshot.deploy.onnx_export import export_backbone, export_onnx
+
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        if folder.is_dir() and not (folder / "model.safetensors").is_file():
+            raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
+        backbone = embedder(model, registry=registry)
+        export_backbone(backbone, out)
+        return f"{out}: images in, features out; --model takes it."
+    classifier = open_classifier(folder, registry)
+    if isinstance(classifier, ImageClassifier) and classifier.backbone.file is None:
+        classifier.to_onnx(out)
+        return f"{out}: images and prototypes in, logits and vectors out."
+    inner = classifier.classifier if isinstance(classifier, ImageClassifier) else classifier
+    export_onnx(inner, out)
+    before = f"; {folder / 'backbone.onnx'} gives the features" if isinstance(classifier, ImageClassifier) else ""
+    return f"{out}: features and prototypes in, logits and vectors out{before}."
+
+
 # --------------------------------------------------------------------------------------------------------------- advice
 
 
@@ -136,6 +214,7 @@ def advise_source(
     seed: int,
     out: Path | None,
     registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
 ) -> str:
     """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON."""
     from anyshot.deploy.advice import advise
@@ -144,7 +223,12 @@ def advise_source(
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     trained = _trained_head(model, registry)
-    features, labels, names = _labelled(source, model, registry)
+    if holds_features(source):
+        _features_classifier(source, model, registry, {})
+        examples = read_examples(source, None)
+    else:
+        examples = read_examples(source, embedder(model or DEFAULT, registry=registry), cache)
+    features, labels, names = examples.features, examples.labels, examples.names
     with progress("drawing episodes", 1.0) as advance:
         advice = advise(
             features,
@@ -166,41 +250,16 @@ def advise_source(
     return as_text(advice, names)
 
 
-def _labelled(source: Path, model: str, registry: Registry) -> tuple[np.ndarray, list[str], list[str]]:
-    """Features, labels and names of images, from whatever holds them."""
-    if (source / "store.json").is_file():
-        store = open_store(source)
-        labels = [store.class_names[label] for label in store.labels]
-        names = [f"item {index}" for index in range(len(labels))]
-        if store.is_features:
-            if model:
-                raise BadInput(f"{source} holds features already: leave the model out.")
-            return np.asarray(store.items), labels, names
-        with progress("embedding", float(len(labels))) as advance:
-            return embedder(model or DEFAULT, registry=registry).features(store.items, advance), labels, names
-    if source.is_dir():
-        items = read_folder(source).items
-        read = ImageClassifier(model or DEFAULT, registry=registry)
-        pieces, labels, names = [], [], []
-        with progress("embedding", 1.0) as advance:
-            for start in range(0, len(items), BATCH):
-                pairs = list(read.decoded(items[start : start + BATCH]))
-                labels += [item.class_name for _, item in pairs]
-                names += [item.name for _, item in pairs]
-                if pairs:
-                    pieces.append(read.features(np.stack([pixels for pixels, _ in pairs])))
-                advance(BATCH / len(items))
-        if not pieces:
-            raise BadInput(f"no picture of {source} can be read.")
-        return np.concatenate(pieces), labels, names
-    found = read_features(source)
-    return found.features, list(found.labels), [f"row {index}" for index in range(len(found.labels))]
-
-
-def _trained_head(model: str, registry: Registry) -> FewShotClassifier | None:
+def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:
     """A classifier of the model's own head, where it is one that anyshot trained."""
     trained = embedder(model, registry=registry).model if model else None
-    return None if trained is None else FewShotClassifier.from_run(trained, registry=registry)
+    return None if trained is None else FewShotClassifier.from_run(trained, registry=registry, **arguments)
+
+
+def _is_of_features(model: str, registry: Registry) -> bool:
+    """Whether a trained model reads features rather than pictures."""
+    trained = embedder(model, registry=registry).model
+    return trained is not None and trained.recipe.frozen
 
 
 def _with_own(trained: FewShotClassifier | None, features: np.ndarray) -> list[str]:

@@ -29,8 +29,10 @@ from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import Plan, Protocol
 from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
+from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.empirical import support_scores
+from anyshot.models.examples import holds_features, read_examples
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model
@@ -296,17 +298,18 @@ def evaluate_store(
     *,
     readouts: Sequence[str] = ("own",),
     registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
     **options: Any,
 ) -> Evaluation:
     """Test heads on a split of a store: on its features, or on those that a trained model or another embedder gives of
     its images. Without `heads`, a trained model's own head is read; readouts are fitted on the training classes, where
-    the store has some. `options` are those of `evaluate`."""
+    the store has some. A `cache` keeps the features of images. `options` are those of `evaluate`."""
     part = store.part(split)
-    check_kind(store, model is not None)
     embed = None if model is None else embedder(model)
+    check_kind(store, embed)
 
     def features(part: Part) -> np.ndarray:
-        return part.items if embed is None else embed.features(part.items)
+        return part.items if embed is None or store.is_features else embed.features(part.items, cache=cache)
 
     about: Row = {"data": store.path.name}
     if embed is not None:
@@ -326,11 +329,15 @@ def evaluate_store(
     return evaluate(features(part), names, heads, readouts=readouts, registry=registry, about=about, **options)
 
 
-def check_kind(store: Store, is_embedded: bool) -> None:
-    """Images need a model, features have had theirs."""
-    if not (is_embedded or store.is_features):
+def check_kind(store: Store, embed: Embedder | None) -> None:
+    """Images need a model, features have had theirs, or are what a model was trained on."""
+    if embed is None and not store.is_features:
         raise BadInput(f"{store.path} holds images: name a trained model to embed them, or pack features instead.")
-    if is_embedded and store.is_features:
+    if embed is None or not store.is_features:
+        return
+    content = store.about.get("content", "")
+    reads_any = embed.model is not None and embed.model.recipe.frozen and not (content and embed.content)
+    if not reads_any and (not content or content != embed.content):
         raise BadInput(f"{store.path} holds features already: leave the model out.")
 
 
@@ -431,15 +438,21 @@ def run_evaluation(
     save_plan: Path | None,
     out: Path | None,
     registry: Registry,
+    cache: FeatureCache | None = None,
 ) -> str:
     """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows. A `way` of 0 in
     the protocol means every class at once."""
-    opened = open_store(store)
-    part = opened.part(split)
-    if model is None and not opened.is_features:
+    is_store = (store / "store.json").is_file() or not store.exists()
+    opened = open_store(store) if is_store else None
+    if model is None and not (opened.is_features if opened is not None else holds_features(store)):
         model = DEFAULT
-    check_kind(opened, model is not None)
     embeds = embedder(model, registry=registry) if model is not None else None
+    if opened is None:
+        opened = read_examples(store, embeds, cache).store(store)
+        if embeds is not None and not holds_features(store):
+            opened.about["content"] = embeds.content
+    check_kind(opened, embeds)
+    part = opened.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
     if plan is None:
         episodes = replace(protocol, way=protocol.way or len(names)).plan(codes, names)
@@ -448,7 +461,7 @@ def run_evaluation(
     with bar("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
             opened, embeds, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,
-            plan=episodes, dirichlet=dirichlet, progress=advance,
+            plan=episodes, dirichlet=dirichlet, progress=advance, cache=cache,
         )  # fmt: skip
     if save_plan is not None:
         episodes.save(save_plan)

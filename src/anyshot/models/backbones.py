@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from anyshot.data.augmentation import MARGIN, MOMENTS, Moments
 from anyshot.errors import BadInput
+from anyshot.models.efficientnet import pretrained
 from anyshot.recipe import Recipe
 
 Images = Float[Tensor, "image colour height width"]
@@ -97,4 +98,8 @@ class Backbone:
 BACKBONES: dict[str, Backbone] = {
     "conv4": Backbone(lambda channels, recipe: Conv4(channels, recipe.width)),
     "resnet12": Backbone(lambda channels, recipe: ResNet12(channels)),
+    # Pretrained: training goes on from the weights that come with the package.
+    "efficientnet-lite0": Backbone(
+        lambda channels, recipe: pretrained(), 1.0, {1: ((0.5,), (0.5,)), 3: ((0.5,) * 3, (0.5,) * 3)}
+    ),
 }

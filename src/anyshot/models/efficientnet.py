@@ -6,18 +6,24 @@ excitation. 3,371,008 parameters, 384 million multiplications for an image of 22
 """
 
 import copy
+import hashlib
 import math
 import platform
 from collections.abc import Iterable
+from importlib.resources import files
 from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-Images = Float[Tensor, "image 3 height width"]
+from anyshot.errors import BadInput
+
+LITE0_SHA256 = "44c98e916089065ecba4da2984f0b7b3831c3d04bc9c21ca0302efcf60db77d4"
+Images = Float[Tensor, "image colour height width"]
 Grid = Float[Tensor, "image channel height width"]
 Maps = Float[Tensor, "image position channel"]
 
@@ -56,10 +62,29 @@ class EfficientNetLite0(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, images: Images) -> Maps:
-        x = images.contiguous(memory_format=torch.channels_last)
+        x = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images  # grey
+        x = x.contiguous(memory_format=torch.channels_last)
         x = F.relu6(self.norms[0](self.convs[0](_pad(x, 3))))
         x = F.relu6(self.norms[1](self.convs[1](self.blocks(x))))
         return x.mean((2, 3)).unsqueeze(1)
+
+
+def lite0_weights() -> dict[str, Tensor]:
+    """The weights as they come with the package, their bytes checked."""
+    file = files("anyshot.models") / "weights" / "efficientnet-lite0.safetensors"
+    data = file.read_bytes() if file.is_file() else b""
+    if hashlib.sha256(data).hexdigest() != LITE0_SHA256:
+        raise BadInput("the weights of efficientnet-lite0 are missing or damaged: install anyshot again.")
+    return {name: value.float() for name, value in load(data).items()}
+
+
+def pretrained() -> EfficientNetLite0:
+    """The network with its weights, to be trained further."""
+    network = EfficientNetLite0()
+    missing, unexpected = network.load_state_dict(lite0_weights(), strict=False)
+    assert not unexpected
+    assert all(name.endswith("num_batches_tracked") for name in missing)
+    return network
 
 
 class _Block(nn.Module):

@@ -5,16 +5,19 @@ any function. One name means the same in every verb (`--model`):
     efficientnet-lite0:160    the same on smaller pictures: almost twice as fast, a little less accurate
     FOLDER or NAME            a model that anyshot trained, or one of those that come with a study
     timm:NAME                 a model of timm, with its weights
+    FILE.onnx                 any network as an ONNX file; `anyshot export` writes such files too
 """
 
+import contextlib
 import hashlib
 import io
+import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache, partial
-from importlib.resources import as_file, files
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,20 +27,22 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from anyshot.data.pictures import Resample, picture
+from anyshot.data.packing import Embedding, Item
+from anyshot.data.pictures import Box, Resample, picture
 from anyshot.errors import BadInput
-from anyshot.models.efficientnet import SIZE, EfficientNetLite0, folded
-from anyshot.models.model import Model, find_model, load_model, read_tensors
+from anyshot.models.cache import FeatureCache, Kept, content_key
+from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, folded, pretrained
+from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.rows import read_table
 
 DEFAULT = "efficientnet-lite0"
-LITE0_SHA256 = "44c98e916089065ecba4da2984f0b7b3831c3d04bc9c21ca0302efcf60db77d4"
 LEAST_SIDE = 32
 Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
+PREPARATION = 1  # counts the ways in which pictures were decoded and resized: features of another are not taken
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -56,6 +61,8 @@ class Embedder:
         about: What a model card should say of it.
         model: The trained model, where it is one of ours.
         pixels: Makes the same as a torch module, of pixels from 0 to 255 "image channel side side", for export.
+        weights: Hashes what the network has learned; None for a function, whose features cannot be kept.
+        file: The bytes of the network, where it is a file that a classifier has to carry along.
     """
 
     network: Callable[[Any], Float[np.ndarray, "image ..."]]
@@ -66,39 +73,194 @@ class Embedder:
     about: dict[str, Any] = field(default_factory=dict)
     model: Model | None = None
     pixels: Callable[[], nn.Module] | None = None
+    weights: Callable[[], str] | None = None
+    file: bytes | None = None
 
-    def features(self, images: Images, done: Callable[[int], None] = lambda images: None) -> np.ndarray:
+    @cached_property
+    def content(self) -> str:
+        """What features of it are known by: a hash of the weights and of how pictures are prepared; empty for a
+        function."""
+        if self.weights is None:
+            return ""
+        how = (self.weights(), self.side, self.margin, self.resample)
+        return hashlib.sha256(repr(how).encode()).hexdigest()[:32]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a trained model, backbone and all, which prepares images of any size itself."""
+        return self.model is not None and not self.model.recipe.frozen
+
+    @property
+    def colours(self) -> int:
+        """Channels of the pixels that its network sees."""
+        return self.model.channels if self.model is not None and self.is_whole else 3
+
+    def features(
+        self, images: Images, done: Callable[[float], None] = lambda images: None, cache: FeatureCache | None = None
+    ) -> np.ndarray:
         """Features of images of any size, batch by batch; `done` is called with the number of each. Batches run side by
-        side, one per core, but for a trained model: its features do not depend on the number of cores."""
+        side, one per core, but for a trained model: its features do not depend on the number of cores. With a `cache`,
+        only those are computed that it does not have."""
         starts = range(0, len(images), BATCH)
-
-        def embed(start: int) -> np.ndarray:
-            return np.asarray(self.network(self._squares(np.asarray(images[start : start + BATCH]))))
-
         parts = []
-        for part in map(embed, starts) if self.model is not None else side_by_side(embed, starts):
-            parts.append(part)
-            done(len(part))
-        features = np.concatenate(parts)
-        if features.ndim not in (2, 3) or len(features) != len(images) or features.dtype.kind != "f":
+        with _kept(self, cache) as kept:
+
+            def embed(start: int) -> np.ndarray:
+                batch = np.asarray(images[start : start + BATCH])
+                return _filled(batch, kept, lambda rows: self.embedded(self._squares(rows)))
+
+            for part in map(embed, starts) if self.is_whole else side_by_side(embed, starts):
+                parts.append(part)
+                done(float(len(part)))
+        return np.concatenate(parts)
+
+    def embedded(self, pictures: UInt8[np.ndarray, "image height width colour"]) -> Float[np.ndarray, "image ..."]:
+        """What the network gives for pictures of its size, checked."""
+        features = np.asarray(self.network(pictures))
+        if features.ndim not in (2, 3) or len(features) != len(pictures) or features.dtype.kind != "f":
             raise BadInput(
-                f"the backbone gave {features.dtype} of shape {features.shape} for {len(images)} pictures: it must "
+                f"the backbone gave {features.dtype} of shape {features.shape} for {len(pictures)} pictures: it must "
                 'give "image d" or "image position channel".'
             )
         return features
 
-    def square(self, data: bytes | UInt8[np.ndarray, "height width channel"]) -> UInt8[np.ndarray, "side side 3"]:
-        """The central square of a picture, as the backbone's own evaluation would see it."""
-        shorter = min(data.shape[:2]) if isinstance(data, np.ndarray) else min(Image.open(io.BytesIO(data)).size)
+    def square(
+        self, data: bytes | UInt8[np.ndarray, "height width channel"], box: Box | None = None
+    ) -> UInt8[np.ndarray, "side side 3"]:
+        """The central square of a picture, or of a box in it, as the backbone's own evaluation would see it."""
+        size = data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).size
+        shorter = min(size) if box is None else min(box[2] - box[0], box[3] - box[1])
         larger = round(self.side * self.margin) if shorter > self.side else self.side
         start = round((larger - self.side) / 2)
         middle = slice(start, start + self.side)
-        return picture(data, larger, "crop", resample=self.resample)[middle, middle]
+        return picture(data, larger, "crop", box, self.resample)[middle, middle]
+
+    def read(
+        self,
+        data: bytes | UInt8[np.ndarray, "height width channel"],
+        name: object = "a picture",
+        box: Box | None = None,
+    ) -> UInt8[np.ndarray, "side side 3"]:
+        """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
+        try:
+            if isinstance(data, np.ndarray) and data.shape[-1] == 1:
+                data = np.repeat(data, 3, -1)
+            with _QUIET:
+                return self.square(data, box)
+        except (
+            OSError,
+            ValueError,
+            SyntaxError,
+            Image.DecompressionBombError,
+            Image.DecompressionBombWarning,
+        ) as error:
+            raise BadInput(f"{name} cannot be read as an image ({type(error).__name__}).") from None
 
     def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
-        if self.model is not None or images.shape[1:] == (self.side, self.side, 3):
-            return images  # a model of ours prepares images of any size itself
+        if self.is_whole or images.shape[1:] == (self.side, self.side, 3):
+            return images
         return np.stack([self.square(image if image.shape[2] == 3 else image.repeat(3, 2)) for image in images])
+
+
+class _Quiet:
+    """While any thread decodes: no warnings of odd metadata of images that decode, and an error for one that would
+    fill the memory. (Filters of warnings belong to the process: the last thread puts them back.)"""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._before = warnings.catch_warnings()
+                self._before.__enter__()
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._before.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
+
+
+def _kept(embeds: Embedder, cache: FeatureCache | None) -> contextlib.AbstractContextManager[Kept | None]:
+    if cache is None or not embeds.content:
+        return contextlib.nullcontext()
+    return cache.of(f"{embeds.content}-{PREPARATION}")
+
+
+def _filled(batch: Images, kept: Kept | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
+    """Features of stored images: those that are kept, and of the others what `embed` gives, kept from now on."""
+    if kept is None:
+        return embed(batch)
+    keys = [content_key(image, "stored") for image in batch]
+    rows = [kept.get(key) for key in keys]
+    missing = [place for place, row in enumerate(rows) if row is None]
+    if missing:
+        for place, row in zip(missing, embed(batch[missing]), strict=True):
+            rows[place] = row
+            kept.add(keys[place], row)
+    return np.stack([row for row in rows if row is not None])
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A picture of a source and its features, or why there are none."""
+
+    item: Item
+    features: Float[np.ndarray, "..."] | None
+    pixels: UInt8[np.ndarray, "side side 3"] | None = None
+    """What the network saw, where it was decoded now."""
+    why: str = ""
+
+
+def embed_items(embeds: Embedder, items: Sequence[Item], cache: FeatureCache | None = None) -> Iterator[list[Embedded]]:
+    """Pictures of any source to features, in their order and some at a time: read, decoded and embedded on all cores
+    with few of them in memory. With a `cache`, only those are embedded that it does not have."""
+    with _kept(embeds, cache) as kept:
+        parts = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
+        yield from side_by_side(partial(_embed_part, embeds, kept), parts)
+
+
+def embedding(embeds: Embedder, cache: FeatureCache | None = None) -> Embedding:
+    """What makes a store of features where `anyshot pack` would make one of images."""
+
+    def chunks(items: Sequence[Item]) -> Iterator[list[np.ndarray | str]]:
+        for part in embed_items(embeds, items, cache):
+            yield [one.why if one.features is None else np.atleast_2d(one.features).astype(np.float32) for one in part]
+
+    return Embedding({"backbone": embeds.about["backbone"], "content": embeds.content}, chunks)
+
+
+def _embed_part(embeds: Embedder, kept: Kept | None, part: Sequence[Item]) -> list[Embedded]:
+    done: dict[int, Embedded] = {}
+    pictures: dict[int, np.ndarray] = {}
+    keys: dict[int, bytes] = {}
+    for place, item in enumerate(part):
+        try:
+            data = item.read()
+            keys[place] = content_key(data, item.box) if kept is not None else b""
+            row = kept.get(keys[place]) if kept is not None else None
+            if row is None:
+                pictures[place] = embeds.read(data, item.name, item.box)
+            else:
+                done[place] = Embedded(item, row)
+        except FileNotFoundError:
+            done[place] = Embedded(item, None, why=f"there is no file {item.name}.")
+        except (BadInput, OSError) as error:
+            done[place] = Embedded(item, None, why=str(error))
+    if pictures:
+        features = embeds.embedded(np.stack(list(pictures.values())))
+        for (place, pixels), row in zip(pictures.items(), features, strict=True):
+            done[place] = Embedded(part[place], row, pixels)
+            if kept is not None:
+                kept.add(keys[place], row)
+    return [done[place] for place in range(len(part))]
 
 
 def side_by_side(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
@@ -124,25 +286,33 @@ def side_by_side(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
 def embedder(
     source: "str | Path | Model | Embed | Embedder", side: int | None = None, registry: Registry = PACKAGE
 ) -> Embedder:
-    """The embedder that a name means (the folder, file or name of a trained model, `timm:NAME`), or that of a model or
-    of a function of uint8 images "image side side 3"."""
+    """The embedder that a name means (the folder, file or name of a trained model, `timm:NAME`, an .onnx file), or that
+    of a model or of a function of uint8 images "image side side 3"."""
     if isinstance(source, Embedder):
         return source
     if isinstance(source, Model):
-        return _own(source, None)
+        return _own(source, None, registry)
     if isinstance(source, str | Path):
         kind, _, more = str(source).partition(":")
         if kind == "timm":
-            return _timm(more)
+            from anyshot.models.timm_backbone import timm_embedder
+
+            return timm_embedder(more)
         if kind == DEFAULT and not Path(source).exists():
             return _lite0(more)
+        if Path(source).suffix.lower() == ".onnx":
+            from anyshot.models.onnx_backbone import onnx_embedder
+
+            return onnx_embedder(Path(source))
         path = find_model(Path(source), f"; a timm model is named like timm:{Path(source).name}")
-        return _own(load_model(path, registry), path)
+        return _own(load_model(path, registry), path, registry)
     return Embedder(source, side or 224, about={"backbone": getattr(source, "__name__", "a function")})
 
 
-def _own(model: Model, path: Path | None) -> Embedder:
+def _own(model: Model, path: Path | None, registry: Registry) -> Embedder:
     recipe = model.recipe
+    if recipe.frozen:
+        return _on_frozen(model, path, registry)
     about = {"backbone": f"{recipe.backbone}, trained on {recipe.data} with {recipe.head} at {recipe.train_shot} shots"}
     about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)
     mean, deviation = model.kind.moments[model.channels]
@@ -152,11 +322,54 @@ def _own(model: Model, path: Path | None) -> Embedder:
         model.kind.margin,
         about=about,
         model=model,
-        pixels=lambda: _Pixels(model, [255 * value for value in mean], [255 * value for value in deviation]),
+        pixels=lambda: Pixels(model, [255 * value for value in mean], [255 * value for value in deviation]),
+        weights=lambda: weights_hash(
+            model.backbone.state_dict(), recipe.backbone, recipe.size, recipe.feature_scale, model.channels
+        ),
     )
 
 
-class _Pixels(nn.Module):
+def _on_frozen(model: Model, path: Path | None, registry: Registry) -> Embedder:
+    """A head that was trained on the features of another embedder, which comes first."""
+    recipe = model.recipe
+    trained = f"{recipe.head} trained on {recipe.data} at {recipe.train_shot} shots"
+    try:
+        inner = embedder(_beside(path, recipe.backbone), registry=registry)
+    except BadInput as error:
+        missing = str(error)
+
+        def refuse(pictures: Pictures) -> np.ndarray:
+            raise BadInput(f"{recipe.name} was trained on features of {recipe.backbone!r}, not on pictures: {missing}")
+
+        return Embedder(refuse, SIZE, about={"backbone": f"{recipe.backbone}, frozen; {trained}"}, model=model)
+    pixels = inner.pixels
+    return replace(
+        inner,
+        network=lambda pictures: model.features(inner.network(pictures)),
+        name="",
+        about={"backbone": f"{inner.about['backbone']}; {trained}"},
+        model=model,
+        pixels=None if pixels is None else lambda: nn.Sequential(pixels(), model),
+    )
+
+
+def _beside(path: Path | None, backbone: str) -> str | Path:
+    """The frozen backbone that a classifier carries along with the head, or the name of it."""
+    carried = None if path is None else (path if path.is_dir() else path.parent) / "backbone.onnx"
+    return carried if carried is not None and carried.is_file() else backbone
+
+
+def weights_hash(tensors: Mapping[str, Tensor], *more: object) -> str:
+    """A hash of tensors by their names, and of what else there is to say."""
+    digest = hashlib.sha256(repr(more).encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.view(torch.uint8).numpy().data if value.ndim else value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Pixels(nn.Module):
     """A network on pixels from 0 to 255."""
 
     mean: Tensor
@@ -172,21 +385,9 @@ class _Pixels(nn.Module):
         return self.network((pixels - self.mean) / self.deviation)
 
 
-def lite0_weights() -> dict[str, Tensor]:
-    """EfficientNet-Lite0's weights as they come with the package, their bytes checked."""
-    with as_file(files("anyshot.models") / "weights" / "efficientnet-lite0.safetensors") as path:
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != LITE0_SHA256:
-            raise BadInput(f"the weights of {DEFAULT} are missing or damaged: install anyshot again.")
-        return {name: value.float() for name, value in read_tensors(path)[0].items()}
-
-
 @cache
 def _lite0_network() -> EfficientNetLite0:
-    network = EfficientNetLite0()
-    missing, unexpected = network.load_state_dict(lite0_weights(), strict=False)
-    assert not unexpected
-    assert all(name.endswith("num_batches_tracked") for name in missing)
-    return network.eval()
+    return pretrained().eval()
 
 
 def _lite0(size: str) -> Embedder:
@@ -209,7 +410,8 @@ def _lite0(size: str) -> Embedder:
         resample="bicubic",
         name=f"{DEFAULT}:{side}" if size else DEFAULT,
         about=about,
-        pixels=lambda: _Pixels(_lite0_network(), [127.5] * 3, [127.5] * 3),
+        pixels=lambda: Pixels(_lite0_network(), [127.5] * 3, [127.5] * 3),
+        weights=lambda: LITE0_SHA256,
     )
 
 
@@ -224,33 +426,3 @@ def _sensitivity(model: Model, run: Path) -> dict[str, str]:
         if tuple(row.get(key) for key in ("data", "backbone", "head", "readout")) == mine:
             return {"sensitivity": f"{row['sensitivity']:.2f} ({row['low']:.2f} to {row['high']:.2f})"}
     return {}
-
-
-def _timm(name: str) -> Embedder:
-    try:
-        import timm
-    except ImportError:
-        raise BadInput("timm models need the packages of an extra: pip install 'anyshot[timm]'.") from None
-    except RuntimeError as error:  # as beside a torch and a torchvision that do not fit
-        raise BadInput(f"timm cannot be imported ({error}): install a torchvision that fits this torch.") from None
-    try:
-        model = timm.create_model(name, pretrained=True, num_classes=0).eval()
-    except (RuntimeError, OSError, ValueError) as error:
-        raise BadInput(f"timm could not make {name!r} with its weights ({error}).") from None
-    config = model.pretrained_cfg
-    mean, deviation = (torch.tensor(config[key]).view(3, 1, 1) for key in ("mean", "std"))
-
-    @torch.inference_mode()
-    def network(pictures: Pictures) -> np.ndarray:
-        pixels = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float() / 255
-        return model((pixels - mean) / deviation).float().numpy()
-
-    side, resample = config["input_size"][-1], config.get("interpolation", "bicubic")
-    return Embedder(
-        network,
-        side,
-        resample="bilinear" if resample == "bilinear" else "bicubic",
-        name=f"timm:{name}",
-        about={"backbone": f"timm:{name}"},
-        pixels=lambda: _Pixels(model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]),
-    )

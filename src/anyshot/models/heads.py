@@ -1,4 +1,5 @@
-"""The heads of the paper, each the law with its own slots, and the names of embeds that a recipe may choose."""
+"""The heads of the paper, each the law with its own slots, and the names of embeds that a recipe may choose; ProtoNets
+on a learned linear map, which is what can be learned on features that a frozen backbone gives."""
 
 from functools import partial
 
@@ -7,7 +8,19 @@ from torch import Tensor
 
 from anyshot.models.attention import attention, attention_folds, attention_parameters
 from anyshot.models.gram import gram, reconstruct, reconstruct_old, reconstruct_rows
-from anyshot.models.law import Embed, Features, Head, cosine, dot, euclidean, flatten, mean, peak
+from anyshot.models.law import (
+    Embed,
+    Features,
+    Head,
+    Parameters,
+    Vectors,
+    cosine,
+    dot,
+    euclidean,
+    flatten,
+    mean,
+    peak,
+)
 from anyshot.recipe import Recipe
 
 EMBEDS: dict[str, Embed] = {"flatten": flatten, "mean": mean, "max": peak, "gram": gram}
@@ -39,4 +52,23 @@ HEADS: dict[str, Head] = {
     "frn": Head(gram, dot, reconstruct, _ridge_parameters, refine_rows=reconstruct_rows, has_onnx=False),
     "frn-old": Head(gram, dot, reconstruct_old, _old_ridge_parameters, has_onnx=False),
     "cosine-frn": Head(gram, cosine, alternative_to="frn"),
+}
+
+
+def _mapped(features: Features, parameters: Parameters) -> Vectors:
+    """All positions side by side, through a learned linear map."""
+    return features.flatten(-2) @ parameters["map"]
+
+
+def _map_parameters(features: Features, recipe: Recipe) -> dict[str, Tensor]:
+    """A random map to as many numbers as the recipe is wide; it leaves distances about as they are."""
+    d = features[0].numel()
+    return {"map": torch.randn(d, recipe.width) / d**0.5}
+
+
+LINEAR: dict[str, Head] = {
+    "linear-proto": Head(_mapped, euclidean, parameters=_map_parameters, needs_training=True),
+    "cosine-linear-proto": Head(
+        _mapped, cosine, parameters=_map_parameters, needs_training=True, alternative_to="linear-proto"
+    ),
 }

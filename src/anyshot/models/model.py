@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -25,38 +25,49 @@ from anyshot.models.registry import PACKAGE, Registry
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
+FROZEN = Backbone(lambda channels, recipe: nn.Identity())  # features in, features out
 Reader = Callable[..., Float[np.ndarray, "image position channel"]]
 
 
 class Model(nn.Module):
     """Images in, features out; the head reads them. `channels` are those of the images; head and backbone are those
-    that the recipe names in the registry."""
+    that the recipe names in the registry. A frozen backbone is no part of the model: features in, of so many
+    `positions` and channels, and features out."""
 
-    def __init__(self, recipe: Recipe, channels: int, registry: Registry = PACKAGE) -> None:
+    def __init__(self, recipe: Recipe, channels: int, registry: Registry = PACKAGE, positions: int = 1) -> None:
         super().__init__()
-        self.recipe, self.channels = recipe, channels
-        self.head, self.kind = registry.head(recipe.head), registry.backbone(recipe.backbone)
+        self.recipe, self.channels, self.positions = recipe, channels, positions
+        if recipe.frozen and (recipe.feature_scale != 1 or recipe.augment or recipe.start is not None):
+            raise BadInput(
+                "features of a frozen backbone are taken as they are: neither scaled, augmented nor started."
+            )
+        self.head = registry.head(recipe.head)
+        self.kind = FROZEN if recipe.frozen else registry.backbone(recipe.backbone)
         self.embed = choose("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
-        is_ours = recipe.head in PACKAGE.heads and recipe.backbone in PACKAGE.backbones
+        is_ours = recipe.head in PACKAGE.heads and (recipe.frozen or recipe.backbone in PACKAGE.backbones)
         self.made_with = "" if is_ours else registry.file
         self.backbone: nn.Module = self.kind.make(channels, recipe)
         with torch.no_grad():
-            blank = torch.zeros(1, channels, recipe.size, recipe.size)
+            side = (positions, channels) if recipe.frozen else (channels, recipe.size, recipe.size)
+            blank = torch.zeros(1, *side)
             features = copy.deepcopy(self.backbone).eval()(blank)
         start = {"scale": torch.tensor(float(recipe.temperature)), **self.head.parameters(features, recipe)}
         self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
 
-    def forward(self, images: Float[Tensor, "image colour height width"]) -> Maps:
+    def forward(self, images: Float[Tensor, "image ..."]) -> Maps:
         return self.backbone(images) * self.recipe.feature_scale
 
     def features(
-        self, images: UInt8[np.ndarray, "image height width colour"], done: Callable[[int], None] = lambda images: None
+        self, images: Shaped[np.ndarray, "image ..."], done: Callable[[int], None] = lambda images: None
     ) -> Float[np.ndarray, "image position channel"]:
-        """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions."""
+        """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions.
+        Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
 
     def reader(self) -> "Reader":
         """`features` of the model as it is now, made ready once for those who ask often."""
+        if self.recipe.frozen:
+            return partial(_as_they_are, self.recipe)
         device = next(self.parameters()).device
         backbone = _fused(copy.deepcopy(self.backbone).eval())
         return partial(_read, backbone, self.kind, self.recipe, self.channels, device)
@@ -74,6 +85,7 @@ class Model(nn.Module):
     def save(self, path: Path) -> None:
         """Write the weights as safetensors, with the recipe, and the name of the file of a head that is not ours."""
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
+        about |= {"positions": str(self.positions)} if self.recipe.frozen else {}
         write_tensors(path, self.state_dict(), about | ({"made_with": self.made_with} if self.made_with else {}))
 
 
@@ -113,10 +125,10 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
         raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
     recipe = Recipe.from_json(about["recipe"])
     if (file := about.get("made_with")) and not (
-        recipe.head in registry.heads and recipe.backbone in registry.backbones
+        recipe.head in registry.heads and (recipe.frozen or recipe.backbone in registry.backbones)
     ):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
-    model = Model(recipe, int(about["channels"]), registry)
+    model = Model(recipe, int(about["channels"]), registry, int(about.get("positions", "1")))
     model.load_state_dict(
         {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     )
@@ -153,6 +165,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
         raise BadInput(f"{path} is damaged or cut short ({error}): remove it and run the same command again.") from None
+
+
+def _as_they_are(
+    recipe: Recipe, features: Float[np.ndarray, "image ..."], done: Callable[[int], None] = lambda images: None
+) -> Float[np.ndarray, "image position channel"]:
+    if features.dtype == np.uint8:
+        raise BadInput(f"{recipe.name} reads the features of {recipe.backbone}: embed images first.")
+    maps = np.asarray(features, np.float32)
+    maps = maps if maps.ndim == 3 else maps[:, None]
+    done(len(maps))
+    return maps
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from types import ModuleType
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.models.backbones import BACKBONES, Backbone
 from anyshot.models.empirical import POSTERIOR_HEAD
-from anyshot.models.heads import HEADS
+from anyshot.models.heads import HEADS, LINEAR
 from anyshot.models.law import Head
 from anyshot.models.posterior import POSTERIOR, UNIT_PROTO
 from anyshot.models.pretraining import PRETRAINING
@@ -83,7 +83,7 @@ class Registry:
 
 
 PACKAGE = Registry(
-    {**HEADS, "unit-proto": UNIT_PROTO, "posterior": POSTERIOR_HEAD, **PRETRAINING},
+    {**HEADS, **LINEAR, "unit-proto": UNIT_PROTO, "posterior": POSTERIOR_HEAD, **PRETRAINING},
     BACKBONES,
     {**READOUTS, "posterior": POSTERIOR},
 )

@@ -29,6 +29,7 @@ SPARE_BYTES = 6e8  # of a process, besides what an update keeps
 KEPT_AND_GRADIENTS = 2.0  # an update holds about twice what its forward pass keeps
 CLEARLY = 1.25  # how much faster one model at a time must be to be chosen: the choice changes rounding
 ROUNDS = 3  # of a contest; the best of each contender counts
+FEATURES = 1280  # numbers that a frozen backbone is taken to give
 TIMED_SECONDS = 0.3  # at least, of a contender in a round
 
 
@@ -77,6 +78,9 @@ def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Sp
     Measured in processes like those that train: threads of one process would share an allocator and Python's lock,
     which workers do not. Nothing of it touches this process."""
     registry = load().registry
+    recipes = [recipe for recipe in recipes if not recipe.frozen]  # on features an update takes no time
+    if not recipes:
+        return None
     if best_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
         return None
     workers, threads = side_by_side(recipes, registry)
@@ -157,6 +161,8 @@ def _setting(recipe: Recipe) -> tuple:
 
 def _bytes(recipe: Recipe, registry: Registry) -> float:
     """Memory of a training process: what the backbone keeps for the gradient, counted on two images."""
+    if recipe.frozen:
+        return SPARE_BYTES
     kept = 0
 
     def count(tensor: torch.Tensor) -> torch.Tensor:
@@ -194,10 +200,13 @@ def _small(recipe: Recipe) -> Recipe:
 
 def _an_update(recipe: Recipe, registry: Registry, device: str) -> Callable[[], None]:
     """An update of a new model on noise, to be called again and again."""
-    images = np.random.default_rng(0).integers(0, 256, (recipe.images, recipe.size, recipe.size, 3), dtype=np.uint8)
+    rng = np.random.default_rng(0)
+    images: np.ndarray = rng.random((recipe.images, 1, FEATURES), np.float32)
+    if not recipe.frozen:
+        images = rng.integers(0, 256, (recipe.images, recipe.size, recipe.size, 3), dtype=np.uint8)
     shot = 1 if recipe.batch else recipe.train_shot
     target = torch.arange(recipe.images, device=device) // shot % recipe.way
-    learner = Learner(recipe, registry, 3, device)
+    learner = Learner(recipe, registry, images.shape[-1], device)
     learner.model.train()
 
     def update() -> None:

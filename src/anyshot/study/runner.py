@@ -27,7 +27,7 @@ from anyshot.study.launch import Pending, Submit, launcher
 from anyshot.study.study import Source, Study, select, starts
 from anyshot.study.watch import Watched, watching
 from anyshot.train.parallel import is_first, wait
-from anyshot.train.training import train
+from anyshot.train.training import featured, train
 from anyshot.versions import versions
 
 
@@ -55,8 +55,10 @@ def run_study(
     study = source.load()
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
-    for name in {recipe.data for recipe in recipes} if os.environ.get("RANK", "0") == "0" else ():
-        study.stores[name](data)  # made once, before the workers want it
+    if os.environ.get("RANK", "0") == "0":  # made once, and embedded once, before the workers want it
+        stores = {name: study.stores[name](data) for name in {recipe.data for recipe in recipes}}
+        for recipe in {(one.data, one.backbone): one for one in recipes if one.frozen}.values():
+            featured(recipe, stores[recipe.data], study.registry)
     everything = [*starts(recipes), *recipes]
     folders = [out / recipe.name for recipe in everything]
     watched = [Watched(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
@@ -165,6 +167,7 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     result = study.result(recipe, folder)
     if is_done(recipe, result):
         return
+    store = featured(recipe, store, study.registry)
     test = store.part("test")
     # The plan comes before the training, to say early what does not fit.
     plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)

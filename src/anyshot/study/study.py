@@ -69,7 +69,8 @@ class Source:
         study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
         study = replace(study, adds=replace(study.adds, file=self.path.name))
         for recipe in [*study.recipes, *starts(study.recipes)]:
-            study.registry.backbone(recipe.backbone)
+            if not recipe.frozen:
+                study.registry.backbone(recipe.backbone)
             choose("store in this study", recipe.data, study.stores)
             for readout in study.readouts_of(recipe):
                 study.registry.check_readout(readout, recipe.head)

@@ -12,13 +12,14 @@ when it is done.
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,11 +29,14 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import embedder
 from anyshot.models.gram import gram, overlap
 from anyshot.models.law import contrastive, fold
 from anyshot.models.model import Model, load_model, read_tensors, write_tensors
 from anyshot.models.pretraining import class_logits
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.progress import progress
 from anyshot.recipe import Recipe
 from anyshot.rows import write_table
 from anyshot.train.batches import pretraining_batches, training_batches
@@ -60,6 +64,19 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKA
             finally:
                 torch.set_num_threads(before)
         return load_model(folder, registry)
+
+
+def featured(recipe: Recipe, store: Store, registry: Registry = PACKAGE) -> Store:
+    """The store that a recipe reads: of images, or of features where its backbone is frozen. Those of a store of images
+    are computed once; after that they come from the cache."""
+    if recipe.frozen == store.is_features:
+        return store
+    if not recipe.frozen:
+        raise BadInput(f"{store.path} holds features: a recipe for them must be frozen, which {recipe.name} is not.")
+    embeds = embedder(recipe.backbone, registry=registry)
+    with progress(f"embedding {store.path.name}", float(len(store.items))) as advance:
+        features = embeds.features(store.items, advance, FeatureCache())
+    return replace(store, items=features if features.ndim == 3 else features[:, None])
 
 
 def best_device() -> str:
@@ -101,11 +118,17 @@ class Learner:
     """A model and its optimiser: all that an update reads and changes."""
 
     def __init__(
-        self, recipe: Recipe, registry: Registry, channels: int, device: str, start: Model | None = None
+        self,
+        recipe: Recipe,
+        registry: Registry,
+        channels: int,
+        device: str,
+        start: Model | None = None,
+        positions: int = 1,
     ) -> None:
         self.recipe, self.device = recipe, device
         torch.manual_seed(recipe.seed)
-        self.model = Model(recipe, channels, registry)
+        self.model = Model(recipe, channels, registry, positions)
         self.head = self.model.head
         if recipe.overlap and self.model.embed is not gram:
             raise BadInput(f"overlap is a term of heads that embed Gram matrices (frn), not of {recipe.head}.")
@@ -130,11 +153,12 @@ class Learner:
             self.network = DistributedDataParallel(self.model)
 
     def update(
-        self, images: UInt8[np.ndarray, "image height width colour"], target: Tensor, shot: int, seed: int, pace: float
+        self, images: Shaped[np.ndarray, "image ..."], target: Tensor, shot: int, seed: int, pace: float
     ) -> Float[Tensor, " 2"]:
         """One step at `pace` times the learning rate; its loss and the number of right predictions, left on the device.
 
-        `target` is the class of each image; in batch folding the images lie class by class, `shot` of each."""
+        `images` are features where the backbone is frozen. `target` is the class of each image; in batch folding the
+        images lie class by class, `shot` of each."""
         recipe = self.recipe
         torch.manual_seed(seed)  # dropout
         draws = torch.Generator().manual_seed(seed + 1)  # augmentation: the same on every device
@@ -142,7 +166,9 @@ class Learner:
             group["lr"] = group["base"] * pace
         kind = self.model.kind
         pixels = torch.from_numpy(images).to(self.device)
-        batch = augment(pixels, recipe.augment, draws, recipe.size, kind.margin, kind.moments)
+        batch = (
+            pixels if recipe.frozen else augment(pixels, recipe.augment, draws, recipe.size, kind.margin, kind.moments)
+        )
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=recipe.amp):
             maps = self.network(batch[share(len(batch))])
         vectors = gather(self.model.embed(maps.float(), dict(self.model.learned.items())), len(images))
@@ -176,6 +202,7 @@ class _Run:
         self, recipe: Recipe, store: Store, folder: Path, registry: Registry, device: str, start: Model | None
     ) -> None:
         self.recipe, self.folder = recipe, folder
+        store = featured(recipe, store, registry)
         self.train: Part = store.part("train")
         self.val: Part | None = store.part("val") if recipe.validate_every else None
         if recipe.batch and recipe.way != len(self.train.class_names):
@@ -183,7 +210,8 @@ class _Run:
                 f"pretraining tells all {len(self.train.class_names)} training classes of {store.path} apart: its "
                 f"recipe must have as many ways, not {recipe.way}."
             )
-        self.learner = Learner(recipe, registry, self.train.items.shape[-1], device, start)
+        shape = self.train.items.shape
+        self.learner = Learner(recipe, registry, shape[-1], device, start, shape[1])
         self.epoch = self.step = 0
         self.seen: list[Float[Tensor, " 2"]] = []  # loss and right predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})

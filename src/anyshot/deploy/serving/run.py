@@ -17,6 +17,8 @@ def open_classifier(model: str, registry: Registry = PACKAGE) -> ImageClassifier
     folder = Path(model)
     if (folder / "backbone.json").is_file():
         return ImageClassifier.load(folder, registry=registry)
+    if (folder / "config.json").is_file():
+        raise BadInput(f"{folder} is a classifier of features, and the page takes pictures: fit one of pictures.")
     return ImageClassifier(model, registry=registry)
 
 

@@ -1,0 +1,156 @@
+"""Any network as an ONNX file: pictures in, features out, by ONNX Runtime.
+
+What a picture is made into first stands in the file's metadata, as `anyshot export` writes it:
+
+    anyshot.side       pixels of the square that it sees
+    anyshot.margin     larger pictures are resized to so much more before the centre is cut
+    anyshot.resample   bilinear or bicubic
+    anyshot.mean, anyshot.deviation    what pixels from 0 to 255 are normalised by, a number per channel
+    anyshot.output     the name of the output that is the features; the first where it is not said
+
+A file without them is given what most networks of ImageNet were trained with, and that is said.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from anyshot.data.augmentation import MOMENTS, as_channels
+from anyshot.data.pictures import Resample
+from anyshot.errors import BadInput
+from anyshot.models.embedders import Embedder
+
+SIDE = 224.0
+TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+
+
+def metadata(embeds: Embedder, output: str) -> dict[str, str]:
+    """What a file of this embedder that takes pixels from 0 to 255 says of its pictures."""
+    return {
+        "anyshot.side": str(embeds.side),
+        "anyshot.margin": repr(embeds.margin),
+        "anyshot.resample": embeds.resample,
+        "anyshot.mean": " ".join(["0"] * embeds.colours),
+        "anyshot.deviation": " ".join(["1"] * embeds.colours),
+        "anyshot.output": output,
+    }
+
+
+def onnx_embedder(path: Path) -> Embedder:
+    """The embedder of an ONNX file."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
+    data = path.read_bytes()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # pictures run side by side
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's own kinds of errors have no common one
+        why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise BadInput(
+            f"{path} cannot be run as an ONNX file ({why}); one whose weights lie in a file beside it must be saved as "
+            "one file."
+        ) from None
+    sha256 = hashlib.sha256(data).hexdigest()
+    words = session.get_modelmeta().custom_metadata_map
+    network = _Network(session, words, path)
+    if not network.is_normalised:
+        warnings.warn(
+            f"{path} does not say what it was trained with: it is given pictures of {network.side} px, resized "
+            "bilinearly and normalised as those of ImageNet.",
+            stacklevel=3,
+        )
+    return Embedder(
+        network,
+        network.side,
+        network.number("anyshot.margin", 1.0),
+        network.resample,
+        about={"backbone": f"{path.name}, an ONNX file, {network.side} px, sha256 {sha256[:12]}"},
+        weights=lambda: sha256,
+        file=data,
+    )
+
+
+class _Network:
+    """A session of ONNX Runtime on uint8 pictures "image side side 3"."""
+
+    def __init__(self, session: Any, words: Mapping[str, str], path: Path) -> None:
+        self._session, self._words, self._path = session, words, path
+        inputs = session.get_inputs()
+        if len(inputs) != 1 or len(inputs[0].shape) != 4:
+            shapes = ", ".join(f"{one.name} {one.shape}" for one in inputs)
+            raise BadInput(f"{path} must have one input, pictures (image, channel, side, side), not {shapes}.")
+        self._name, shape, self._type = inputs[0].name, inputs[0].shape, inputs[0].type
+        if self._type != "tensor(uint8)" and self._type not in TYPES:
+            raise BadInput(f"{path} takes {self._type}: pictures are float, float16, double or uint8.")
+        self._last = shape[3] in (1, 3) and shape[1] not in (1, 3)  # whether the channels come last
+        height, width = shape[1:3] if self._last else shape[2:]
+        self._batch = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 0
+        self.side = height if isinstance(height, int) else int(self.number("anyshot.side", SIDE))
+        if isinstance(width, int) and width != self.side:
+            raise BadInput(f"{path} takes pictures of {height} x {width}: they must be square.")
+        self.channels = 1 if shape[3 if self._last else 1] == 1 else 3
+        self.is_normalised = "anyshot.mean" in words or self._type == "tensor(uint8)"
+        default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
+        self._mean, self._deviation = (
+            np.array(self._numbers(key, values), np.float32)
+            for key, values in zip(("anyshot.mean", "anyshot.deviation"), default, strict=True)
+        )
+        resample = words.get("anyshot.resample", "bilinear")
+        if resample not in get_args(Resample):
+            raise BadInput(f"{path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")
+        self.resample: Resample = resample  # type: ignore[assignment]
+        outputs = [one.name for one in session.get_outputs()]
+        self._output = words.get("anyshot.output", outputs[0])
+        if self._output not in outputs:
+            raise BadInput(f"{path} has no output {self._output!r}: it has {', '.join(outputs)}.")
+
+    def number(self, key: str, default: float) -> float:
+        """A number of the metadata."""
+        return self._numbers(key, [default])[0]
+
+    def _numbers(self, key: str, default: list[float]) -> list[float]:
+        try:
+            values = [float(word) for word in self._words[key].split()] if key in self._words else default
+        except ValueError:
+            values = []
+        if len(values) != len(default) or not np.isfinite(values).all():
+            raise BadInput(f"{self._path} says that its {key} is {self._words[key]!r}: numbers were expected.")
+        return values
+
+    def __call__(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
+        pixels: np.ndarray = as_channels(pictures, self.channels)
+        if self._type != "tensor(uint8)":
+            pixels = ((pixels - self._mean) / self._deviation).astype(TYPES[self._type])
+        if not self._last:
+            pixels = pixels.transpose(0, 3, 1, 2)
+        parts = [self._run(part) for part in self._batches(np.ascontiguousarray(pixels))]
+        features = np.concatenate(parts)[: len(pictures)].astype(np.float32)
+        if features.ndim == 4:  # maps, as convolutional networks give them
+            features = features.reshape(*features.shape[:2], -1).transpose(0, 2, 1)
+        return np.ascontiguousarray(features)
+
+    def _batches(self, pixels: np.ndarray) -> list[np.ndarray]:
+        """As many at once as the file wants; blank pictures fill up the last batch."""
+        if not self._batch:
+            return [pixels]
+        blank = np.zeros((-len(pixels) % self._batch, *pixels.shape[1:]), pixels.dtype)
+        filled = np.concatenate([pixels, blank])
+        return np.split(filled, len(filled) // self._batch)
+
+    def _run(self, pixels: np.ndarray) -> np.ndarray:
+        try:
+            return self._session.run([self._output], {self._name: pixels})[0]
+        except Exception as error:
+            why = str(error).splitlines()[0][:200]
+            raise BadInput(f"{self._path} fails on pictures of {self.side} px ({why}).") from None

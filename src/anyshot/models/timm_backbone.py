@@ -1,0 +1,101 @@
+"""Models of timm with their weights: `timm:NAME`, where timm knows the NAME (also hf-hub:OWNER/NAME, local-dir:PATH).
+
+Weights that are on this machine are taken from there, without a network. Others come from the hub, which is asked once
+whether it is there: who cannot reach it should not have to wait to be told.
+"""
+
+import contextlib
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+
+from anyshot.errors import BadInput
+from anyshot.models.embedders import Embedder, Pixels, weights_hash
+
+PATIENCE = 5.0  # seconds for the hub to answer at all
+
+
+def timm_embedder(name: str) -> Embedder:
+    """The embedder of a timm model."""
+    try:
+        import timm
+    except ImportError:
+        raise BadInput("timm models need the packages of an extra: pip install 'anyshot[timm]'.") from None
+    except RuntimeError as error:  # as beside a torch and a torchvision that do not fit
+        raise BadInput(f"timm cannot be imported ({error}): install a torchvision that fits this torch.") from None
+    model = _made(timm, name).eval()
+    config = model.pretrained_cfg
+    mean, deviation = (torch.tensor(config[key]).view(3, 1, 1) for key in ("mean", "std"))
+
+    @torch.inference_mode()
+    def network(pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
+        pixels = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float() / 255
+        return model((pixels - mean) / deviation).float().numpy()
+
+    side, resample = config["input_size"][-1], config.get("interpolation", "bicubic")
+    return Embedder(
+        network,
+        side,
+        resample="bilinear" if resample == "bilinear" else "bicubic",
+        name=f"timm:{name}",
+        about={"backbone": f"timm:{name}"},
+        pixels=lambda: Pixels(model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]),
+        weights=lambda: weights_hash(model.state_dict(), config["mean"], config["std"]),
+    )
+
+
+def _made(timm: Any, name: str) -> Any:
+    """The model with its weights: those of this machine, else those of the hub."""
+    is_on_a_hub = not name.startswith("local-dir:")
+    if is_on_a_hub and ":" not in name and not timm.is_model(name):
+        raise BadInput(f"timm has no model named {name!r}.")
+    try:
+        with _offline():
+            return timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:  # whatever timm, its hub or a file of weights raises
+        if not is_on_a_hub:
+            raise BadInput(f"timm could not make {name!r} with its weights ({_first_line(error)}).") from None
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    if why := _unreachable(hub):
+        raise BadInput(f"the weights of timm:{name} are not on this machine, and {hub} cannot be reached ({why}).")
+    try:
+        return timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:
+        raise BadInput(f"timm could not make {name!r} with its weights ({_first_line(error)}).") from None
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """While it lasts, the hub's client looks only at what it has on this machine."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _unreachable(hub: str) -> str:
+    """Why an address does not answer; empty where it does, with whatever answer."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=PATIENCE).close()
+    except urllib.error.HTTPError:
+        return ""
+    except (OSError, ValueError) as error:
+        return _first_line(getattr(error, "reason", error))
+    return ""
+
+
+def _first_line(error: object) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]

@@ -1,0 +1,471 @@
+"""Features: kept once per picture and backbone; every verb takes every kind of name; not only pictures."""
+
+import json
+import shutil
+import sys
+import threading
+import types
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from PIL import Image
+from shell import run
+from test_classifier_files import pictures, small_model
+
+from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe
+from anyshot.data.store import open_store, write_store
+from anyshot.deploy.onnx_export import export_backbone
+from anyshot.models import onnx_backbone
+from anyshot.models.cache import FeatureCache, content_key
+from anyshot.models.embedders import DEFAULT, embedder
+from anyshot.train.training import train
+
+CLASSES = ("red", "green", "blue")
+
+
+def colours(path: Path, side: int | str = "side", metadata: dict[str, str] | None = None, last: bool = False) -> Path:
+    """A network as others write it: the mean colour of each half of a picture."""
+    shape = ["image", side, side, 3] if last else ["image", 3, side, side]
+    images = helper.make_tensor_value_info("input", TensorProto.FLOAT, shape)
+    features = helper.make_tensor_value_info("features", TensorProto.FLOAT, ["image", 3])
+    axes = helper.make_tensor("axes", TensorProto.INT64, [2], [1, 2] if last else [2, 3])
+    mean = helper.make_node("ReduceMean", ["input", "axes"], ["features"], keepdims=0)
+    model = helper.make_model(
+        helper.make_graph([mean], "colours", [images], [features], [axes]), opset_imports=[helper.make_opsetid("", 18)]
+    )
+    model.ir_version = 9
+    onnx.helper.set_model_props(model, metadata or {})
+    onnx.save(model, path)
+    return path
+
+
+SAID = {
+    "anyshot.side": "32",
+    "anyshot.mean": "127.5 127.5 127.5",
+    "anyshot.deviation": "127.5 127.5 127.5",
+    "anyshot.resample": "bicubic",
+}
+
+
+class Tiny(torch.nn.Module):
+    """What a stand-in for timm makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(3))
+        mean, std = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+        self.pretrained_cfg = {"mean": mean, "std": std, "input_size": (3, 32, 32), "interpolation": "bicubic"}
+
+    def forward(self, pixels):
+        return pixels.mean((2, 3)) @ self.weight
+
+
+@pytest.fixture
+def timm(monkeypatch):
+    """A timm with one model, whose weights are at hand."""
+    module = types.ModuleType("timm")
+    module.is_model = lambda name: name in ("tiny", "elsewhere")
+    module.asked = []
+
+    def create_model(name, pretrained, num_classes):
+        module.asked.append(name)
+        if name != "tiny":
+            raise OSError("not on this machine")
+        return Tiny()
+
+    module.create_model = create_model
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return module
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with photos, and every kind of backbone."""
+    monkeypatch.chdir(tmp_path)
+    pictures(tmp_path / "photos", CLASSES, images=6)
+    small_model().save(tmp_path / "run" / "model.safetensors")
+    colours(tmp_path / "colours.onnx", metadata=SAID)
+    return tmp_path
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    """How many pictures went through the network of an ONNX file, call by call."""
+    counts = []
+    network = onnx_backbone._Network.__call__
+
+    def counting(self, pixels):
+        counts.append(len(pixels))
+        return network(self, pixels)
+
+    monkeypatch.setattr(onnx_backbone._Network, "__call__", counting)
+    return counts
+
+
+# -------------------------------------------------------------------------------------------------------- every verb
+
+
+@pytest.mark.parametrize("name", [f"{DEFAULT}:32", "run", "colours.onnx", "timm:tiny"])
+def test_every_verb_takes_every_kind_of_name(name, here, timm, monkeypatch):
+    few = "--shots 1 2 --queries 2 --episodes 20"
+    for command in (
+        f"anyshot evaluate photos --model {name} --heads cosine-proto --way 3 {few}",
+        f"anyshot advise photos --model {name} --episodes 20",
+        f"anyshot pack folder photos -o store --split 0 0 1 --embed {name} --no-doctor",
+        f"anyshot evaluate store --heads cosine-proto --way 3 {few}",
+        "anyshot fit store -o of-features --head cosine-proto",
+        f"anyshot fit photos -o classifier --model {name} --head cosine-proto",
+        "anyshot test classifier photos",
+        "anyshot test of-features store",
+        "anyshot predict classifier photos --format csv",
+    ):
+        out, err, code = run(command, monkeypatch)
+        assert code == 0, f"{command}: {err}"
+        assert err == "", command
+    rows = [line.split(",") for line in out.splitlines()[1:]]
+    assert len(rows) == 18
+    right = [Path(image).parent.name == answer for image, answer, *_ in rows]
+    assert np.mean(right) > 0.8
+    features = ImageClassifier.load("classifier").features_of(sorted(Path("photos").rglob("*.png")))
+    stored = open_store(Path("store"))
+    order = [stored.class_names.index(path.parent.name) for path in sorted(Path("photos").rglob("*.png"))]
+    np.testing.assert_allclose(stored.items.reshape(18, -1), features.reshape(18, -1)[np.argsort(order, kind="stable")])
+
+
+# ------------------------------------------------------------------------------------------------------------- cache
+
+
+def test_photos_are_embedded_once_for_all_verbs(here, embedded, monkeypatch):
+    def pictures_embedded(command):
+        embedded.clear()
+        assert run(command, monkeypatch).code == 0
+        return sum(embedded)
+
+    evaluate = "anyshot evaluate photos --model colours.onnx --shots 1 --queries 2 --episodes 20 --way 3"
+    assert pictures_embedded("anyshot fit photos -o one --model colours.onnx") == 18
+    assert pictures_embedded(evaluate) == 0
+    assert pictures_embedded("anyshot advise photos --model colours.onnx --episodes 20") == 0
+    assert pictures_embedded("anyshot test one photos") == 0
+    thumbnails = ImageClassifier.load("one").thumbnails
+    assert pictures_embedded("anyshot fit photos -o one --model colours.onnx") == 0
+    assert ImageClassifier.load("one").thumbnails == thumbnails
+    for number in range(10):
+        Image.fromarray(np.full((40, 40, 3), 20 * number, np.uint8)).save(here / "photos" / "red" / f"new{number}.png")
+    assert pictures_embedded("anyshot fit photos -o two --model colours.onnx") == 10
+    assert pictures_embedded("anyshot fit photos -o two --model colours.onnx --no-cache") == 28
+    colours(here / "colours.onnx", metadata=SAID | {"anyshot.resample": "bilinear"})
+    assert pictures_embedded(evaluate) == 28, "of another content, though of the same name"
+
+
+def test_a_store_of_images_is_embedded_once(here, embedded, monkeypatch):
+    assert run("anyshot pack folder photos -o store --size 40 --split 0 0 1 --no-doctor", monkeypatch).code == 0
+    evaluate = "anyshot evaluate store --model colours.onnx --shots 1 --queries 2 --episodes 20 --way 3"
+    first = run(evaluate, monkeypatch)
+    assert sum(embedded) == 18
+    assert run(evaluate, monkeypatch) == first
+    assert sum(embedded) == 18
+
+
+def rows(cache, keys, backbone="a"):
+    with cache.of(backbone) as kept:
+        return [kept.get(key) for key in keys]
+
+
+def filled(folder, many=3, bound=10**9, first=0):
+    cache = FeatureCache(folder, bound)
+    keys = [content_key(bytes([number])) for number in range(first, first + many)]
+    with cache.of("a") as kept:
+        for number, key in enumerate(keys, first):
+            kept.add(key, np.full((2, 64), number, np.float32))
+    return cache, keys
+
+
+def test_what_is_kept_comes_back_to_the_bit_and_only_to_its_backbone(tmp_path):
+    cache, keys = filled(tmp_path)
+    again = rows(FeatureCache(tmp_path), keys)
+    assert [int(row[0, 0]) for row in again] == [0, 1, 2]
+    assert again[0].dtype == np.float32
+    assert rows(cache, keys, "b") == [None] * 3
+    assert content_key(np.zeros((2, 8), np.uint8)) != content_key(np.zeros((4, 4), np.uint8))
+
+
+def test_a_damaged_entry_is_a_missing_entry(tmp_path):
+    cache, keys = filled(tmp_path)
+    (file,) = tmp_path.glob("a/*.safetensors")
+    whole = file.read_bytes()
+    place = whole.index(np.full(64, 1, np.float32).tobytes())
+    file.write_bytes(whole[:place] + b"\x01" + whole[place + 1 :])
+    again = rows(cache, keys)
+    assert [row is None for row in again] == [False, True, False]
+    for damaged in (whole[: len(whole) // 2], b"", b"\xff" * 100):
+        file.write_bytes(damaged)
+        assert rows(cache, keys) == [None] * 3
+    filled(tmp_path)
+    assert [int(row[0, 0]) for row in rows(cache, keys)] == [0, 1, 2]
+
+
+def test_the_cache_stays_within_its_bound_and_drops_what_was_not_used_for_longest(tmp_path):
+    import os
+
+    _, old = filled(tmp_path)
+    (first,) = tmp_path.glob("a/*.safetensors")
+    _, used = filled(tmp_path, first=3)
+    for number, path in enumerate(tmp_path.glob("a/*.safetensors")):
+        os.utime(path, (1000 + number, 1000 + number))
+    size = first.stat().st_size
+    cache = FeatureCache(tmp_path, int(2.5 * size))
+    assert None not in [row is None or None for row in rows(cache, used)][3:]
+    _, new = filled(tmp_path, bound=int(2.5 * size), first=6)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 2.5 * size
+    assert [row is None for row in rows(cache, [old[0], used[0], new[0]])] == [True, False, False]
+
+
+def test_many_writers_share_a_cache_and_an_unfinished_file_is_nothing(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".x.safetensors.1.part").write_bytes(b"killed here")
+    threads = [threading.Thread(target=filled, args=(tmp_path, 5, 10**9, 5 * n)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    keys = [content_key(bytes([number])) for number in range(40)]
+    assert [int(row[0, 0]) for row in rows(FeatureCache(tmp_path), keys)] == list(range(40))
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    cache, keys = filled(tmp_path / "file")
+    assert rows(cache, keys) == [None] * 3
+
+
+# -------------------------------------------------------------------------------------------------------------- ONNX
+
+
+def test_a_file_says_what_pictures_it_wants_or_is_given_the_usual(tmp_path):
+    grey = np.full((1, 50, 50, 3), 51, np.uint8)
+    said = embedder(colours(tmp_path / "said.onnx", metadata=SAID))
+    assert (said.side, said.resample) == (32, "bicubic")
+    np.testing.assert_allclose(said.features(grey), -0.6, atol=1e-5)
+    with pytest.warns(UserWarning, match="does not say what it was trained with: it is given pictures of 64 px"):
+        unsaid = embedder(colours(tmp_path / "unsaid.onnx", side=64, last=True))
+    expected = (0.2 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
+    np.testing.assert_allclose(unsaid.features(grey)[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: path.write_bytes(b"not onnx"), "cannot be run as an ONNX file"),
+        (lambda path: colours(path, metadata=SAID | {"anyshot.mean": "1 2"}), "numbers were expected"),
+        (lambda path: colours(path, metadata=SAID | {"anyshot.output": "logits"}), "has no output 'logits'"),
+        (lambda path: colours(path, metadata=SAID | {"anyshot.resample": "cubic"}), "bilinear or bicubic"),
+        (lambda path: None, "there is no file"),
+    ],
+)
+def test_a_file_that_will_not_do_gets_a_sentence(tmp_path, make, sentence):
+    make(tmp_path / "x.onnx")
+    with pytest.raises(BadInput, match=sentence):
+        embedder(tmp_path / "x.onnx")
+
+
+def test_a_classifier_carries_its_file_and_knows_it_by_content(here, monkeypatch):
+    assert run("anyshot fit photos -o classifier --model colours.onnx", monkeypatch).code == 0
+    before = run("anyshot predict classifier photos --format csv", monkeypatch).out
+    Path("colours.onnx").unlink()
+    shutil.move("classifier", "elsewhere")
+    assert run("anyshot predict elsewhere photos --format csv", monkeypatch).out == before
+    assert "sha256" in Path("elsewhere/README.md").read_text()
+    colours(here / "elsewhere" / "backbone.onnx", metadata=SAID | {"anyshot.side": "40"})
+    done = run("anyshot predict elsewhere photos", monkeypatch)
+    assert done.code == 2
+    assert "its features would not fit" in done.err
+
+
+def test_our_own_exports_are_backbones_that_need_no_words(here):
+    """A model of ours as a file gives the same features as itself."""
+    model = embedder("run")
+    export_backbone(model, here / "own.onnx")
+    again = embedder(here / "own.onnx")
+    paths = sorted(Path("photos").rglob("*.png"))
+    mine, theirs = (ImageClassifier(one).features_of(paths) for one in (model, again))
+    assert again.margin == model.margin
+    np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+# -------------------------------------------------------------------------------------------------------------- hubs
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(timm, monkeypatch):
+    """One look at what is on this machine, one at the hub; no download is tried, let alone again and again."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(BadInput, match=r"not on this machine, and http://127.0.0.1:9 cannot be reached \(.*refused"):
+        embedder("timm:elsewhere")
+    assert timm.asked == ["elsewhere"]
+    with pytest.raises(BadInput, match="timm has no model named 'nothing'"):
+        embedder("timm:nothing")
+    with pytest.raises(BadInput, match="could not make 'local-dir:/nowhere'"):
+        embedder("timm:local-dir:/nowhere")
+
+
+def test_weights_are_looked_for_on_this_machine_without_the_hub(timm, monkeypatch):
+    from huggingface_hub import constants
+
+    create, seen = timm.create_model, []
+    monkeypatch.setattr(
+        timm, "create_model", lambda *a, **k: (seen.append(constants.HF_HUB_OFFLINE), create(*a, **k))[1]
+    )
+    before = constants.HF_HUB_OFFLINE
+    embedder("timm:tiny")
+    assert (seen, constants.HF_HUB_OFFLINE) == ([True], before)
+
+
+@pytest.mark.parametrize(("package", "name"), [("onnxruntime", "x.onnx"), ("timm", "timm:resnet18")])
+def test_a_missing_extra_gets_a_sentence(package, name, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BadInput, match="need the packages of an extra: pip install"):
+        embedder(name)
+
+
+# -------------------------------------------------------------------------------------------------- not only pictures
+
+
+def sentences(many=20, seed=0):
+    """Embeddings as of texts: three topics."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(9).normal(size=(3, 16))
+    return {
+        "features": (centres[np.arange(3 * many) % 3] + 0.3 * rng.normal(size=(3 * many, 16))).astype(np.float32),
+        "labels": np.array(["sport", "politics", "weather"])[np.arange(3 * many) % 3],
+    }
+
+
+def test_embeddings_of_anything_go_end_to_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("texts.npz", **sentences())
+    np.savez("new.npz", **sentences(5, 1))
+    np.savez("unlabelled.npz", features=sentences(5, 1)["features"])
+    out, err, code = run("anyshot fit texts.npz -o topics", monkeypatch)
+    assert (code, err) == (0, "")
+    assert "20 examples each" in out
+    card = Path("topics/README.md").read_text()
+    assert "image" not in card.lower()
+    assert "FewShotClassifier.load" in card
+    answers = json.loads(run("anyshot predict topics unlabelled.npz --format json", monkeypatch).out)
+    assert [row["class"] for row in answers] == sentences(5, 1)["labels"].tolist()
+    result = json.loads(run("anyshot test topics new.npz --json", monkeypatch).out)
+    assert (result["examples"], result["right"]) == (15, 15)
+    assert "image" not in run("anyshot advise texts.npz --episodes 50", monkeypatch).out
+    assert "classifier of features" in run("anyshot serve topics", monkeypatch).err
+    assert "leave the model out" in run(f"anyshot fit texts.npz -o x --model {DEFAULT}:32", monkeypatch).err
+
+
+def test_a_test_counts_what_is_right_and_says_how_well_it_is_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = sentences()
+    np.savez("texts.npz", **data)
+    data["labels"] = np.where(np.arange(60) < 15, "weather", data["labels"])  # ten of them are not
+    data["labels"][-1] = "music"
+    np.savez("new.npz", **data)
+    assert run("anyshot fit texts.npz -o topics", monkeypatch).code == 0
+    result = json.loads(run("anyshot test topics new.npz --json", monkeypatch).out)
+    assert (result["examples"], result["right"], result["strangers"]) == (59, 49, 1)
+    accuracy, low, high = result["accuracy"]
+    assert accuracy == 49 / 59
+    assert low == pytest.approx(0.7103, abs=1e-3)  # Clopper and Pearson
+    assert high == pytest.approx(0.9156, abs=1e-3)
+    weather = result["classes"][-1]
+    assert (weather["name"], weather["examples"], weather["right"]) == ("weather", 29, 19)
+    assert dict(weather["taken_for"]) == {"sport": 5, "politics": 5}
+    text = run("anyshot test topics new.npz", monkeypatch).out
+    assert "Accuracy 83.1% (71.0% to 91.6%): 49 of 59 examples of 3 classes" in text
+    np.savez("other.npz", features=data["features"], labels=np.full(60, "music"))
+    assert "no example is of a class that the classifier has" in run("anyshot test topics other.npz", monkeypatch).err
+
+
+# ------------------------------------------------------------------------------------------------- frozen, finetuned
+
+
+def frozen(backbone, **more):
+    small = {"train_shot": 4, "way": 3, "epochs": 3, "validate_every": 0, "width": 8, "lr": 0.1}
+    return Recipe(data="x", head="linear-proto", backbone=backbone, frozen=True, **{**small, **more})
+
+
+def images_store(path, side=36):
+    """Three classes of colours, for training and for testing."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 80, (72, side, side, 3), np.uint8)
+    for number in range(72):
+        images[number, ..., number // 12 % 3] += 120
+    names = [f"{split} {name}" for split in ("train", "test") for name in CLASSES]
+    return write_store(path, [images], np.repeat(np.arange(6), 12), names, ["train"] * 3 + ["test"] * 3)
+
+
+def test_a_head_learns_on_a_frozen_backbone_and_goes_everywhere(here, embedded, monkeypatch):
+    store = images_store(here / "store")
+    model = train(frozen("colours.onnx"), store, here / "trained")
+    assert set(model.state_dict()) == {"learned.scale", "learned.map"}
+    train(frozen("colours.onnx", seed=1), store, here / "again")
+    assert sum(embedded) == 72, "embedded once for all models"
+    for command in (
+        "anyshot evaluate store --model trained --shots 1 2 --queries 4 --episodes 20 --way 3",
+        "anyshot fit photos -o classifier --model trained",
+        "anyshot test classifier photos",
+    ):
+        _, err, code = run(command, monkeypatch)
+        assert code == 0, f"{command}: {err}"
+    Path("colours.onnx").unlink()
+    shutil.rmtree("trained")
+    classifier = ImageClassifier.load("classifier")
+    assert classifier.classifier.head == "linear-proto"
+    assert classifier.classifier.support_.sums.shape[1] == 8, "vectors of the learned map"
+    assert classifier.predict([Path("photos/red/0.png")]).tolist() == ["red"]
+
+
+def test_a_head_learns_on_a_store_of_features(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = sentences(24)
+    np.savez("texts.npz", **data)
+    order = np.argsort(data["labels"], kind="stable")
+    names = sorted(set(data["labels"]))
+    store = write_store(
+        Path("store"), [data["features"][order][:, None]], np.repeat(np.arange(3), 24), names, ["train"] * 3
+    )
+    model = train(frozen("a text model"), store, Path("trained"))
+    assert model.learned["map"].shape == (16, 8)
+    assert run("anyshot fit texts.npz -o topics --model trained", monkeypatch).code == 0
+    assert FewShotClassifier.load("topics").head == "linear-proto"
+    assert json.loads(run("anyshot test topics texts.npz --json", monkeypatch).out)["accuracy"][0] > 0.9
+    pictures(tmp_path / "photos", CLASSES, images=3)
+    done = run("anyshot fit photos -o x --model trained", monkeypatch)
+    assert done.code == 2
+    assert "was trained on features of 'a text model', not on pictures" in done.err
+
+
+def test_the_pretrained_network_is_a_start_that_training_goes_on_from(tmp_path):
+    store = images_store(tmp_path / "store")
+    finetuned = Recipe(
+        data="x", head="proto", backbone=DEFAULT, train_shot=2, way=2, size=32, epochs=1, validate_every=0, lr=0.0
+    )
+    unmoved = train(finetuned, store, tmp_path / "unmoved")
+    mine = unmoved.backbone.state_dict()["convs.0.weight"]
+    from anyshot.models.efficientnet import lite0_weights
+
+    torch.testing.assert_close(mine, lite0_weights()["convs.0.weight"])
+    moved = train(Recipe(**{**finetuned.__dict__, "lr": 1e-3}), store, tmp_path / "moved")
+    assert not torch.equal(moved.backbone.state_dict()["convs.0.weight"], mine)
+    assert moved.features(store.items[:2]).shape == (2, 1, 1280)
+
+
+def test_a_recipe_for_images_does_not_take_features_silently(tmp_path):
+    data = sentences()
+    store = write_store(
+        tmp_path / "store", [data["features"][np.argsort(data["labels"], kind="stable")][:, None]],
+        np.repeat(np.arange(3), 20), list("abc"), ["train"] * 3,
+    )  # fmt: skip
+    recipe = Recipe(data="x", head="proto", train_shot=4, way=3, epochs=1, validate_every=0)
+    with pytest.raises(BadInput, match="a recipe for them must be frozen"):
+        train(recipe, store, tmp_path / "run")
