@@ -84,7 +84,7 @@ def test_grey_pictures_are_taken_too():
     ("name", "sentence"),
     [
         (f"{DEFAULT}:tiny", "as in efficientnet-lite0:160"),
-        (f"{DEFAULT}:8", "32 pixels or more"),
+        (f"{DEFAULT}:8", "32 to 1024 pixels"),
         ("no-such-model", "there is no trained model"),
     ],
 )

@@ -23,7 +23,7 @@ def recalls(value):
 
 WRITERS = {
     "text": (lambda path, value: write_text(path, str(value)), lambda path: int(path.read_text())),
-    "json": (lambda path, value: write_json(path, [value]), lambda path: read_json(path)[0]),
+    "json": (lambda path, value: write_json(path, {"x": value}), lambda path: read_json(path)["x"]),
     "table": (lambda path, value: write_table(path, [{"seed": value}]), lambda path: read_table(path)[0]["seed"]),
     "tensors": (
         lambda path, value: write_tensors(path, {"x": torch.tensor(value)}, {}),

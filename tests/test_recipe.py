@@ -18,7 +18,7 @@ OTHER = {str: "other", int: 24, float: 0.125, bool: True, tuple: (2, 4), type(No
 
 
 @given(
-    head=st.text(min_size=1, max_size=9),
+    head=st.text(st.characters(blacklist_characters="/\\\0", codec="utf-8"), min_size=1, max_size=9),
     train_shot=st.integers(2, 64),
     way=st.integers(2, 99),
     lr=st.floats(1e-9, 10),

@@ -16,6 +16,7 @@ from test_classifier_files import colours, small_model
 
 from anyshot import BadInput, ImageClassifier
 from anyshot.deploy.serving.app import Shelf, make_app
+from anyshot.deploy.serving.guards import Connection
 from anyshot.deploy.serving.run import serve
 from anyshot.deploy.serving.uploads import MOST_BYTES
 
@@ -44,7 +45,7 @@ def picture(channel, seed=0, size=(40, 50), form="PNG"):
 def server(tmp_path):
     """A server of an empty classifier, in a thread; yields its address and its shelf."""
     shelf = Shelf(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")
-    running = uvicorn.Server(uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none"))
+    running = uvicorn.Server(uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none", http=Connection))
     thread = threading.Thread(target=running.run)
     thread.start()
     while not running.started:

@@ -1,16 +1,18 @@
 """The command line: one function a verb, each importing what it needs when it runs, so that --help answers at once."""
 
+import contextlib
+import io
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import tyro
 from tyro.extras import SubcommandApp
 
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput, choose, sentence
 
 if TYPE_CHECKING:
     from anyshot.models.cache import FeatureCache
@@ -612,7 +614,7 @@ def serve(
     Args:
         model: Folder of a classifier, or a backbone without classes yet: efficientnet-lite0, which comes with anyshot,
             a trained model's folder, timm:NAME, or an .onnx file.
-        host: Address to listen on; others than loopback let everyone in who can reach it.
+        host: Address to listen on; on others than loopback whoever comes needs the token of the printed address.
         port: Port to listen on; 0 for any that is free.
         save: Folder that the page's Save button writes to; without it nothing is ever written.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
@@ -632,21 +634,64 @@ def check_verb(app: SubcommandApp, words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run a verb; bad input is one sentence and exit code 2, never a traceback; a warning is one sentence too."""
-    warnings.formatwarning = lambda message, *where, **more: f"anyshot: {message}\n"
+    """Run a verb; bad input is one sentence and exit code 2, and so is what was not foreseen, with exit code 1.
+
+    `--debug`, anywhere, shows the traceback instead.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait choke a busy machine
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown by its code
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        check_verb(app, sys.argv[1:])
-        app.cli(prog="anyshot", description="Few-shot image classification that holds at any shot.")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            check_verb(app, sys.argv[1:])
+            app.cli(
+                prog="anyshot",
+                description="Few-shot image classification that holds at any shot. --debug shows where an error arose.",
+            )
         sys.stdout.flush()
     except BadInput as error:
-        print(f"anyshot: {error}", file=sys.stderr)
-        sys.exit(2)
+        if debug:
+            raise
+        _end(sentence(error), 2)
     except BrokenPipeError:  # as `anyshot ... | head` does, which is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("anyshot: interrupted; the same command goes on where it stopped.", file=sys.stderr)
-        sys.exit(130)
+        _end("interrupted; the same command goes on where it stopped.", 130)
+    except (
+        OSError,
+        MemoryError,
+    ) as error:  # a file that may not be read, a full disk: the machine's, not the program's
+        if debug:
+            raise
+        where = getattr(error, "filename", None)
+        words = getattr(error, "strerror", None) or str(error) or "it needs more memory than there is"
+        _end(sentence(f"could not use {where}: {words}." if where else f"could not go on: {words}."), 2)
+    except Exception as error:
+        if debug:
+            raise
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        _end(
+            f"this was not foreseen ({sentence(what)[:500]}): please report it to anyshot's issues, with what the same "
+            "command shows with --debug.",
+            1,
+        )
+
+
+def _end(words: str, code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except OSError:  # it is full or closed, and Python would try once more as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError):
+        print(f"anyshot: {words}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"anyshot: {sentence(str(message))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

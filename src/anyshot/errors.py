@@ -11,6 +11,11 @@ class BadInput(ValueError):
     """Something the user gave is wrong; the message is the one sentence they see (exit code 2, no traceback)."""
 
 
+def sentence(error: BaseException | str) -> str:
+    """What an error says, on one line: names come from anyone's files, with line breaks and a terminal's codes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+
+
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     """`table[name]`, or a BadInput that offers the nearest name there is."""
     if name in table:

@@ -7,11 +7,14 @@ added renames no model that exists. (A changed default of a first field does: it
 import hashlib
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
+from math import isfinite
+from numbers import Real
 from typing import Any, Literal
 
 from anyshot.errors import BadInput, unknown
 
+LARGEST, MOST_VALUES = 1024, 70_000_000  # of width and side; of the first layer's output for one image
 # The fields of the first version; do not add to them.
 FIRST_FIELDS = {
     "data", "head", "train_shot", "way", "mixed", "batch", "start", "backbone",
@@ -94,6 +97,14 @@ class Recipe:
     name that `--model` takes, or a word for features that were made elsewhere."""
 
     def __post_init__(self) -> None:
+        self._check_types()
+        for name, choices in (("optimiser", ("sgd", "adam")), ("schedule", ("step", "one-cycle"))):
+            if getattr(self, name) not in choices:
+                raise BadInput(unknown(name, getattr(self, name), choices))
+        if set("/\\\0") & set(self.data + self.backbone + self.head):  # they are part of a folder's name
+            raise BadInput(f"{self.data!r}, {self.backbone!r}, {self.head!r}: names in a recipe have no slashes.")
+        if max(self.width, self.size) > LARGEST or self.width * self.size**2 > MOST_VALUES:
+            raise BadInput(f"a network of width {self.width} on images of side {self.size} is too large.")
         for name, least in (
             ("train_shot", 1 if self.batch else 2),
             ("way", 2),
@@ -106,6 +117,27 @@ class Recipe:
         for shot in self.mixed:
             if shot < 2 or self.images % shot or self.images // shot < 2:
                 raise BadInput(f"a batch of {self.images} images cannot be cut into classes of {shot} (mixed shots).")
+
+    def _check_types(self) -> None:
+        """Recipes come from files too: a value is what its field says, and a number is finite and bearable."""
+        for field in fields(self):
+            value, kind = getattr(self, field.name), field.type
+            kind = kind.__name__ if isinstance(kind, type) else str(kind)
+            several = value if kind.startswith("tuple") and isinstance(value, tuple) else [value]
+            if value is None and kind.endswith("None"):
+                continue
+            if kind.startswith("Recipe"):
+                fits = isinstance(value, Recipe)
+            elif "float" in kind:
+                fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+            elif "int" in kind:
+                fits = all(type(one) is int and 0 <= one < 1 << 32 for one in several)
+            elif kind == "bool":
+                fits = isinstance(value, bool)
+            else:
+                fits = all(isinstance(one, str) and len(one) <= 200 for one in several)
+            if not fits or (kind.startswith("tuple") and several is not value):
+                raise BadInput(f"{field.name} of a recipe cannot be {str(value)[:80]!r}.")
 
     @property
     def images(self) -> int:
@@ -148,11 +180,19 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """The recipe that `to_json` wrote; a field that recipes do not have is refused."""
-        return cls._from_dict(json.loads(text))
+        try:
+            return cls._from_dict(json.loads(text))
+        except (json.JSONDecodeError, RecursionError):
+            raise BadInput("a recipe is not written as JSON.") from None
 
     @classmethod
-    def _from_dict(cls, value: dict[str, Any]) -> "Recipe":
+    def _from_dict(cls, value: Any) -> "Recipe":
         names = [field.name for field in fields(cls)]
+        if not isinstance(value, dict):
+            raise BadInput(f"a recipe is an object with names, not a {type(value).__name__}.")
+        for field in fields(cls):
+            if field.default is MISSING and field.name not in value:
+                raise BadInput(f"a recipe has no {field.name}.")
         for name in value:
             if name not in names:
                 raise BadInput(unknown("field of a recipe", name, names))

@@ -1,5 +1,7 @@
 """Archives from the internet: unpacked file by file, inside their folder, as far as their size is plausible."""
 
+import lzma
+import os
 import tarfile
 import zipfile
 import zlib
@@ -9,8 +11,12 @@ from typing import IO
 
 from anyshot.errors import BadInput
 
+BROKEN = (  # what reading a damaged archive raises
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
+)  # fmt: skip
 # Images hardly compress. A thousandfold, as in a zip bomb, is never a data set; small files may do as they like.
-LARGEST_RATIO, ALWAYS_FINE = 100, 1 << 30
+LARGEST_RATIO, ALWAYS_FINE = 100, 1 << 28
 
 
 def is_archive(path: Path) -> bool:
@@ -21,18 +27,26 @@ def is_archive(path: Path) -> bool:
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a zip or tar file into `folder` and return it; links and devices are left out."""
     limit = max(ALWAYS_FINE, LARGEST_RATIO * archive.stat().st_size)
-    written = 0
+    written = declared = 0
+
+    def check_size(size: int) -> None:
+        if size > limit:
+            raise BadInput(f"{archive} unpacks to more than {limit >> 20} MB: that is no set of images.")
+
     try:
-        for name, file in _members(archive):
+        for name, size, file in _members(archive):
+            declared += size
+            check_size(declared)
             target = inside(folder, name, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             with file, target.open("wb") as out:
                 while block := file.read(1 << 20):
                     written += len(block)
-                    if written > limit:
-                        raise BadInput(f"{archive} unpacks to more than {limit >> 20} MB: that is no set of images.")
+                    check_size(written)
                     out.write(block)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+    except BadInput:
+        raise
+    except BROKEN as error:
         raise BadInput(f"{archive} cannot be unpacked ({error}); was it downloaded whole?") from None
     except OSError as error:
         raise BadInput(f"could not unpack {archive} to {folder}: {error.strerror or error}.") from error
@@ -41,8 +55,10 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 def inside(folder: Path, name: str, where: Path) -> Path:
     """The path `name` below `folder`; a BadInput if it leads out of it."""
-    path = (folder / name).resolve()
-    if "\0" in name or not path.is_relative_to(folder.resolve()):
+    if "\0" in name:
+        raise BadInput(f"{where} names {name!r}, which is no name of a file.")
+    path = Path(os.path.realpath(folder / name))  # (resolve would raise on links that lead in circles)
+    if not path.is_relative_to(folder.resolve()):
         raise BadInput(f"{where} names {name!r}, which lies outside {folder}.")
     return path
 
@@ -52,21 +68,37 @@ def check_zip(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
-    except (zipfile.BadZipFile, OSError) as error:
+    except (*BROKEN, OSError) as error:
         raise BadInput(f"{path} cannot be read ({error}); was it downloaded whole?") from None
     if size > max(ALWAYS_FINE, LARGEST_RATIO * path.stat().st_size):
         raise BadInput(f"{path} unpacks to {size >> 20} MB: that is no set of images.")
 
 
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The name, declared size and contents of each file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as bundle:
             for entry in bundle.infolist():
                 if not entry.is_dir():
-                    yield entry.filename, bundle.open(entry)
+                    yield entry.filename, entry.file_size, bundle.open(entry)
     else:
         with tarfile.open(archive) as bundle_:
             for member in bundle_:
                 file = bundle_.extractfile(member) if member.isfile() else None
                 if file is not None:
-                    yield str(PurePosixPath(member.name)), file
+                    yield str(PurePosixPath(member.name)), member.size, file
+            _check_end(bundle_)
+
+
+def _check_end(bundle: tarfile.TarFile) -> None:
+    """Whether a tar file ends where it says so: tarfile takes damage, or a cut between two files, for the end."""
+    stream = bundle.fileobj
+    assert stream is not None
+    stream.seek(bundle.offset)
+    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError("it does not end as a tar file does")
+    after = 0
+    while block := stream.read(1 << 20):  # to the end of what is compressed, where its checksum is
+        after += len(block)
+        if after > ALWAYS_FINE:
+            raise tarfile.ReadError("it goes on after its end")

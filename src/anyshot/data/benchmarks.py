@@ -3,7 +3,6 @@
 Numbers of classes are checked: a copy that differs is refused. Numbers of images that differ are noted in the store.
 """
 
-import csv
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -16,12 +15,13 @@ import numpy as np
 
 from anyshot.data.archives import inside
 from anyshot.data.folders import check_folder, class_folders, images_of_class
-from anyshot.data.packing import Item, Source
+from anyshot.data.packing import File, Item, Source
 from anyshot.data.splits import check_classes, published
 from anyshot.data.store import SPLITS
+from anyshot.data.tables import read_columns
 from anyshot.data.unpickle import unpickle
 from anyshot.errors import BadInput
-from anyshot.files import read_json
+from anyshot.files import MOST_JSON, read_json, read_text
 
 CLASSES = {
     "cub": {"train": 100, "val": 50, "test": 50},
@@ -52,7 +52,7 @@ def read_cub(path: Path, box: bool = False) -> Source:
                 corner = (left, top, left + width, top + height)
         except (KeyError, ValueError):
             raise BadInput(f"image {number} of {root}/images.txt has no valid class or box.") from None
-        items.append(Item(name, Path(name).parent.name, split, file.read_bytes, corner))
+        items.append(Item(name, Path(name).parent.name, split, File(file), corner))
     return _checked("cub", Source(items, 92, "crop"), root)
 
 
@@ -81,7 +81,7 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
     if train_ids is None and test_ids is None:
         raise BadInput("meta-inat needs the published list of category ids: give --train-ids or --test-ids (or both).")
     root = _holder(path, "train_2017_bboxes.json")
-    boxes = read_json(root / "train_2017_bboxes.json")
+    boxes = read_json(root / "train_2017_bboxes.json", 1 << 29)
     try:
         files = {image["id"]: image["file_name"] for image in boxes["images"]}
         names = {category["id"]: f"{category['id']} {category['name']}" for category in boxes["categories"]}
@@ -91,12 +91,12 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
         eligible = {category: sorted(of) for category, of in sorted(images.items()) if 50 <= len(of) <= 1000}
         split = _inat_split(set(eligible), train_ids, test_ids)
         items = [
-            Item(files[image], names[category], split[category], _inat_file(root, files[image]).read_bytes)
+            Item(files[image], names[category], split[category], File(_inat_file(root, files[image])))
             for category, of in eligible.items()
             if category in split
             for image in of
         ]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{root}/train_2017_bboxes.json lacks {error}: images, categories, annotations expected."
         ) from None
@@ -126,11 +126,9 @@ def _holder(path: Path, name: str, needed: bool = True) -> Any:
 
 def _numbered(path: Path) -> dict[str, str]:
     """Lines of a number and a value, as in CUB's text files."""
+    lines = read_text(path).splitlines()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
         return dict(line.split(" ", 1) for line in lines if line.strip())
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}.") from None
     except ValueError:
         raise BadInput(f"{path} should have a number and a value on every line.") from None
 
@@ -154,13 +152,11 @@ def _ravi(root: Path) -> list[Item]:
         path = root / f"{split}.csv"
         if not path.is_file():
             raise BadInput(f"there is no file {path}.")
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if not row.get("filename") or not row.get("label"):
-                    raise BadInput(f"{path} should have the columns filename and label, both filled on every row.")
-                items.append(
-                    Item(row["filename"], row["label"], split, inside(folder, row["filename"], path).read_bytes)
-                )
+        columns = read_columns(path)
+        if not {"filename", "label"} <= columns.keys() or "" in (*columns["filename"], *columns["label"]):
+            raise BadInput(f"{path} should have the columns filename and label, both filled on every row.")
+        for name, label in zip(columns["filename"], columns["label"], strict=True):
+            items.append(Item(name, label, split, File(inside(folder, name, path))))
     return items
 
 
@@ -178,7 +174,7 @@ def _split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _text(value: Any) -> Any:
-    return value.decode("utf-8") if isinstance(value, bytes) else value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _plain_keys(value: Any, path: Path) -> dict[str, Any]:
@@ -193,14 +189,19 @@ def _cache(path: Path, split: str) -> list[Item]:
     images = cache.get("image_data", cache.get("data"))
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
         raise BadInput(f"{path} has no array of images (image_data or data, uint8, image height width channel).")
-    if "class_dict" in cache:
-        of = {str(_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
-    elif "labels" in cache:
-        of = defaultdict(list)
-        for number, label in enumerate(cache["labels"]):
-            of[str(_text(label))].append(number)
-    else:
-        raise BadInput(f"{path} has images but neither class_dict nor labels.")
+    of: dict[str, list[int]] = defaultdict(list)
+    try:
+        if "class_dict" in cache:
+            of |= {str(_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
+        elif "labels" in cache:
+            for number, label in enumerate(cache["labels"]):
+                of[str(_text(label))].append(number)
+        else:
+            raise BadInput(f"{path} has images but neither class_dict nor labels.")
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{path} has no usable class_dict or labels ({error}).") from None
     if any(not 0 <= number < len(images) for numbers in of.values() for number in numbers):
         raise BadInput(f"{path} names images that it does not have.")
     return [
@@ -217,9 +218,16 @@ def _tiered_split(root: Path, split: str) -> list[Item]:
     labels = _plain_keys(unpickle(path), path)
     number = next((labels[key] for key in ("label_specific", "labels") if key in labels), None)
     names = labels.get("label_specific_str")
-    if number is None or len(number) != len(images):
+    if not isinstance(images, list | tuple | np.ndarray):
+        raise BadInput(f"{root / f'{split}_images_png.pkl'} should hold a list of images.")
+    if not isinstance(number, list | tuple | np.ndarray) or len(number) != len(images):
         raise BadInput(f"{path} should have one label_specific for each of the {len(images)} images.")
-    if names is not None and max(number) >= len(names):
+    if not all(isinstance(label, int | np.integer) or np.shape(label) == () for label in number):
+        raise BadInput(f"{path} has labels that are no numbers.")
+    number = [int(label) for label in number]
+    if names is not None and not (
+        isinstance(names, list | tuple) and number and 0 <= min(number) <= max(number) < len(names)
+    ):
         raise BadInput(f"{path} has labels without a name in label_specific_str.")
     read: Callable[[Any], bytes] = _encoded
     return [
@@ -253,14 +261,18 @@ def read_ids(path: Path) -> set[int]:
             loaded = torch.load(path, weights_only=True)
             ids: Iterable[Any] = loaded.tolist() if isinstance(loaded, torch.Tensor) else loaded
         elif path.suffix == ".json":
-            ids = json.loads(path.read_text(encoding="utf-8"))
+            ids = json.loads(read_text(path, MOST_JSON))
         else:
-            ids = path.read_text(encoding="utf-8").replace(",", " ").split()
+            ids = read_text(path, MOST_JSON).replace(",", " ").split()
         return {int(id_) for id_ in ids}
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}.") from None
+    except BadInput:
+        raise
     except Exception as error:  # torch names no class of errors for a bad file
-        raise BadInput(f"{path} is not a list of ids ({str(error).splitlines()[0]}).") from None
+        raise BadInput(
+            f"{path} is not a list of ids ({(str(error) or type(error).__name__).splitlines()[0]})."
+        ) from None
 
 
 def _inat_file(root: Path, name: str) -> Path:

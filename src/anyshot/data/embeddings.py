@@ -3,7 +3,7 @@
 Vectors are "image channel", or "image position channel", or maps "image channel height width" as networks give them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from anyshot.data.archives import check_zip
+from anyshot.data.arrays import read_npy, read_npz
 from anyshot.data.packing import Item, arrange, numbered
 from anyshot.data.store import Store, write_store
 from anyshot.data.tables import LABELS, Columns, column, label_text, read_columns, split_text
 from anyshot.errors import BadInput, choose
+from anyshot.files import read_text
 
 VECTORS = ("features", "embeddings", "embedding", "vectors", "x", "feature", "vector")
 
@@ -70,8 +71,10 @@ def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | f
 
 def _stack(values: Any, path: Path) -> Float[np.ndarray, "image position channel"]:
     try:
+        if isinstance(values, np.ndarray) and values.dtype.kind not in "fiu":
+            raise TypeError
         vectors = np.asarray(values, np.float32)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise BadInput(f"the vectors of {path} are not numbers, or not all as long as each other.") from None
     if vectors.ndim == 2:
         vectors = vectors[:, None]
@@ -93,30 +96,27 @@ def _label_file(path: Path) -> Any:
     if not path.is_file():
         raise BadInput(f"there is no file {path}.")
     if path.suffix == ".npy":
-        return list(_npy(path)["features"])
-    return path.read_text(encoding="utf-8").splitlines()
+        return list(_npy(path).get("features", ()))
+    return read_text(path).splitlines()
 
 
 def _npy(path: Path) -> Columns:
-    try:
-        return {"features": np.load(path, mmap_mode="r", allow_pickle=False)}
-    except (ValueError, OSError, EOFError) as error:
-        raise BadInput(f"{path} cannot be read ({error}).") from None
+    return _with_rows({"features": read_npy(path)})
 
 
 def _npz(path: Path) -> Columns:
-    check_zip(path)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files if file[name].ndim}
-    except (ValueError, OSError, EOFError) as error:
-        raise BadInput(f"{path} cannot be read ({error}).") from None
+    return _with_rows(read_npz(path))
+
+
+def _with_rows(arrays: Mapping[str, np.ndarray]) -> Columns:
+    """Those that have rows."""
+    return {name: values for name, values in arrays.items() if values.ndim}
 
 
 def _safetensors(path: Path) -> Columns:
     try:
-        return {name: values for name, values in load_file(path).items() if values.ndim}
-    except (SafetensorError, OSError, TypeError, KeyError) as error:
+        return _with_rows(load_file(path))
+    except (SafetensorError, OSError, TypeError, KeyError, ValueError, AttributeError) as error:
         raise BadInput(f"{path} cannot be read ({error}).") from None
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyshot.data.packing import Item, Source
+from anyshot.data.packing import File, Item, Source
 from anyshot.data.pictures import SUFFIXES
 from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput
@@ -51,9 +51,7 @@ def class_folders(path: Path) -> list[Path]:
 def images_of_class(folder: Path, split: str | None, root: Path) -> list[Item]:
     """Files with the suffix of an image, in order of their paths; the class is the folder's name."""
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and is_shown(file, folder))
-    return [
-        Item(file.relative_to(root).as_posix(), folder.name, split, file.read_bytes) for file in files if file.is_file()
-    ]
+    return [Item(file.relative_to(root).as_posix(), folder.name, split, File(file)) for file in files if file.is_file()]
 
 
 def is_shown(file: Path, folder: Path) -> bool:

@@ -9,6 +9,7 @@ from anyshot.data.archives import inside
 from anyshot.data.packing import Item, Source
 from anyshot.data.tables import LABELS, PATHS, SPLIT_NAMES, Columns, column, label_text
 from anyshot.errors import BadInput
+from anyshot.files import read_bytes
 
 
 def read_huggingface(path: Path, image_column: str = "", label_column: str = "") -> Source:
@@ -60,4 +61,4 @@ def _column(part: Any, given: str, type_: type, usual: Sequence[str], what: str,
 def _bytes(raw: Any, name: str, index: int, path: Path) -> bytes:
     """The encoded image: kept in the data set, or in a file beside it."""
     image = raw[index][name]
-    return image["bytes"] or inside(path.parent, image["path"], path).read_bytes()
+    return image["bytes"] or read_bytes(inside(path.parent, image["path"], path))

@@ -1,6 +1,5 @@
 """`anyshot pack KIND SOURCE`: the kinds of sources, and the one way from any of them to a store."""
 
-import contextlib
 import inspect
 import shutil
 import zipfile
@@ -13,10 +12,11 @@ from typing import Any
 
 from anyshot.data.archives import is_archive, unpack
 from anyshot.data.embeddings import VECTORS, pack_features
-from anyshot.data.packing import Embedding, Source, pack_images, packing_folder
+from anyshot.data.packing import Embedding, Source, pack_images, packing
 from anyshot.data.pictures import Fit
-from anyshot.data.store import Store, check_free
+from anyshot.data.store import Store, check_free, checksum
 from anyshot.errors import BadInput, choose
+from anyshot.files import write_text
 
 READERS = {
     "cub": "benchmarks.read_cub",
@@ -60,27 +60,29 @@ def pack(
     are those of the kind's reader."""
     module, name = choose("kind", kind, READERS).split(".")
     reader = getattr(import_module(f"anyshot.data.{module}"), name)
-    check_free(out)
     if size is not None and not 1 <= size <= 1024:
         raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
     given = _given(kind, reader, options)
     if "feature_column" not in given:  # who names the array of vectors knows what the file holds
         _check_fit(kind, source)
-    contents: Any  # a Source, or Embeddings
-    if kind not in ("npz", "features", "table") and is_archive(source):
-        contents = _read_archive(source, packing_folder(out), partial(reader, **given))
-    else:
-        contents = reader(source, **given)
-    if kind == "features":
-        if size is not None or fit is not None or embedding is not None:
-            raise BadInput("--size, --fit and --embed are for images, not for features.")
-        return pack_features(contents, out, split, seed)
+    if kind == "features" and (size is not None or fit is not None or embedding is not None):
+        raise BadInput("--size, --fit and --embed are for images, not for features.")
     if embedding is not None and (size is not None or fit is not None):
         raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
-    about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
-    about |= contents.about
-    contents = replace(contents, size=size or contents.size, fit=fit or contents.fit, about=about)
-    return pack_images(contents, out, split, seed, workers, embedding)
+    check_free(out)
+    with packing(out) as folder:
+        contents: Any  # a Source, or Embeddings
+        stamp = checksum(source) if kind != "features" and source.is_file() else ""
+        if kind not in ("npz", "features", "table") and is_archive(source):
+            contents = _read_archive(source, stamp, folder, partial(reader, **given))
+        else:
+            contents = reader(source, **given)
+        if kind == "features":
+            return pack_features(contents, out, split, seed)
+        about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
+        about |= contents.about
+        contents = replace(contents, size=size or contents.size, fit=fit or contents.fit, about=about, stamp=stamp)
+        return pack_images(contents, out, split, seed, workers, embedding)
 
 
 def _check_fit(kind: str, source: Path) -> None:
@@ -118,20 +120,23 @@ def _npz_kinds(source: Path) -> tuple[str, ...]:
     return ("npz", "features") if images == vectors else ("npz",) if images else ("features",)
 
 
-def _read_archive(archive: Path, packing: Path, read: Callable[[Path], Source]) -> Source:
-    """Read what an archive holds; unpacked files of an interrupted pack are taken as they are, of a bad one removed."""
-    folder = packing / "unpacked"
-    done = folder / ".unpacked"
+def _read_archive(archive: Path, stamp: str, packing: Path, read: Callable[[Path], Source]) -> Source:
+    """Read what an archive holds; what an interrupted pack of the same archive unpacked is taken as it is."""
+    folder, done = packing / "unpacked", packing / "unpacked.txt"  # the second says of which archive the first is all
     try:
-        if not done.is_file():
+        if not done.is_file() or done.read_text(encoding="utf-8") != stamp:
+            _forget(folder, done)
             unpack(archive, folder)
-            done.touch()
+            write_text(done, stamp)
         return read(folder)
     except BadInput:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # kept if it holds the progress of an interrupted pack
-            packing.rmdir()
+        _forget(folder, done)
         raise
+
+
+def _forget(folder: Path, done: Path) -> None:
+    done.unlink(missing_ok=True)  # before what it vouches for
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _given(kind: str, reader: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ jpeg     blob and offsets: one JPEG per image
 mosaic   blob and offsets: one JPEG sheet per class, of counts[class] tiles of side `tile`, `columns` to a row
 """
 
-import io
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -14,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
 
-from anyshot.data.archives import check_zip
+from anyshot.data.arrays import read_npz as read_arrays
 from anyshot.data.packing import Item, Source
+from anyshot.data.pictures import picture
 from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput, choose
 
@@ -26,16 +25,16 @@ Read = Callable[[], bytes | np.ndarray]
 
 def read_npz(path: Path) -> Source:
     """The images as they are: what was resized once is not resized again."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
-    check_zip(path)
+    arrays = read_arrays(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
         encoding = str(arrays["encoding"]) if "encoding" in arrays else "raw"
-        reads = choose("encoding", encoding, ENCODINGS)(arrays)
         labels, names, splits = (arrays[key] for key in ("labels", "class_names", "class_split"))
-        if len(reads) != len(labels) or len(names) != len(splits) or not set(splits.tolist()) <= set(SPLITS):
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any() or (labels >= len(names)).any():
+            raise ValueError("a label is no index into class_names")
+        if names.ndim != 1 or names.dtype.kind != "U" or not set(splits.tolist()) <= set(SPLITS):
+            raise ValueError(f"class_names are not text, or a split is none of {', '.join(SPLITS)}")
+        reads = choose("encoding", encoding, ENCODINGS)(arrays)
+        if len(reads) != len(labels) or names.shape != splits.shape:
             raise ValueError(f"{len(reads)} images, {len(labels)} labels, {len(names)} names, {len(splits)} splits")
         items = [
             Item(f"{path.name}[{index}]", str(names[label]), str(splits[label]), read)
@@ -43,7 +42,7 @@ def read_npz(path: Path) -> Source:
         ]
     except KeyError as error:
         raise BadInput(f"{path} has no {error}: labels, class_names and class_split are needed, and images.") from None
-    except (ValueError, IndexError, OSError, EOFError) as error:
+    except (ValueError, IndexError, TypeError, OverflowError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{path} does not fit together ({error}).") from None
@@ -52,14 +51,16 @@ def read_npz(path: Path) -> Source:
 
 def _raw(arrays: dict[str, Any]) -> list[Read]:
     images = arrays["images"]
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise ValueError(f"images are {images.dtype} {images.shape}, not uint8 (image, height, width, channel)")
-    images = images if images.ndim == 4 else images[..., None]
+    images = images[..., None] if images.ndim == 3 else images
+    if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape or images.shape[3] not in (1, 3):
+        raise ValueError(f"images are {images.dtype} {images.shape}, not uint8 (image, height, width, 1 or 3 channels)")
     return [partial(images.__getitem__, index) for index in range(len(images))]
 
 
 def _pieces(arrays: dict[str, Any]) -> list[np.ndarray]:
     blob, offsets = arrays["blob"], arrays["offsets"].astype(np.int64)
+    if blob.ndim != 1 or blob.dtype != np.uint8 or offsets.ndim != 1:
+        raise ValueError("the blob is not a row of bytes, or its offsets are not a row of numbers")
     if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(blob):
         raise ValueError("offsets do not lie in order inside the blob")
     return [blob[start:stop] for start, stop in pairwise(offsets)]
@@ -71,10 +72,13 @@ def _jpeg(arrays: dict[str, Any]) -> list[Read]:
 
 def _mosaic(arrays: dict[str, Any]) -> list[Read]:
     sheets, tile, columns = _pieces(arrays), int(arrays["tile"]), int(arrays["columns"])
+    counts = arrays["counts"].astype(np.int64)
+    if counts.shape != (len(sheets),) or counts.min() < 0 or counts.sum() != len(arrays["labels"]) or columns < 1:
+        raise ValueError("the counts of its sheets are not those of its labels")
 
     @lru_cache(maxsize=8)
     def decoded(number: int) -> UInt8[np.ndarray, "height width 3"]:
-        return np.asarray(Image.open(io.BytesIO(sheets[number].tobytes())).convert("RGB"))
+        return picture(sheets[number].tobytes(), None, "crop")
 
     def read(number: int, index: int) -> UInt8[np.ndarray, "tile tile 3"]:
         row, column = divmod(index, columns)
@@ -83,7 +87,7 @@ def _mosaic(arrays: dict[str, Any]) -> list[Read]:
             raise ValueError(f"the sheet has no tile {index}")
         return cut
 
-    return [partial(read, number, index) for number, count in enumerate(arrays["counts"]) for index in range(count)]
+    return [partial(read, number, index) for number, count in enumerate(counts) for index in range(count)]
 
 
 ENCODINGS: dict[str, Callable[[dict[str, Any]], list[Read]]] = {"raw": _raw, "jpeg": _jpeg, "mosaic": _mosaic}

@@ -1,17 +1,23 @@
 """The packer: from what a reader lists (items: a name, a class, a split, a way to get pixels) to a store.
 
 Decoding runs in threads (Pillow lets go of the interpreter while it decodes and resizes). Finished chunks are appended
-to a hidden folder beside the store together with a line of progress; an interrupted pack goes on after the last whole
-line, and the folder takes the store's name only when everything is in it.
+to a store in a hidden folder beside its place, each with a line of progress and a checksum; an interrupted pack goes
+on after the last chunk that is whole, and the store takes its place only when everything is in it.
+
+    .NAME.packing/store            the store as it grows
+    .NAME.packing/progress.jsonl   what it is of, then a line per chunk
+    .NAME.packing/unpacked         the files of an archive
 """
 
 import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import warnings
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +33,7 @@ from anyshot.data.pictures import Box, Fit, picture
 from anyshot.data.splits import divide
 from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
 from anyshot.errors import BadInput
+from anyshot.files import held, put, read_bytes
 from anyshot.progress import progress
 
 CHUNK = 64  # images: what a thread decodes in one go, and a line of progress
@@ -45,6 +52,16 @@ class Item:
 
 
 @dataclass(frozen=True)
+class File:
+    """The bytes of an image's file, when they are asked for."""
+
+    path: Path
+
+    def __call__(self) -> bytes:
+        return read_bytes(self.path)
+
+
+@dataclass(frozen=True)
 class Source:
     """What a reader lists, and the square that its images are stored as (None: as they are)."""
 
@@ -52,6 +69,8 @@ class Source:
     size: int | None = 92
     fit: Fit = "crop"
     notes: tuple[str, ...] = ()
+    stamp: str = ""
+    """The checksum of the file that all items are from, where they are from one."""
     about: dict[str, Any] = field(default_factory=dict)
 
 
@@ -87,6 +106,21 @@ class Embedding:
     embed: Callable[[Sequence[Item]], Iterator[list[np.ndarray | str]]]
 
 
+@contextlib.contextmanager
+def packing(out: Path) -> Iterator[Path]:
+    """The folder that a store is packed in until it is whole, ours alone; it stays only where there is progress."""
+    folder = packing_folder(out)
+    try:
+        with held(folder):
+            if (out / "store.json").is_file():  # what was left by a pack that was killed when all was done
+                shutil.rmtree(folder, ignore_errors=True)
+            check_free(out)
+            yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
 def pack_images(
     source: Source,
     out: Path,
@@ -102,35 +136,42 @@ def pack_images(
         raise BadInput("there are no images to pack.")
     folder = packing_folder(out)
     try:
-        with _Log(folder, _fingerprint(items, source, embedding)) as log, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large is fine; Pillow refuses the absurd
-            warnings.simplefilter("ignore", UserWarning)  # odd metadata of images that decode
-            left = items[log.seen :]
-            chunks = _decoded(left, source, workers) if embedding is None else embedding.embed(left)
-            title = "packing" if embedding is None else "embedding"
-            with progress(f"{title} {len(items)} images", float(len(items))) as advance:
-                advance(float(log.seen))
-                for chunk in chunks:
-                    log.add(chunk)
-                    advance(float(len(chunk)))
-            skipped = log.finish()
-        if len(skipped) == len(items):
-            raise BadInput(f"none of the {len(items)} images could be read; {items[0].name}: {skipped[0]}.")
-        readable = [item for index, item in enumerate(items) if index not in skipped]
-        enlarged = _enlarged(items, source.size) if embedding is None else []
-        notes = [*source.notes, *enlarged, *_lost(items, readable)]
-        made = {"fit": source.fit} if embedding is None else embedding.about
-        about = {**source.about, "notes": notes, **made}
-        about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
-        seal(folder, len(readable), *numbered(readable), about)
-        (folder / "progress.jsonl").unlink()
-        shutil.rmtree(folder / "unpacked", ignore_errors=True)
-        os.replace(folder, out)
+        _pack(items, source, folder, workers, embedding)
+        put(folder / "store", out)
+    except BadInput as error:
+        if not isinstance(error.__cause__, OSError):  # as of a full disk: the same command goes on
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     except OSError as error:
         raise BadInput(
             f"could not write {out}: {error.strerror or error}; what is done is kept, the same command goes on."
         ) from error
+    shutil.rmtree(folder, ignore_errors=True)
     return open_store(out)
+
+
+def _pack(items: Sequence[Item], source: Source, folder: Path, workers: int, embedding: Embedding | None) -> None:
+    with _Log(folder, _fingerprint(items, source, embedding)) as log, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large is fine; Pillow refuses the absurd
+        warnings.simplefilter("ignore", UserWarning)  # odd metadata of images that decode
+        left = items[log.seen :]
+        chunks = _decoded(left, source, workers) if embedding is None else embedding.embed(left)
+        title = "packing" if embedding is None else "embedding"
+        with progress(f"{title} {len(items)} images", float(len(items))) as advance:
+            advance(float(log.seen))
+            for chunk in chunks:
+                log.add(chunk)
+                advance(float(len(chunk)))
+        skipped = log.finish()
+    if len(skipped) == len(items):
+        raise BadInput(f"none of the {len(items)} images could be read; {items[0].name}: {skipped[0]}.")
+    readable = [item for index, item in enumerate(items) if index not in skipped]
+    enlarged = _enlarged(items, source.size) if embedding is None else []
+    notes = [*source.notes, *enlarged, *_lost(items, readable)]
+    made = {"fit": source.fit} if embedding is None else embedding.about
+    about = {**source.about, "notes": notes, **made}
+    about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
+    seal(folder / "store", len(readable), *numbered(readable), about)
 
 
 def packing_folder(out: Path) -> Path:
@@ -164,9 +205,14 @@ def _lost(items: Sequence[Item], readable: Sequence[Item]) -> list[str]:
 def _fingerprint(items: Sequence[Item], source: Source, embedding: Embedding | None) -> str:
     """What must be equal for an interrupted pack to go on."""
     made = (source.size, source.fit) if embedding is None else embedding.about
-    digest = hashlib.sha256(repr(made).encode())
+    digest = hashlib.sha256(repr((made, source.stamp)).encode())
     for item in items:
-        digest.update(repr((item.name, item.class_name, item.split, item.box)).encode("utf-8", "backslashreplace"))
+        about: tuple[Any, ...] = (item.name, item.class_name, item.split, item.box)
+        if isinstance(item.read, File):
+            with contextlib.suppress(OSError):  # it will be listed as one that cannot be read
+                found = item.read.path.stat()
+                about += (found.st_size, found.st_mtime_ns)
+        digest.update(repr(about).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
 
@@ -196,6 +242,8 @@ def _decoded(
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, BadInput):
+        return str(error)[:200]
     if isinstance(error, UnidentifiedImageError):
         return "not an image of a known format"
     return f"{type(error).__name__}: {error}"[:200]
@@ -205,16 +253,18 @@ class _Log(contextlib.AbstractContextManager):
     """The progress of a pack: a first line that says of what, then one line per chunk, after its images are written."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "progress.jsonl"
-        self.seen, self._rows, self._skipped = 0, 0, Skipped()
-        for line in _whole_lines(path, fingerprint):
-            self.seen, self._rows = line["seen"], line["rows"]
+        (folder / "store").mkdir(parents=True, exist_ok=True)
+        path, store = folder / "progress.jsonl", folder / "store" / "items.npy"
+        self.seen, rows, self._skipped = 0, 0, Skipped()
+        lines = _whole_lines(path, fingerprint, store)
+        for line in lines:
+            self.seen, rows = line["seen"], line["rows"]
             self._skipped |= {int(index): why for index, why in line["skipped"].items()}
-        self._file = path.open("w" if not self.seen else "a", encoding="utf-8")
-        if not self.seen:
-            self._write({"fingerprint": fingerprint})
-        self._items = ItemsFile(folder / "items.npy", self._rows)
+        self._items = ItemsFile(store, rows)
+        self._file = path.open("w", encoding="utf-8")
+        for line in [{"fingerprint": fingerprint}, *lines]:
+            self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
 
     def __exit__(self, *_: object) -> None:
         self._items.close()
@@ -223,12 +273,14 @@ class _Log(contextlib.AbstractContextManager):
     def add(self, chunk: Sequence[np.ndarray | str]) -> None:
         images = [image for image in chunk if not isinstance(image, str)]
         skipped = {self.seen + index: why for index, why in enumerate(chunk) if isinstance(why, str)}
+        crc = 0
         if images:
-            self._items.append(_stacked(images))
+            crc = zlib.crc32(np.ascontiguousarray(rows := _stacked(images)).data)
+            self._items.append(rows)
             self._items.flush()
         self.seen += len(chunk)
         self._skipped |= skipped
-        self._write({"seen": self.seen, "rows": self._items.rows, "skipped": skipped})
+        self._write({"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc})
 
     def finish(self) -> Skipped:
         self._items.finish()
@@ -248,18 +300,27 @@ def _stacked(images: Sequence[np.ndarray]) -> Shaped[np.ndarray, "image ..."]:
     return np.stack(images)
 
 
-def _whole_lines(path: Path, fingerprint: str) -> list[dict[str, Any]]:
-    """The lines of an earlier pack of the same items; a last line that was cut short is removed from the file."""
-    if not path.is_file():
-        return []
-    text = path.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]
+def _whole_lines(path: Path, fingerprint: str, store: Path) -> list[dict[str, Any]]:
+    """The lines of an earlier pack of the same items, as far as they and the rows that they tell of are whole."""
+    lines: list[dict[str, Any]] = []
     try:
-        first, *lines = [json.loads(line) for line in whole.decode("utf-8").splitlines()]
-    except ValueError:
-        return []
-    if first != {"fingerprint": fingerprint}:
-        return []
-    with path.open("r+b") as file:
-        file.truncate(len(whole))
+        text = path.read_bytes()
+        first, *told = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode("utf-8").splitlines()]
+        if first != {"fingerprint": fingerprint}:
+            return []
+        row, before = 0, 0
+        with store.open("rb") as file:
+            if any(line["rows"] for line in told):
+                np.lib.format.read_magic(file)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                row = dtype.itemsize * math.prod(shape[1:])
+            for line in told:
+                size = (line["rows"] - before) * row
+                chunk = file.read(size)
+                if len(chunk) != size or zlib.crc32(chunk) != line["crc"]:
+                    break
+                before = line["rows"]
+                lines.append(line)
+    except (OSError, ValueError, KeyError, TypeError):
+        return lines
     return lines

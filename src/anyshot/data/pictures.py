@@ -4,18 +4,29 @@ crop     the shorter side to `size`, then the central square (CUB, mini-ImageNet
 squash   the whole image to a square (meta-iNat)
 """
 
+import contextlib
 import io
+import threading
 from typing import Literal
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
+from anyshot.errors import BadInput
+
 Fit = Literal["crop", "squash"]
 Resample = Literal["bilinear", "bicubic"]
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN)
+# Not those that call another program (PostScript), nor those that Pillow can only recognise.
+FORMATS = tuple(sorted(set(Image.registered_extensions().values()) & set(Image.OPEN) - {
+    "EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FITS",
+}))  # fmt: skip
+SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS)
+MOST_PIXELS = 64_000_000  # as they are decoded
+LARGE = 8_000_000  # pictures of so many are decoded one at a time: each takes up to ten bytes per pixel
+ROWS = 256
 REDUCE = 8  # a photo this many times larger than what is stored is decoded at a reduced scale, never below half of that
 
 
@@ -29,13 +40,22 @@ def picture(
         image = Image.fromarray(data.squeeze(2) if data.shape[2] == 1 else data)
         fitted = np.asarray(_fit(image, size, fit, resample))
         return fitted.reshape(*fitted.shape[:2], data.shape[2])
-    image = Image.open(io.BytesIO(data))
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
     if size is not None and box is None and min(image.size) >= REDUCE * size:
         image.draft("RGB", (REDUCE // 2 * size, REDUCE // 2 * size))
-    image = _to_rgb(ImageOps.exif_transpose(image))
-    if box is not None:
-        image = image.crop(_clip(box, image.size))
-    return np.asarray(image if size is None else _fit(image, size, fit, resample))
+    pixels = image.width * image.height
+    if pixels > MOST_PIXELS:
+        raise BadInput(f"it has {pixels // 1_000_000} million pixels: at most {MOST_PIXELS // 1_000_000} are read")
+    with _one_large if pixels > LARGE else contextlib.nullcontext():
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+        image = _to_rgb(image)
+        if box is not None:
+            image = image.crop(_clip(box, image.size))
+        return np.asarray(image if size is None else _fit(image, size, fit, resample))
+
+
+_one_large = threading.Lock()
 
 
 def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.Image:
@@ -67,12 +87,15 @@ def _clip(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Grey becomes three equal channels, 16 bits become 8, what is transparent becomes white."""
     if image.mode in ("I;16", "I;16B", "I;16L", "I"):
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)
         return Image.fromarray((values >> 8 if values.max() > 255 else values).clip(0, 255).astype(np.uint8)).convert(
             "RGB"
         )
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
+        opaque = Image.new("RGB", image.size)
+        for top in range(0, image.height, ROWS):  # a strip at a time, as all at once would take four times the memory
+            strip = image.crop((0, top, image.width, min(top + ROWS, image.height))).convert("RGBA")
+            white = Image.new("RGBA", strip.size, "white")
+            opaque.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
+        return opaque
     return image.convert("RGB")

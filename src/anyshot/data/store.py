@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Shaped
 
+from anyshot.data.arrays import read_npy
 from anyshot.errors import BadInput, unknown
 from anyshot.files import read_json, whole, write_json
 
@@ -156,7 +157,7 @@ def seal(
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
     np.save(folder / "labels.npy", labels)
-    checksums = {name: _checksum(folder / name) for name in ("items.npy", "labels.npy")}
+    checksums = {name: checksum(folder / name) for name in ("items.npy", "labels.npy")}
     splits = {"class_names": list(class_names), "class_split": list(class_split)}
     write_json(folder / "store.json", {"format": 1, **splits, "about": about, "sha256": checksums})
 
@@ -169,20 +170,38 @@ def open_store(path: Path, verify: bool = False) -> Store:
         raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
     about = read_json(path / "store.json")
     try:
-        items = np.load(path / "items.npy", mmap_mode="r", allow_pickle=False)
-        labels = np.load(path / "labels.npy", allow_pickle=False)
+        items, labels = read_npy(path / "items.npy"), np.array(read_npy(path / "labels.npy"))
         names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
-        if len(items) != len(labels) or len(names) != len(splits) or not 0 <= labels.min() <= labels.max() < len(names):
-            raise ValueError("its items, labels and classes do not fit together")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _check(items, labels, names, splits)
+        if not isinstance(about.get("about", {}), dict):
+            raise ValueError("what it says about itself is no object")
+    except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"the store {path} is damaged ({error}): pack it again.") from None
     if verify:
         for name in ("items.npy", "labels.npy"):
-            if _checksum(path / name) != checksums.get(name):
+            if checksum(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
     return Store(path, items, labels, names, splits, about.get("about", {}))
 
 
-def _checksum(path: Path) -> str:
+def _check(items: np.ndarray, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:
+    """What everyone who reads a store relies on."""
+    if not (items.dtype == np.uint8 and items.ndim == 4 and items.shape[3] in (1, 3)) and not (
+        items.dtype == np.float32 and items.ndim == 3
+    ):
+        raise ValueError(f"its items are {items.dtype} {items.shape}, neither images nor features")
+    if 0 in items.shape or labels.shape != items.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError("it has no items, or its labels are not as many")
+    if len(names) != len(splits) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its class_names and class_split do not fit together")
+    order = [SPLITS.index(split) for split in splits]  # a ValueError for what is no split
+    if order != sorted(order) or (np.diff(labels.astype(np.int64)) < 0).any():
+        raise ValueError("it is not in order of split, then class")
+    if labels[0] < 0 or labels[-1] >= len(names):
+        raise ValueError("a label is no index into its class_names")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

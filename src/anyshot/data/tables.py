@@ -1,19 +1,23 @@
 """Own images or embeddings in a table: CSV, TSV or Parquet, one row per item."""
 
 import csv
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from anyshot.data.archives import inside
-from anyshot.data.packing import Item, Source
+from anyshot.data.packing import File, Item, Source
 from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput, unknown
+from anyshot.files import read_text
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
 SPLIT_NAMES = {name: name for name in SPLITS} | {"valid": "val", "validation": "val", "dev": "val"}
 Columns = dict[str, Any]  # lists or arrays
+MOST_TEXT = 1 << 26  # bytes of a table: its values take up to twenty times as much memory
+MOST_ROWS, MOST_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
 
 
 def read_table(
@@ -26,7 +30,7 @@ def read_table(
     labels = label_text(column(columns, label_column, LABELS, "label", path), path)
     splits = split_text(columns, split_column, path)
     items = [
-        Item(str(name), label, split, inside(folder, str(name), path).read_bytes)
+        Item(str(name), label, split, File(inside(folder, str(name), path)))
         for name, label, split in zip(names, labels, splits, strict=True)
     ]
     return Source(items)
@@ -38,18 +42,24 @@ def read_columns(path: Path) -> Columns:
         raise BadInput(f"there is no file {path}.")
     if path.suffix.lower() in (".parquet", ".pq"):
         return _parquet(path)
+    text = io.StringIO(read_text(path, MOST_TEXT).removeprefix("\ufeff"), newline="")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not a table of comma-separated values in UTF-8 ({error}).") from None
-    rows = [row for row in rows if row]
-    if len(rows) < 2:
+        rows = csv.reader(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        filled = (row for row in rows if row)
+        names = [name.strip() for name in next(filled, [])]
+        columns: list[list[str]] = [[] for _ in names]
+        for number, row in enumerate(filled, 2):
+            if len(row) != len(names):
+                raise BadInput(f"row {number} of {path} has {len(row)} values, the first has {len(names)}.")
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+    except csv.Error as error:
+        raise BadInput(f"{path} is not a table of comma-separated values ({error}).") from None
+    if not columns or not columns[0]:
         raise BadInput(f"{path} needs a row of column names and rows below it.")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise BadInput(f"row {number} of {path} has {len(row)} values, the first has {len(rows[0])}.")
-    return {name.strip(): [row[index] for row in rows[1:]] for index, name in enumerate(rows[0])}
+    if len(set(names)) < len(names):
+        raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
+    return dict(zip(names, columns, strict=True))
 
 
 def _parquet(path: Path) -> Columns:
@@ -59,10 +69,37 @@ def _parquet(path: Path) -> Columns:
     except ImportError:
         raise BadInput("reading Parquet needs pyarrow: pip install 'anyshot[parquet]'.") from None
     try:
+        about = pyarrow.parquet.read_metadata(path)
+        groups = [about.row_group(index) for index in range(min(about.num_row_groups, MOST_ROWS))]
+        values = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
+        size = sum(group.total_byte_size for group in groups)
+        if about.num_rows > MOST_ROWS or values > MOST_VALUES or size > 1 << 30:
+            raise BadInput(f"{path} has {about.num_rows} rows of {values} values, {size >> 20} MB: that is too much.")
         table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise BadInput(f"{path} is not a Parquet file ({str(error).splitlines()[0]}).") from None
-    return {name: table.column(name).to_pylist() for name in table.column_names}
+        names = table.column_names
+        if len(set(names)) < len(names):
+            raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
+        return {name: _values(table.column(name)) for name in names}
+    except BadInput:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        raise BadInput(f"{path} is not a Parquet file ({(str(error) or 'memory').splitlines()[0]}).") from None
+
+
+def _values(column: Any) -> Any:
+    """The values of a column: vectors as one array where they are as long as each other, else whatever they are."""
+    import pyarrow
+
+    kind = column.type
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_fixed_size_list(kind) or pyarrow.types.is_large_list(kind):
+        one = column.combine_chunks()
+        one = one.combine_chunks() if isinstance(one, pyarrow.ChunkedArray) else one
+        inner = one.flatten()
+        is_number = pyarrow.types.is_floating(inner.type) or pyarrow.types.is_integer(inner.type)
+        even = len(one) and len(inner) % len(one) == 0 and len(set(one.value_lengths().to_pylist())) == 1
+        if is_number and even and not one.null_count and not inner.null_count:
+            return inner.to_numpy(zero_copy_only=False).reshape(len(one), -1)
+    return column.to_pylist()
 
 
 def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: Path) -> Any:

@@ -242,10 +242,16 @@ class ImageClassifier:
         if not (folder / "backbone.json").is_file():
             raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
         about = read_json(folder / "backbone.json")
-        side, words = int(about.pop("side")), about.get("backbone", "")
-        name = about.pop("name", "") or (words if words.startswith("timm:") else "")
-        content = about.pop("content", "")
+        side, words = about.pop("side", None), about.get("backbone", "")
+        name, content = about.pop("name", ""), about.pop("content", "")
+        said = all(isinstance(value, str) for value in (words, name, content))
+        if type(side) is not int or not 0 < side <= 4096 or not said:
+            raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
+        name = name or (words if words.startswith("timm:") else "")
+        fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
         if backbone is None:
+            if name.partition(":")[0] not in ("", DEFAULT, "timm"):
+                raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
             carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
             there = [source for file, source in carried.items() if file.is_file()]
             if not there and not name:
@@ -256,7 +262,7 @@ class ImageClassifier:
                 "ignore", UserWarning
             )  # what had to be said of the backbone was said when it was fitted
             try:
-                made = embedder(backbone, side, registry or PACKAGE)
+                made = embedder(backbone, side, registry or PACKAGE, fetch=fetch)
             except BadInput as error:
                 raise BadInput(
                     f"{folder} needs {words}{f', content {content[:12]}' if content else ''}: {error}"
@@ -270,7 +276,10 @@ class ImageClassifier:
         classifier.classifier = read_classifier(folder, registry)
         if (folder / "thumbnails.safetensors").is_file():
             tensors, _ = read_tensors(folder / "thumbnails.safetensors")
-            classifier.thumbnails = {int(key, 16): bytes(jpeg.numpy()) for key, jpeg in tensors.items()}
+            try:
+                classifier.thumbnails = {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
+            except (ValueError, TypeError):
+                raise BadInput(f"{folder}/thumbnails.safetensors does not hold pictures: save it again.") from None
         return classifier
 
     def to_onnx(self, path: str | Path) -> None:

@@ -8,8 +8,8 @@ Upload it with `huggingface_hub.upload_folder(folder_path=..., repo_id=...)`; a 
 """
 
 import contextlib
-import os
-import shutil
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from anyshot.data.arrays import WIDEST
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
@@ -34,16 +35,12 @@ LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carr
 @contextlib.contextmanager
 def saved(path: Path) -> Iterator[Path]:
     """Yield a folder to fill, which then becomes `path`, whole; an earlier classifier there gives way, nothing else."""
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
     is_classifier = (path / "config.json").is_file() and (path / "classifier.safetensors").is_file()
     if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not is_classifier:
         raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
     with whole(path) as aside:
         aside.mkdir()
         yield aside
-        if path.exists():
-            os.replace(path, old)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
@@ -83,13 +80,19 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     try:
         if config["library"] != "anyshot" or config["format"] != FORMAT:
             raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads format {FORMAT}.")
-        if np.dtype(config["label_type"]).kind not in LABEL_KINDS:
+        kind = np.dtype(config["label_type"])
+        if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
             raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-        labels = np.array(config["labels"], config["label_type"])
+        labels = np.array(config["labels"], kind)
+        if labels.ndim != 1 or labels.tolist() != config["labels"]:
+            raise ValueError("its labels are not of their type")
         arrays = {name: tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")}
         arguments = {name: config[name] for name in ARGUMENTS}
-        positions, features = int(config["positions"]), int(config["features"])
-    except (KeyError, TypeError, ValueError) as error:
+        _check_arguments(**arguments)
+        positions, features = config["positions"], config["features"]
+        if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
+            raise ValueError(f"{positions} positions, {features} features")
+    except (KeyError, TypeError, ValueError, OverflowError, SyntaxError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{folder} is not a whole classifier ({error!r}): save it again.") from None
@@ -103,19 +106,44 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         support = replace(support, scatter=scatter, freedom=freedom)
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
-    learned, fitted = (
-        {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith(part)}
-        for part in ("parameters.", "fitted.")
-    )
-    if "basis" in tensors:  # as it was written before readouts had names for what they fit
-        fitted["basis"] = tensors["basis"].numpy()
-    classifier = FewShotClassifier(
-        positions=positions, parameters=learned or None, base=fitted or None, registry=registry, **arguments
-    )
-    classifier.restore(support, features)
-    if "feature_names" in config:
-        classifier.feature_names_in_ = np.array(config["feature_names"], object)
+    try:
+        learned, fitted = (
+            {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith(part)}
+            for part in ("parameters.", "fitted.")
+        )
+        if "basis" in tensors:  # as it was written before readouts had names for what they fit
+            fitted["basis"] = tensors["basis"].numpy()
+        if not all(np.isfinite(value).all() for value in (*learned.values(), *fitted.values())):
+            raise ValueError("a value is not finite")
+        classifier = FewShotClassifier(
+            positions=positions, parameters=learned or None, base=fitted or None, registry=registry, **arguments
+        )
+        classifier.restore(support, features)
+        if "feature_names" in config:
+            classifier.feature_names_in_ = np.array(config["feature_names"], object)
+            if classifier.feature_names_in_.shape != (features,):
+                raise ValueError("its feature_names are not as many as its features")
+        with warnings.catch_warnings():  # of scikit-learn, that rows without names come to a classifier with them
+            warnings.simplefilter("ignore", UserWarning)
+            logits = classifier.logits(np.ones((1, features)))  # all that was read fits together, if this is a number
+        if not np.isfinite(logits).all():
+            raise ValueError("its logits are not finite")
+    except BadInput:
+        raise
+    except Exception as error:  # tensors of other shapes or types fail in any way, in any head
+        why = str(error).split("\n")[0] or type(error).__name__
+        raise BadInput(f"{folder} is not a whole classifier ({why[:200]}): save it again.") from None
     return classifier
+
+
+def _check_arguments(head: Any, embed: Any, readout: Any, scale: Any, reject: Any, keep: Any) -> None:
+    """Types, and that numbers are finite; names and ranges are for the classifier to judge."""
+    if not (isinstance(head, str) and isinstance(readout, str) and isinstance(embed, str | None)):
+        raise ValueError("its head, readout or embed is no name")
+    if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
+        raise ValueError(f"a scale of {scale}")
+    if not isinstance(reject, int | float) or type(keep) is not int:
+        raise ValueError(f"reject is {reject}, keep {keep}")
 
 
 def _check(

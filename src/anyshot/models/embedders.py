@@ -37,7 +37,7 @@ from anyshot.models.registry import PACKAGE, Registry
 from anyshot.rows import read_table
 
 DEFAULT = "efficientnet-lite0"
-LEAST_SIDE = 32
+LEAST_SIDE, MOST_SIDE = 32, 1024
 Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
@@ -284,10 +284,14 @@ def side_by_side(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
 
 
 def embedder(
-    source: "str | Path | Model | Embed | Embedder", side: int | None = None, registry: Registry = PACKAGE
+    source: "str | Path | Model | Embed | Embedder",
+    side: int | None = None,
+    registry: Registry = PACKAGE,
+    fetch: bool = True,
 ) -> Embedder:
     """The embedder that a name means (the folder, file or name of a trained model, `timm:NAME`, an .onnx file), or that
-    of a model or of a function of uint8 images "image side side 3"."""
+    of a model or of a function of uint8 images "image side side 3". Without `fetch` the weights of a timm model must be
+    here."""
     if isinstance(source, Embedder):
         return source
     if isinstance(source, Model):
@@ -297,7 +301,7 @@ def embedder(
         if kind == "timm":
             from anyshot.models.timm_backbone import timm_embedder
 
-            return timm_embedder(more)
+            return timm_embedder(more, fetch)
         if kind == DEFAULT and not Path(source).exists():
             return _lite0(more)
         if Path(source).suffix.lower() == ".onnx":
@@ -392,8 +396,10 @@ def _lite0_network() -> EfficientNetLite0:
 
 def _lite0(size: str) -> Embedder:
     side = int(size) if size.isdigit() else SIZE
-    if (size and not size.isdigit()) or side < LEAST_SIDE:
-        raise BadInput(f"{DEFAULT} takes pictures of {LEAST_SIDE} pixels or more, as in {DEFAULT}:160, not {size!r}.")
+    if (size and not size.isdigit()) or not LEAST_SIDE <= side <= MOST_SIDE:
+        raise BadInput(
+            f"{DEFAULT} takes pictures of {LEAST_SIDE} to {MOST_SIDE} pixels, as in {DEFAULT}:160, not {size!r}."
+        )
     network = folded(_lite0_network())
 
     @torch.inference_mode()

@@ -123,12 +123,28 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     state, about = read_tensors(path)
     if "recipe" not in about:
         raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
-    recipe = Recipe.from_json(about["recipe"])
+    try:
+        recipe = Recipe.from_json(about["recipe"])
+    except BadInput as error:
+        raise BadInput(f"{path} cannot be loaded: {error}") from None
     if (file := about.get("made_with")) and not (
         recipe.head in registry.heads and (recipe.frozen or recipe.backbone in registry.backbones)
     ):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
-    model = Model(recipe, int(about["channels"]), registry, int(about.get("positions", "1")))
+    channels = {"1": 1, "3": 3}.get(about.get("channels", ""))
+    if channels is None:
+        raise BadInput(f"{path} says {about.get('channels')!r} channels of its images: 1 or 3 was expected.")
+    positions = about.get("positions", "1")
+    if not (positions.isascii() and positions.isdigit() and 0 < int(positions) <= 10**4):
+        raise BadInput(f"{path} says {positions!r} positions of its features: a number was expected.")
+    model = Model(recipe, channels, registry, int(positions))
+    shapes = {name: (value.shape, value.is_floating_point()) for name, value in model.state_dict().items()}
+    for name in sorted(shapes.keys() | state.keys()):
+        value = state.get(name)
+        if value is None or (value.shape, value.is_floating_point()) != shapes.get(name):
+            raise BadInput(f"{path} does not hold the weights of its recipe: {name} is missing, or of another shape.")
+        if not torch.isfinite(value).all():
+            raise BadInput(f"{path} has weights that are not finite, in {name}.")
     model.load_state_dict(
         {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     )

@@ -21,15 +21,17 @@ from anyshot.models.embedders import Embedder, Pixels, weights_hash
 PATIENCE = 5.0  # seconds for the hub to answer at all
 
 
-def timm_embedder(name: str) -> Embedder:
-    """The embedder of a timm model."""
+def timm_embedder(name: str, fetch: bool = True) -> Embedder:
+    """The embedder of a timm model; without `fetch` only one whose weights timm finds on this machine by itself."""
+    if not fetch and set(":/") & set(name):
+        raise BadInput(f"the classifier names a model from a hub, timm:{name}: name it yourself, as backbone=...")
     try:
         import timm
     except ImportError:
         raise BadInput("timm models need the packages of an extra: pip install 'anyshot[timm]'.") from None
     except RuntimeError as error:  # as beside a torch and a torchvision that do not fit
         raise BadInput(f"timm cannot be imported ({error}): install a torchvision that fits this torch.") from None
-    model = _made(timm, name).eval()
+    model = _made(timm, name, fetch).eval()
     config = model.pretrained_cfg
     mean, deviation = (torch.tensor(config[key]).view(3, 1, 1) for key in ("mean", "std"))
 
@@ -50,7 +52,7 @@ def timm_embedder(name: str) -> Embedder:
     )
 
 
-def _made(timm: Any, name: str) -> Any:
+def _made(timm: Any, name: str, fetch: bool) -> Any:
     """The model with its weights: those of this machine, else those of the hub."""
     is_on_a_hub = not name.startswith("local-dir:")
     if is_on_a_hub and ":" not in name and not timm.is_model(name):
@@ -61,6 +63,11 @@ def _made(timm: Any, name: str) -> Any:
     except Exception as error:  # whatever timm, its hub or a file of weights raises
         if not is_on_a_hub:
             raise BadInput(f"timm could not make {name!r} with its weights ({_first_line(error)}).") from None
+        if not fetch:
+            raise BadInput(
+                f"the weights of timm:{name} are not on this machine; if you trust it, fetch them once: "
+                f"anyshot serve timm:{name}."
+            ) from None
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     if why := _unreachable(hub):
         raise BadInput(f"the weights of timm:{name} are not on this machine, and {hub} cannot be reached ({why}).")

@@ -75,8 +75,6 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") ->
         for name, chart in charts.items():
             figures.save(chart, aside / "figures" / f"{name}.svg")
         write_text(aside / "README.md", _page(source.path.stem, aside))
-        if out.exists():
-            shutil.rmtree(out)
 
 
 FIGURES = {

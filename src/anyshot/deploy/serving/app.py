@@ -4,7 +4,7 @@ GET    /                              the page
 GET    /api/classes                   classes, counts, examples, calibration
 POST   /api/classes/examples?name=    an image as the body: one more example of a class, old or new
 DELETE /api/classes?name=             forget a class
-POST   /api/classify?shot=            an image as the body: probabilities of all classes, and what fewer shots say
+POST   /api/classify                  an image as the body: probabilities of all classes, and what fewer shots say
 GET    /api/thumbnails/KEY            a small JPEG of an example
 POST   /api/save                      write to the folder the server was started with, where it was started so
 """
@@ -21,18 +21,20 @@ from typing import Any
 import numpy as np
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from pydantic import BaseModel
 from scipy.special import softmax
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
-from anyshot.deploy.serving.uploads import class_name, read_image
-from anyshot.errors import BadInput
+from anyshot.deploy.serving.guards import Budget, Guard
+from anyshot.deploy.serving.uploads import class_name, uploaded
+from anyshot.errors import BadInput, sentence
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "testserver")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MOST_CLASSES = 1000
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'"
 
 
 class Shelf:
@@ -40,7 +42,7 @@ class Shelf:
 
     def __init__(self, classifier: ImageClassifier, folder: Path | None = None) -> None:
         self.now, self.folder = classifier, folder
-        self._changing = threading.Lock()
+        self._changing, self._saving = threading.Lock(), threading.Lock()
         self._fewer_lock = threading.Lock()
         self._fewer: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
 
@@ -73,6 +75,13 @@ class Shelf:
             self.change(_forget_all)
         else:
             self.change(lambda classifier: classifier.remove([label]))
+
+    def save(self) -> None:
+        """Write what is served to its folder; who asks meanwhile waits."""
+        if self.folder is None or not self.is_fitted:
+            raise HTTPException(409, "Nothing to save, or the server was started without --save.")
+        with self._saving:
+            self.now.save(self.folder)
 
     def about(self) -> dict[str, Any]:
         if not self.is_fitted:
@@ -136,24 +145,48 @@ def _forget_all(classifier: ImageClassifier) -> None:
     classifier.thumbnails = {}
 
 
-def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK) -> FastAPI:
-    """The application. Other host names are refused, so that no web page reaches it by taking its address."""
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+def _problems(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """What an operation may answer besides 200, for its description."""
+    return {code: {"model": Problem} for code in (401, 403, 422, *codes)}
+
+
+IMAGE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}, "description": "A small picture."}}
+UPLOADS = (408, 413, 415, 503)
+
+
+def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -> FastAPI:
+    """The application. Other host names are refused, so that no web page reaches it by taking its address; with a token
+    whoever does not have it is."""
     app = FastAPI(title="anyshot", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-
-    @app.middleware("http")
-    async def guard(request: Request, answer: Callable[[Request], Any]) -> Response:
-        response = await answer(request)
-        response.headers["Content-Security-Policy"] = POLICY
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+    app.add_middleware(Guard, token=token)
 
     @app.exception_handler(BadInput)
     async def bad_input(request: Request, error: BadInput) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 422)
+        return JSONResponse({"detail": sentence(error)}, 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        where = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
+        return JSONResponse({"detail": f"The request lacks {where}, or has something else in its place."}, 422)
+
+    budget = Budget()
 
     # As many at once as there are cores: more would only wait for each other, each with memory of its own.
     work = partial(to_thread.run_sync, limiter=CapacityLimiter(max(2, os.cpu_count() or 2)))
+    saver = CapacityLimiter(1)  # those who save wait in line, without a thread each
     page = files("anyshot.deploy.serving")
     kinds = {"page.css": "text/css", "page.js": "text/javascript"}
 
@@ -167,38 +200,37 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK) -> FastAPI:
             f"/{name}", lambda text=text, kind=kind: Response(text, media_type=kind), include_in_schema=False
         )
 
-    @app.get("/api/classes")
+    @app.get("/api/classes", responses=_problems())
     def classes() -> dict[str, Any]:
         return shelf.about()
 
-    @app.post("/api/classes/examples")
+    @app.post("/api/classes/examples", responses=_problems(409, *UPLOADS), openapi_extra=IMAGE)
     async def add_example(request: Request, name: str) -> dict[str, Any]:
-        label, image = class_name(name), await read_image(request)
-        await work(shelf.add, label, image)
+        label = class_name(name)
+        async with uploaded(request, budget) as image:
+            await work(shelf.add, label, image)
         return shelf.about()
 
-    @app.delete("/api/classes")
+    @app.delete("/api/classes", responses=_problems(404))
     async def remove_class(name: str) -> dict[str, Any]:
         await work(shelf.remove, class_name(name))
         return shelf.about()
 
-    @app.post("/api/classify")
+    @app.post("/api/classify", responses=_problems(409, *UPLOADS), openapi_extra=IMAGE)
     async def classify(request: Request) -> dict[str, Any]:
-        image = await read_image(request)
-        return await work(shelf.classify, image)
+        async with uploaded(request, budget) as image:
+            return await work(shelf.classify, image)
 
-    @app.get("/api/thumbnails/{key}")
+    @app.get("/api/thumbnails/{key}", responses=_problems(404) | JPEG, response_class=Response)
     def thumbnail(key: str) -> Response:
         try:
             return Response(shelf.now.thumbnails[int(key, 16)], media_type="image/jpeg")
         except (ValueError, KeyError):
             raise HTTPException(404, "There is no such example.") from None
 
-    @app.post("/api/save")
-    def save() -> dict[str, str]:
-        if shelf.folder is None or not shelf.is_fitted:
-            raise HTTPException(409, "Nothing to save, or the server was started without --save.")
-        shelf.now.save(shelf.folder)
+    @app.post("/api/save", responses=_problems(409))
+    async def save() -> dict[str, str]:
+        await to_thread.run_sync(shelf.save, limiter=saver)
         return {"saved": "yes"}
 
     return app

@@ -132,5 +132,9 @@ at("add-files").addEventListener("change", async (event) => { await add([...even
 at("ask-file").addEventListener("change", async (event) => { await ask([...event.target.files]); event.target.value = ""; });
 at("shots").addEventListener("input", showAnswer);
 at("adding").addEventListener("submit", (event) => event.preventDefault());
-at("save").addEventListener("click", () => act(async () => { await call("POST", "/api/save"); at("about").textContent = "Saved."; }));
+at("save").addEventListener("click", async () => {
+  at("save").disabled = true;  // a second click would only save the same again
+  await act(async () => { await call("POST", "/api/save"); at("about").textContent = "Saved."; });
+  at("save").disabled = false;
+});
 act(async () => showClasses(await call("GET", "/api/classes")));

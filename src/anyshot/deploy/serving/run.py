@@ -1,5 +1,6 @@
 """Start the server."""
 
+import secrets
 import socket
 from pathlib import Path
 
@@ -30,21 +31,34 @@ def serve(
         import uvicorn
 
         from anyshot.deploy.serving.app import LOOPBACK, Shelf, make_app
+        from anyshot.deploy.serving.guards import Connection
     except ImportError:
         raise BadInput("serving needs the packages of an extra: pip install 'anyshot[serve]'.") from None
     torch.set_num_threads(1)  # requests run side by side; threads inside one would only wait for each other
-    app = make_app(Shelf(open_classifier(model, registry), save), LOOPBACK if host in LOCAL else ("*",))
+    if not 0 <= port < 1 << 16:
+        raise BadInput(f"a port is a number from 0 to 65535, not {port}.")
+    token = "" if host in LOCAL else secrets.token_urlsafe(16)
+    app = make_app(Shelf(open_classifier(model, registry), save), LOOPBACK if host in LOCAL else ("*",), token)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-        except OSError as error:
-            raise BadInput(f"{host}:{port} cannot be used ({error.strerror}): choose another --port.") from None
-        if host not in LOCAL:
-            print(f"Everyone who can reach {host} can use and change this classifier.")
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or "no such address"
+            raise BadInput(f"{host}:{port} cannot be used ({why}): choose another --port or --host.") from None
+        if token:
+            print(f"Everyone who has the address with its token and can reach {host} can change this classifier.")
         address = f"[{host}]" if ":" in host else host
-        print(f"Open http://{address}:{listener.getsockname()[1]} (Ctrl-C ends it).", flush=True)
+        more = f"/?token={token}" if token else ""
+        print(f"Open http://{address}:{listener.getsockname()[1]}{more} (Ctrl-C ends it).", flush=True)
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", timeout_keep_alive=30, h11_max_incomplete_event_size=65536)
+            uvicorn.Config(
+                app,
+                http=Connection,
+                ws="none",
+                log_level="error",
+                timeout_keep_alive=10,
+                h11_max_incomplete_event_size=16384,
+            )
         )
         server.run([listener])

@@ -4,12 +4,17 @@ Nothing of it touches the disk: no form parser spools it, no name of a file is s
 by the decoders of a few formats only, after their size in pixels has been read from the header.
 """
 
+import asyncio
+import contextlib
 import io
 import warnings
-from urllib.parse import unquote
+from collections.abc import AsyncIterator
 
 from fastapi import HTTPException, Request
 from PIL import Image
+from starlette.requests import ClientDisconnect
+
+from anyshot.deploy.serving.guards import UPLOAD_SECONDS, Budget
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MOST_BYTES = 20_000_000
@@ -17,8 +22,10 @@ MOST_PIXELS = 60_000_000
 MOST_NAME = 100
 
 
-async def read_image(request: Request, most: int = MOST_BYTES) -> bytes:
-    """The body of a request, an image of at most `most` bytes; what is not is refused as early as it shows."""
+@contextlib.asynccontextmanager
+async def uploaded(request: Request, budget: Budget, most: int = MOST_BYTES) -> AsyncIterator[bytes]:
+    """The body of a request, an image of at most `most` bytes; what is not is refused as early as it shows. The body is
+    read when there is room for it among all that are being worked on."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not kind.startswith("image/"):
         # Also what keeps other web pages out: a browser sends such a type to another host only if that host agrees.
@@ -27,12 +34,27 @@ async def read_image(request: Request, most: int = MOST_BYTES) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > most:
         raise too_large
+    try:
+        async with budget.room(int(length) if length.isdigit() else most):
+            body = await _body(request, most, too_large)
+            check_image(body)
+            yield body
+    except TimeoutError:
+        raise HTTPException(503, "Too many pictures are being sent: try again in a moment.") from None
+
+
+async def _body(request: Request, most: int, too_large: HTTPException) -> bytes:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise too_large
-    check_image(bytes(body))
+    try:
+        async with asyncio.timeout(UPLOAD_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise too_large
+    except TimeoutError:
+        raise HTTPException(408, "The picture took too long to come.") from None
+    except ClientDisconnect:
+        raise HTTPException(408, "The picture was cut off.") from None
     return bytes(body)
 
 
@@ -52,7 +74,7 @@ def check_image(data: bytes) -> None:
 
 def class_name(text: str) -> str:
     """The name of a class as a client gave it: any printable text, not too long."""
-    name = " ".join(unquote(text).split())
+    name = " ".join(text.split())
     if not name or len(name) > MOST_NAME or not name.isprintable():
         raise HTTPException(422, f"A class needs a name of 1 to {MOST_NAME} printable characters.")
     return name

@@ -1,0 +1,70 @@
+"""Arrays from anyone's files: nothing is unpickled, and what a header says is checked before it is believed."""
+
+import io
+import math
+import os
+import tokenize
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from anyshot.data.archives import BROKEN, check_zip
+from anyshot.errors import BadInput
+
+WIDEST = 1 << 12  # bytes of a value: text is padded to the longest, and one of a gigabyte is no label
+
+
+def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """All arrays of an .npz file, by name."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
+    check_zip(path)
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if entry.filename.endswith(".npy"):
+                    with archive.open(entry) as file:
+                        _check_header(file, entry.file_size)
+                    with archive.open(entry) as file:
+                        name = entry.filename.removesuffix(".npy")
+                        arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+                        file.read()  # to its end, where the checksum is compared
+    except _UNREADABLE as error:
+        raise BadInput(f"{path} cannot be read ({_why(error)}); was it downloaded whole?") from None
+    return arrays
+
+
+def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
+    """The array of an .npy file, which stays on disk until it is indexed."""
+    try:
+        with path.open("rb") as file:
+            _check_header(file, os.fstat(file.fileno()).st_size)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}.") from None
+    except _UNREADABLE as error:
+        raise BadInput(f"{path} cannot be read ({_why(error)}); was it downloaded whole?") from None
+
+
+_UNREADABLE = (*BROKEN, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
+
+
+def _why(error: BaseException) -> str:
+    return str(error).split("\n")[0][:200] or type(error).__name__
+
+
+def _check_header(file: io.IOBase | IO[bytes], size: int) -> None:
+    """Whether an array takes as many bytes as there are."""
+    version = np.lib.format.read_magic(file)
+    read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never read")
+    if dtype.itemsize > WIDEST:
+        raise ValueError(f"its values are of {dtype.itemsize} bytes each: at most {WIDEST} are read")
+    if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"it says {shape} values of {dtype}, and has {size - file.tell()} bytes")
