@@ -92,6 +92,8 @@ def predict_images(
     registry: Registry = PACKAGE,
 ) -> str:
     """Classify pictures, those of folders too, or the rows of files of features."""
+    if top < 1:
+        raise BadInput(f"--top is how many classes to show, at least 1, not {top}.")
     classifier = open_classifier(model, registry)
     rows: list[dict[str, Any]] = []
     if isinstance(classifier, FewShotClassifier):

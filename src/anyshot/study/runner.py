@@ -56,7 +56,7 @@ def run_study(
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
     if os.environ.get("RANK", "0") == "0":  # made once, and embedded once, before the workers want it
-        stores = {name: study.stores[name](data) for name in {recipe.data for recipe in recipes}}
+        stores = {name: study.store(name, data) for name in {recipe.data for recipe in recipes}}
         for recipe in {(one.data, one.backbone): one for one in recipes if one.frozen}.values():
             featured(recipe, stores[recipe.data], study.registry)
     everything = [*starts(recipes), *recipes]
@@ -156,7 +156,7 @@ def work(job: Job) -> str:
     torch.set_num_threads(job.threads)
     try:
         study = job.source.load()
-        run_model(study, job.recipe, study.stores[job.recipe.data](job.data), job.folder)
+        run_model(study, job.recipe, study.store(job.recipe.data, job.data), job.folder)
     except BadInput as error:
         return str(error)
     return ""
@@ -193,7 +193,7 @@ def plan_study(source: Source, out: Path, data: Path, only: str = "", workers: i
     recipes = select(study.recipes, only)
     everything = [*starts(recipes), *recipes]
     images = {
-        name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
+        name: study.train_images.get(name) or len(study.store(name, data).part("train").items)
         for name in {recipe.data for recipe in recipes}
     }
     speeds = _speeds(source, study, out) if on == "here" and not workers else None
