@@ -73,12 +73,12 @@ def read_runs(folders: Sequence[Path]) -> Findings:
             everything.sensitivities.setdefault(key(row), row)
         everything.consistency.extend(_signed(_read(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
-            model, recipe = path.parent.name, read_json(path)
-            if model not in everything.recipes and isinstance(recipe, dict):
+            model, recipe = path.parent.name, _plain(path)
+            if model not in everything.recipes:
                 everything.recipes[model] = recipe
                 everything.history.extend(_history(path.parent, recipe))
         if (folder / "about.json").exists():
-            everything.about.append(read_json(folder / "about.json"))
+            everything.about.append(_plain(folder / "about.json"))
     return everything
 
 
@@ -123,9 +123,23 @@ def _read(path: Path) -> list[Row]:
     return [row for row in rows if {"data", "head"} <= row.keys()]
 
 
+TEXTS = ("data", "backbone", "head", "optimiser", "schedule")
+NUMBERS = ("train_shot", "way", "seed", "epochs", "batch", "lr", "weight_decay", "episode_seed")
+
+
+def _plain(path: Path) -> dict[str, Any]:
+    """A JSON file of a run, once what a report counts and sorts by is text or a number."""
+    value = read_json(path)
+    kinds = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, (int, float)) | {"mixed": list, "versions": dict}
+    for name, kind in kinds.items():
+        if value.get(name) is not None and not isinstance(value[name], kind):
+            raise BadInput(f"{path} has {str(value[name])[:80]!r} as {name}: was it changed by hand?")
+    return value
+
+
 def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
     path = folder / "history.csv"
-    where = {name: recipe.get(name, "") for name in ("data", "backbone", "head", "train_shot", "seed")}
+    where = {name: recipe.get(name) or "" for name in ("data", "backbone", "head", "train_shot", "seed")}
     where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
     where = with_kind(where)
     return [where | row for row in (read_table(path) if path.exists() else []) if isinstance(row.get("epoch"), float)]
