@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "image_pa
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
 SPLIT_NAMES = {name: name for name in SPLITS} | {"valid": "val", "validation": "val", "dev": "val"}
 Columns = dict[str, Any]  # lists or arrays
+SHOWN = 20  # columns, in a sentence
 MOST_TEXT = 1 << 26  # bytes of a table: its values take up to twenty times as much memory
 MOST_ROWS, MOST_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
 
@@ -111,7 +113,7 @@ def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: P
     for candidate, values in columns.items():
         if candidate.lower() in usual:
             return values
-    among = f" among {', '.join(columns)}" if columns else ""
+    among = f" among {', '.join(islice(columns, SHOWN))}" if columns else ""
     raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
 
 

@@ -52,6 +52,8 @@ def run_study(
     tensorboard: bool = False,
 ) -> list[Row]:
     """Train and evaluate what is missing below `out`; write and return the study's table."""
+    if workers < 0:
+        raise BadInput(f"workers are models trained side by side, 0 for what is faster, not {workers}.")
     study = source.load()
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
