@@ -49,6 +49,11 @@ def read_table(path: Path) -> list[Row]:
         raise BadInput(f"there is no table {path}.") from None
 
 
+def as_read(row: Mapping[str, Any]) -> Row:
+    """A row as it will be when it has been written and read."""
+    return {key: _value(key, "" if _is_nan(value) else str(value)) for key, value in row.items()}
+
+
 def _value(key: str, text: str) -> Any:
     if key in WORDS or text == "":
         return text

@@ -61,8 +61,9 @@ def _sketches(findings: Findings, choices: Sequence[Choice]) -> Iterator[Sketch]
     sensitivities = list_sensitivities(findings)
     if len(sensitivities) > 1:
         caption = (
-            "One point per grid, its bar the interval of the sensitivity. Down and right is better; what the dashed"
-            " line joins is beaten by nothing in both."
+            "One point per grid; of its sensitivity the thick bar is the interval over episodes, the thin one over new"
+            " classes, and a short stroke one training. Down and right is better; what the dashed line joins is beaten"
+            " by nothing in both."
         )
         names = list(dict.fromkeys(choice.name for choice in choices))
         draw, table = partial(charts.frontier, sensitivities, names), partial(tables.frontier_table, sensitivities)

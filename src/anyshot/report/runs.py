@@ -28,7 +28,9 @@ class Findings:
     title: str
     rows: list[Row]
     sensitivities: dict[Key, Row] = field(default_factory=dict)
-    """Sensitivity with its interval, by grid: the rows of sensitivity.csv."""
+    """Sensitivity with its intervals, by grid: the rows of sensitivity.csv."""
+    differences: dict[tuple[Key, Key], tuple[float, float]] = field(default_factory=dict)
+    """By how much a grid is more sensitive than another: the 95 % interval over new classes."""
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     consistency: list[Row] = field(default_factory=list)
@@ -71,6 +73,9 @@ def read_runs(folders: Sequence[Path]) -> Findings:
             seen.add(_cell(row))
         for row in _signed(_read(folder / "sensitivity.csv"), name, disputed):
             everything.sensitivities.setdefault(key(row), row)
+        for row in _signed(_read(folder / "sensitivity-differences.csv"), name, disputed):
+            other = row | {"head": row["against"], "readout": row["against_readout"]}
+            everything.differences.setdefault((key(row), key(other)), (row["low_classes"], row["high_classes"]))
         everything.consistency.extend(_signed(_read(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
             model, recipe = path.parent.name, read_json(path)

@@ -19,7 +19,14 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_memory
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
-from anyshot.measure.recalls import Recalls, are_there, read_recalls, sensitivities, write_recalls
+from anyshot.measure.recalls import (
+    Recalls,
+    are_there,
+    read_recalls,
+    sensitivities,
+    sensitivity_differences,
+    write_recalls,
+)
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, write_table
 from anyshot.study import cost
@@ -84,6 +91,7 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
     rows = [row for one in recalls for row in one.rows()]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", sensitivities(recalls))
+    write_table(out / "sensitivity-differences.csv", sensitivity_differences(recalls))
     _write_about(out, study)
     return rows
 
