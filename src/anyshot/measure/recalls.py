@@ -156,7 +156,7 @@ def sensitivity_differences(recalls: Iterable[Recalls]) -> list[Row]:
 
 def accuracy_differences(recalls: Iterable[Recalls]) -> list[Row]:
     """How much more accurate each head and readout is than each head of the same learner as trained or read alike, on
-    the same episodes; the mean over train shots and seeds: one row per pair and test shot, and one for all test shots."""
+    the same episodes; the mean over train shots and seeds: one row per pair and test shot, and one for all."""
     rows = []
     for grids in _grids(recalls).values():
         means = [grid.cells.mean((0, 2)) for grid in grids]

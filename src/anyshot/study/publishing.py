@@ -47,7 +47,7 @@ UNEQUAL = ("step", "long-tailed")
 TABLES = {
     "table": "every cell: a model, a readout, a test shot; intervals over episodes and over new classes",
     "sensitivity": "the scores above, with their intervals over episodes and over new classes",
-    "sensitivity-differences": "how much more sensitive each head and readout is than the heads of its kind, as trained or read alike",
+    "sensitivity-differences": "how much more sensitive each way to read a head is than others of its kind",
     "differences": "how much more accurate, paired, by test shot and over all",
     "gains": "each cosine head above its Euclidean counterpart, paired, by test shot and train shot and over all",
     "offsets": "how far each model lies above its group",
@@ -59,7 +59,7 @@ TABLES = {
     "learned": "the numbers that each model's head has learned: its temperature (scale), the logarithm of FRN's ridge",
     "unequal": "accuracy where classes have unequal shots",
     "unequal-gains": "what the cosine gains there",
-    "unequal-differences": "what each head and readout gains there over the heads of its kind as trained",
+    "unequal-differences": "how much more accurate each way to read a head is there than others of its kind",
     "unequal-recall": "the recall of a class by its own number of shots there",
 }
 
