@@ -83,7 +83,7 @@ def markdown(checks: Sequence[Check]) -> str:
         counts(checks).markdown().rstrip(),
     ]
     for title, listed in sections(checks).items():
-        page += [f"## {title} ({len(listed)})", _table(listed).markdown().rstrip()]
+        page += [f"## {title} ({len(listed)})", as_table("", listed).markdown().rstrip()]
     page += ["## Notation", "\n".join(f"- {line}" for line in _notation())]
     return "\n\n".join(page) + "\n"
 
@@ -119,9 +119,10 @@ def as_objects(checks: Sequence[Check]) -> list[dict[str, Any]]:
     return [check.as_dict() for check in checks]
 
 
-def _table(checks: Sequence[Check]) -> Summary:
+def as_table(title: str, checks: Sequence[Check]) -> Summary:
+    """Checks as a table, one row per check."""
     rows = [[check.where, check.claim, check.printed, check.recomputed] for check in checks]
-    return Summary("", ["where", "claim", "printed", "recomputed"], rows, names=4)
+    return Summary(title, ["where", "claim", "printed", "recomputed"], rows, names=4)
 
 
 def _notation() -> list[str]:
