@@ -1,7 +1,7 @@
 """Count the lines of Python that carry code, without blank lines, comments and docstrings, by folder.
 
-    python tools/count_lines.py src
-    python tools/count_lines.py src --at v0.2.0 --at HEAD
+python tools/count_lines.py src
+python tools/count_lines.py src --at v0.2.0 --at HEAD
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main() -> None:
     given = parser.parse_args()
     revisions = given.at or [None]
     counts = [by_folder(sources(given.folder, revision)) for revision in revisions]
-    print(f"{'':28}" + "".join(f"{str(r or 'now'):>12}" for r in revisions))
+    print(f"{'':28}" + "".join(f"{r or 'now'!s:>12}" for r in revisions))
     for folder in [*sorted({name for count in counts for name in count} - {"all"}), "all"]:
         print(f"{folder:28}" + "".join(f"{count[folder]:12}" for count in counts))
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -77,11 +78,8 @@ def summary_line(checks: Sequence[Check]) -> str:
 
 def markdown(checks: Sequence[Check]) -> str:
     """The page docs/paper.md."""
-    page = [
-        "# What holds in the paper, and what does not",
-        PREFACE.format(count=len(numbers())),
-        counts(checks).markdown().rstrip(),
-    ]
+    page = ["# What holds in the paper, and what does not", PREFACE.format(count=len(numbers()))]
+    page.append(counts(checks).markdown().rstrip())
     for title, listed in sections(checks).items():
         page += [f"## {title} ({len(listed)})", as_table("", listed).markdown().rstrip()]
     page += ["## Notation", "\n".join(f"- {line}" for line in _notation())]
@@ -116,7 +114,7 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
 
 def as_objects(checks: Sequence[Check]) -> list[dict[str, Any]]:
     """Checks as objects for JSON."""
-    return [check.as_dict() for check in checks]
+    return [asdict(check) for check in checks]
 
 
 def as_table(title: str, checks: Sequence[Check]) -> Summary:

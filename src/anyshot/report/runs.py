@@ -61,7 +61,7 @@ def read_runs(folders: Sequence[Path]) -> Findings:
         everything.consistency.extend(_signed(_of_grids(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
             model, recipe = path.parent.name, read_json(path)
-            if model not in everything.recipes and isinstance(recipe, dict):
+            if model not in everything.recipes:
                 everything.recipes[model] = recipe
                 everything.history.extend(_history(path.parent, recipe))
         if (folder / "about.json").exists():
