@@ -72,7 +72,13 @@ def visit(store: Store, folder: Path | None = None) -> Diagnosis:
     folder = folder or store.path / "doctor"
     diagnosis = examine(store)
     findings = [
-        {"weight": finding.weight, "text": finding.text, "items": finding.items} for finding in diagnosis.findings
+        {
+            "weight": finding.weight,
+            "text": finding.text,
+            "items": finding.items,
+            "files": [[store.names[index] for index in some] for some in finding.items],
+        }
+        for finding in diagnosis.findings
     ]
     write_json(folder / "diagnosis.json", {"splits": diagnosis.splits, "findings": findings})
     if not store.is_features:
@@ -141,7 +147,9 @@ def _constant(constant: np.ndarray, store: Store) -> Iterator[Finding]:
 
 
 def _named(store: Store, index: int) -> str:
-    return f"{index} ({store.class_names[store.labels[index]]})"
+    """An item as a person finds it: by its path, with its class where that is not in the path."""
+    name, class_name = store.names[index], store.class_names[store.labels[index]]
+    return name if class_name in name.split("/")[:-1] else f"{name} ({class_name})"
 
 
 def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
