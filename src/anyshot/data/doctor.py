@@ -71,7 +71,9 @@ def visit(store: Store, folder: Path | None = None) -> Diagnosis:
     """Examine a store and leave diagnosis.json and, for images, one contact sheet per split in `folder`."""
     folder = folder or store.path / "doctor"
     diagnosis = examine(store)
-    write_json(folder / "diagnosis.json", asdict(diagnosis))
+    names = [{"files": [[store.names[index] for index in some] for some in each.items]} for each in diagnosis.findings]
+    findings = [asdict(finding) | files for finding, files in zip(diagnosis.findings, names, strict=True)]
+    write_json(folder / "diagnosis.json", asdict(diagnosis) | {"findings": findings})
     if not store.is_features:
         for split in diagnosis.splits:
             draw_sheet(store.part(split), f"{store.path.name}, {split}", folder / f"{split}.png")
@@ -132,7 +134,9 @@ def _constant(constant: np.ndarray, store: Store) -> Iterator[Finding]:
 
 
 def _named(store: Store, index: int) -> str:
-    return f"{index} ({store.class_names[store.labels[index]]})"
+    """An item as a person finds it: by its path, with its class where that is not in the path."""
+    name, class_name = store.names[index], store.class_names[store.labels[index]]
+    return name if class_name in name.split("/")[:-1] else f"{name} ({class_name})"
 
 
 def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
