@@ -231,7 +231,9 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -
     saver = CapacityLimiter(1)  # those who save wait in line, without a thread each
     page = files("anyshot.deploy.serving")
     scripts = ("page", "server", "ask", "cards", "camera")
-    kinds = {"page.css": "text/css", "icon.svg": "image/svg+xml"} | {f"{name}.js": "text/javascript" for name in scripts}
+    kinds = {"page.css": "text/css", "icon.svg": "image/svg+xml"} | {
+        f"{name}.js": "text/javascript" for name in scripts
+    }
 
     @app.get("/", response_class=HTMLResponse)
     def index() -> str:
