@@ -76,12 +76,21 @@ def summary_line(checks: Sequence[Check]) -> str:
     return f"{len(checks)} checks: " + ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
 
 
+def roots(checks: Sequence[Check]) -> str:
+    """How many reasons the contradicted checks have, in a sentence."""
+    reasons = {check.root for check in checks if check.verdict == "contradicted"}
+    return (
+        f"They have {len(reasons)} roots: some numbers are printed in several places, or others are computed from them."
+    )
+
+
 def markdown(checks: Sequence[Check]) -> str:
     """The page docs/paper.md."""
     page = ["# What holds in the paper, and what does not", PREFACE.format(count=len(numbers()))]
     page.append(counts(checks).markdown().rstrip())
     for title, listed in sections(checks).items():
-        page += [f"## {title} ({len(listed)})", as_table("", listed).markdown().rstrip()]
+        why = [roots(checks)] if title == "Contradicted" else []
+        page += [f"## {title} ({len(listed)})", *why, as_table("", listed).markdown().rstrip()]
     page += ["## Notation", "\n".join(f"- {line}" for line in _notation())]
     return "\n\n".join(page) + "\n"
 
@@ -102,6 +111,8 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
             verdict = f"[{colours[check.verdict]}]{check.verdict}[/]"
             table.add_row(verdict, check.where, check.claim, check.printed, check.recomputed)
         console.print(table)
+        if title == "Contradicted":
+            console.print(roots(checks))
     count = counts(checks)
     table = Table(*count.columns)
     for row in count.rows:

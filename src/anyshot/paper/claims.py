@@ -25,8 +25,9 @@ Evidence = tuple[str, Sequence[Reading | str]]  # the printed value; readings of
 _CLAIMS: list[Callable[[], Check]] = []
 
 
-def claim(where: str, words: str) -> Callable[[Callable[[], Evidence]], Callable[[], Check]]:
-    """Register a function that finds the printed value and the readings of a claim; its name is the claim's id."""
+def claim(where: str, words: str, follows: str = "") -> Callable[[Callable[[], Evidence]], Callable[[], Check]]:
+    """Register a function that finds the printed value and the readings of a claim; its name is the claim's id. It may
+    follow from another number, named by its `Check.root`."""
 
     def register(find: Callable[[], Evidence]) -> Callable[[], Check]:
         def check() -> Check:
@@ -35,7 +36,7 @@ def claim(where: str, words: str) -> Callable[[Callable[[], Evidence]], Callable
             verdicts = [reading.verdict for reading in readings]
             verdict: Verdict = min(verdicts, key=ORDER.index) if verdicts else "underivable"
             recomputed = "; ".join(map(str, listed))
-            return Check(find.__name__.replace("_", "-"), where, words, printed, recomputed, verdict, readings)
+            return Check(find.__name__.replace("_", "-"), where, words, printed, recomputed, verdict, readings, follows)
 
         _CLAIMS.append(check)
         return check

@@ -64,7 +64,7 @@ def single_exception() -> Evidence:
     return "1 exception, unchanged", [fact(len(same) == 1, f"{len(same)} exception, {', '.join(same)}")]
 
 
-@claim("Sec. 4.3", "cosine divides sensitivity by this factor on average")
+@claim("Sec. 4.3", "cosine divides sensitivity by this factor on average", follows="cub/resnet12/frn/own/sensitivity")
 def sensitivity_factor() -> Evidence:
     (printed,) = text("sensitivity factor")
     table = {group(row): parse(row["printed"]) for row in find("sensitivity", "Table 2")}
@@ -98,9 +98,24 @@ def worst_cosine_best_euclidean() -> Evidence:
 @claim("Sec. 4.3", "sensitivities of proto on conv4 lie between these points")
 def proto_range() -> Evidence:
     low, high = text("conv4 proto sensitivity")
-    first, *_, last = sorted(sensitivity(Group(*setting, "proto")) for setting in SETTINGS[:3])
-    stands = parse(low) <= first.value and last.value <= parse(high)
-    return f"{low} to {high}", [fact(stands, f"{float(first):.2f} to {float(last):.2f}")]
+    sensitivities = sorted(sensitivity(Group(*setting, "proto")).value for setting in SETTINGS[:3])
+    whole = [int(value) for value in sensitivities]
+    stands = parse(low) <= sensitivities[0] and sensitivities[-1] <= parse(high)
+    return f"{low} to {high}", [
+        fact(stands, f"{float(sensitivities[0]):.2f} to {float(sensitivities[-1]):.2f}", "as bounds"),
+        fact([whole[0], whole[-1]] == [parse(low), parse(high)], f"{whole[0]} to {whole[-1]}", "without decimals"),
+    ]
+
+
+@claim("Sec. 4.2", "within as many points as the sensitivity a model stays of its best or worst case")
+def score_bounds_performance() -> Evidence:
+    (score, _) = text("example score")
+    residual = ((g, np.ptp(_residual(g)) <= float(sensitivity(g).high)) for g in study())
+    apart = ((g, np.ptp(study()[g].cells, axis=1).max() <= 100 * sensitivity(g).value) for g in study())
+    return f"{score} points at a score of {score}", [
+        fact(all(stands for _, stands in residual), "by definition", "after test and model bias are removed"),
+        fact(*_how_many(apart), "accuracies of two models at one test shot"),
+    ]
 
 
 @claim("Sec. 4.3", "proto is the most sensitive head on conv4")
@@ -171,9 +186,19 @@ def bold_is_best() -> Evidence:
     return "bold", [every(cases)]
 
 
+def _how_many(cases: Iterable[tuple[Group, bool]]) -> tuple[bool, str]:
+    """Whether all groups stand, and how many do, where those that do not are too many to name."""
+    stands = [stands for _, stands in cases]
+    return all(stands), f"in {sum(stands)} of {len(stands)} grids no farther apart than the score"
+
+
+def _residual(group: Group) -> np.ndarray:
+    return decompose(study()[group].cells / 100).residual
+
+
 def _corners(group: Group) -> np.ndarray:
     """The residual at the lowest and highest shots, positive where overfitting makes it so."""
-    return decompose(study()[group].cells / 100).residual[np.ix_([0, -1], [0, -1])] * [[1, -1], [-1, 1]]
+    return _residual(group)[np.ix_([0, -1], [0, -1])] * [[1, -1], [-1, 1]]
 
 
 def _matched(group: Group) -> float:

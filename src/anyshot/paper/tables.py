@@ -1,5 +1,6 @@
 """Every derived number of the paper's tables, recomputed from the printed cells it was derived from."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +34,18 @@ class Check:
     recomputed: str
     verdict: Verdict
     readings: tuple[Reading, ...] = ()
+    follows: str = ""
+    """The root of the number that this one was evidently computed from."""
 
     @property
     def disputed(self) -> bool:
         """Whether the verdict depends on how the claim is read."""
         return {"holds", "contradicted"} <= {reading.verdict for reading in self.readings}
+
+    @property
+    def root(self) -> str:
+        """What checks share that fail for one reason: a number of the study, wherever it is printed."""
+        return self.follows or re.sub(r"^table-\d+/|/twice$", "", self.id)
 
 
 RULES = {
