@@ -64,11 +64,11 @@ same 10,000 episodes, judged by the rules above (*no more sensitive*: the score 
 beyond the interval). {whose}
 
 Tried on validation classes, at 4 and 32 train shots, one seed, 3,000 episodes; mean accuracy over test shots, and
-sensitivity with its interval over new classes: proto 76.5 % and 4.72 (4.23 to 5.21) as trained, 79.5 % and 1.54 (1.05 to
-2.03) with the posterior; cosine-proto 77.3 % and 1.09 (0.42 to 1.77), 78.5 % and 0.82 (0.11 to 1.52); unit-proto 78.5 % and
-2.14 (1.49 to 2.80), 79.8 % and 1.14 (0.65 to 1.63). unit-proto was taken for its accuracy: as trained it is above both, and
-with the posterior it is 0.2 ± 0.6 above proto so read, at 0.40 (-0.10 to +0.90) less sensitivity. Not tried: the posterior
-inside the training loop at this size.
+sensitivity with its interval over new classes: proto 76.5 % and 4.72 (4.23 to 5.21) as trained, 79.5 % and 1.54 (1.05
+to 2.03) with the posterior; cosine-proto 77.3 % and 1.09 (0.42 to 1.77), 78.5 % and 0.82 (0.11 to 1.52); unit-proto
+78.5 % and 2.14 (1.49 to 2.80), 79.8 % and 1.14 (0.65 to 1.63). unit-proto was taken for its accuracy: as trained it
+is above both, and with the posterior it is 0.2 ± 0.6 above proto so read, at 0.40 (-0.10 to +0.90) less sensitivity.
+Not tried: the posterior inside the training loop at this size.
 """
 BESIDE = """
 ## Beside the paper's own grids

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -85,14 +86,11 @@ def roots(checks: Sequence[Check]) -> str:
 
 def markdown(checks: Sequence[Check]) -> str:
     """The page docs/paper.md."""
-    page = [
-        "# What holds in the paper, and what does not",
-        PREFACE.format(count=len(numbers())),
-        counts(checks).markdown().rstrip(),
-    ]
+    page = ["# What holds in the paper, and what does not", PREFACE.format(count=len(numbers()))]
+    page.append(counts(checks).markdown().rstrip())
     for title, listed in sections(checks).items():
         why = [roots(checks)] if title == "Contradicted" else []
-        page += [f"## {title} ({len(listed)})", *why, _table(listed).markdown().rstrip()]
+        page += [f"## {title} ({len(listed)})", *why, as_table("", listed).markdown().rstrip()]
     page += ["## Notation", "\n".join(f"- {line}" for line in _notation())]
     return "\n\n".join(page) + "\n"
 
@@ -127,12 +125,13 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
 
 def as_objects(checks: Sequence[Check]) -> list[dict[str, Any]]:
     """Checks as objects for JSON."""
-    return [check.as_dict() for check in checks]
+    return [asdict(check) for check in checks]
 
 
-def _table(checks: Sequence[Check]) -> Summary:
+def as_table(title: str, checks: Sequence[Check]) -> Summary:
+    """Checks as a table, one row per check."""
     rows = [[check.where, check.claim, check.printed, check.recomputed] for check in checks]
-    return Summary("", ["where", "claim", "printed", "recomputed"], rows, names=4)
+    return Summary(title, ["where", "claim", "printed", "recomputed"], rows, names=4)
 
 
 def _notation() -> list[str]:

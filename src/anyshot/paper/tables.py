@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from anyshot.paper import printed
@@ -36,9 +36,6 @@ class Check:
     readings: tuple[Reading, ...] = ()
     follows: str = ""
     """The root of the number that this one was evidently computed from."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def disputed(self) -> bool:
@@ -94,26 +91,15 @@ def _derived(row: Row) -> Derived:
 
 def _printed_twice(row: Row, twin: Row) -> Check:
     """The same quantity, beside its grid and in another table, is the same number."""
-    return Check(
-        f"{_id(row)}/twice",
-        f"{row['table']}, {twin['table']}",
-        f"{_what(row)} of {printed.group(row)} is printed alike in both places",
-        row["printed"],
-        twin["printed"],
-        judge_twice(row["printed"], twin["printed"], _derived(row)),
-    )
+    where, both = f"{row['table']}, {twin['table']}", (row["printed"], twin["printed"])
+    words = f"{_what(row)} of {printed.group(row)} is printed alike in both places"
+    return Check(f"{_id(row)}/twice", where, words, *both, judge_twice(*both, _derived(row)))
 
 
 def _check(row: Row) -> Check:
     derived = _derived(row)
-    return Check(
-        _id(row),
-        row["table"],
-        f"{_what(row)} of {printed.group(row)}: {RULES[row['quantity']]}",
-        row["printed"],
-        str(derived),
-        judge(row["printed"], derived),
-    )
+    words = f"{_what(row)} of {printed.group(row)}: {RULES[row['quantity']]}"
+    return Check(_id(row), row["table"], words, row["printed"], str(derived), judge(row["printed"], derived))
 
 
 def _what(row: Row) -> str:
