@@ -64,13 +64,14 @@ class Model(nn.Module):
         Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
 
-    def reader(self) -> "Reader":
-        """`features` of the model as it is now, made ready once for those who ask often."""
+    def reader(self, device: str | None = None) -> "Reader":
+        """`features` of the model as it is now, made ready once for those who ask often; on a device of its own where
+        one is named."""
         if self.recipe.frozen:
             return partial(_as_they_are, self.recipe)
-        device = next(self.parameters()).device
-        backbone = _fused(copy.deepcopy(self.backbone).eval())
-        return partial(_read, backbone, self.kind, self.recipe, self.channels, device)
+        place = torch.device(device or next(self.parameters()).device)
+        backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
+        return partial(_read, backbone, self.kind, self.recipe, self.channels, place)
 
     @property
     def reading(self) -> Reading:

@@ -23,6 +23,7 @@ from jaxtyping import Float, UInt8
 from anyshot.data.augmentation import MOMENTS, as_channels
 from anyshot.data.pictures import Resample
 from anyshot.errors import BadInput
+from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
 SIDE = 224.0
@@ -54,7 +55,7 @@ def onnx_embedder(path: Path) -> Embedder:
     options.log_severity_level = 3
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # pictures run side by side
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(data, options, providers=_providers(onnxruntime))
     except Exception as error:  # the runtime's own kinds of errors have no common one
         why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise BadInput(
@@ -79,6 +80,17 @@ def onnx_embedder(path: Path) -> Embedder:
         weights=lambda: sha256,
         file=data,
     )
+
+
+def _providers(onnxruntime: Any) -> list[Any]:
+    """What runs the file: the GPU that was named, where the runtime was built for it, and the CPU for all else."""
+    kind, _, number = embedding_device().partition(":")
+    if kind == "cpu":
+        return ["CPUExecutionProvider"]
+    wanted = {"cuda": ("CUDAExecutionProvider", {"device_id": number or "0"}), "mps": ("CoreMLExecutionProvider", {})}
+    if kind not in wanted or wanted[kind][0] not in onnxruntime.get_available_providers():
+        raise BadInput(f"ONNX Runtime cannot use {kind} here: install a build of it that can, or leave --device out.")
+    return [wanted[kind], "CPUExecutionProvider"]
 
 
 class _Network:
