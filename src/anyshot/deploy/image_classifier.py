@@ -3,7 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from anyshot.data.packing import Item
 from anyshot.data.sources import choose_splits
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.support import keys_of
+from anyshot.deploy.support import Support, keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
@@ -29,7 +29,7 @@ from anyshot.models.model import Model, read_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 LEARN = 1024  # pictures that are learned at once: a calibration each
-THUMBNAIL = 96
+THUMBNAIL = 144
 HEAD = "posterior"  # of features that no head was trained on; a trained model has its own
 
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
@@ -39,6 +39,14 @@ Done = Callable[[float], None]
 
 
 def _ignore(share: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was taken out of a classifier, and can be put back."""
+
+    support: Support
+    thumbnails: dict[int, bytes]
 
 
 class ImageClassifier:
@@ -179,6 +187,21 @@ class ImageClassifier:
         self.classifier.remove(labels)
         kept = set(self.classifier.support_.keys.tolist())
         self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        return self
+
+    def take_out(self, label: Any, key: int | None = None) -> "Taken":
+        """Forget a class, or one kept example of it (a key of `thumbnails`); `put_back` undoes it."""
+        support = self.classifier.take_out(label, key)
+        rest = getattr(self.classifier, "support_", None)
+        kept = set() if rest is None else set(rest.keys.tolist())
+        gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        return Taken(support, gone)
+
+    def put_back(self, taken: "Taken") -> "ImageClassifier":
+        """Learn again what `take_out` took."""
+        self.classifier.put_back(taken.support)
+        self.thumbnails = self.thumbnails | taken.thumbnails
         return self
 
     # ----------------------------------------------------------------------------------------------------- predicting

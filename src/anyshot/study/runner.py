@@ -105,8 +105,7 @@ def is_done(recipe: Recipe, result: Path) -> bool:
 def _speeds(source: Source, study: Study, asked: Sequence[Recipe], out: Path, data: Path) -> "cost.Speeds | None":
     """What decides how the models of a study share the cores: measured once and then kept, since weights depend on the
     number of threads. It is the whole study's, whatever part of it is asked for. A short study goes without."""
-    speeds = _about(out).get("images_a_second", {}).get(str(cost.cores()))
-    if speeds:
+    if speeds := _about(out).get("images_a_second", {}).get(str(cost.cores())):
         return cost.Speeds(**speeds)
     recipes = [*starts(study.recipes), *study.recipes]
     images = {**study.train_images, **_train_images(study, asked, data)}
@@ -190,17 +189,9 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
     model = train(recipe, store, folder, study.registry)
     if plan is not None and is_first():
-        recalls = recalls_of_model(
-            model,
-            recipe.data,
-            model.features(test.items),
-            fitted_on_training_classes(model, store, study.registry),
-            study.readouts_of(recipe),
-            plan,
-            study.protocol.shots,
-            study.registry,
-        )
-        write_recalls(result, recalls)
+        features, fitted = model.features(test.items), fitted_on_training_classes(model, store, study.registry)
+        asked = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
+        write_recalls(result, recalls_of_model(model, recipe.data, features, fitted, *asked))
     wait()
 
 
