@@ -57,7 +57,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
     ("words", "sentence"),
     [
         (["evaluate", "nowhere"], "there is no store nowhere"),
-        (["evaluate", "."], "is not a store"),
+        (["evaluate", "."], "has no images in class folders"),
         (["evaluate", "BIRDS", "--model", "MODEL", "--shots", "1"], "holds features already"),
         (["evaluate", "BIRDS", "--split", "tset"], "did you mean 'test'"),
         (["evaluate", "BIRDS", "--way", "7"], "7 ways does not fit 6 classes"),

@@ -5,7 +5,6 @@ with a pen of its own width among stray strokes of other hands, and adds noise. 
 makes images of one class differ. Every class is a pure function of the seed and its number.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +32,9 @@ def glyphs(
         raise BadInput("glyphs need at least 1 image per class, 8 pixels per side and a difficulty of 0 or more.")
     splits = [split for split, count in split_classes.items() for _ in range(count)]
     labels = np.repeat(np.arange(len(splits)), images)
-
-    def chunks() -> Iterator[UInt8[np.ndarray, "image height width 1"]]:
-        for number in range(len(splits)):
-            yield draw_class(number, images, difficulty, size, seed)
-
+    drawn = (draw_class(number, images, difficulty, size, seed) for number in range(len(splits)))
     names = [f"glyph-{number:04d}" for number in range(len(splits))]
-    return write_store(path, chunks(), labels, names, splits, source="glyphs", difficulty=difficulty, seed=seed)
+    return write_store(path, drawn, labels, names, splits, source="glyphs", difficulty=difficulty, seed=seed)
 
 
 def draw_class(

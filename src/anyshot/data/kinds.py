@@ -14,6 +14,7 @@ from anyshot.data.archives import is_archive, unpack
 from anyshot.data.embeddings import VECTORS, pack_features
 from anyshot.data.packing import Embedding, Source, pack_images, packing
 from anyshot.data.pictures import Fit
+from anyshot.data.sources import remarks
 from anyshot.data.store import Store, check_free, checksum
 from anyshot.errors import BadInput, choose
 from anyshot.files import write_text
@@ -81,7 +82,10 @@ def pack(
             return pack_features(contents, out, split, seed)
         about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
         about |= contents.about
-        contents = replace(contents, size=size or contents.size, fit=fit or contents.fit, about=about, stamp=stamp)
+        notes = tuple(remarks(contents))
+        contents = replace(
+            contents, size=size or contents.size, fit=fit or contents.fit, about=about, stamp=stamp, notes=notes
+        )
         return pack_images(contents, out, split, seed, workers, embedding)
 
 

@@ -73,11 +73,8 @@ class Plan:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}.")
         classes = len(self._counts)
         if not 2 <= self.way <= classes:
-            fit = (
-                f"choose 2 to {classes} ways"
-                if classes > 2
-                else "choose 2 ways, or pack with --split for more classes here"
-            )
+            many, few = f"choose 2 to {classes} ways", "choose 2 ways, or pack with --split for more classes here"
+            fit = many if classes > 2 else few
             raise BadInput(f"an episode of {self.way} ways does not fit {classes} classes: {fit}.")
         smallest = int(self._counts.argmin())
         feasible = int(self._counts[smallest]) - self.queries
@@ -118,14 +115,13 @@ class Plan:
     def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
         """The plan that was saved, for images with these labels; its episodes are checked against its id."""
         saved = read_json(path)
-        if not isinstance(saved, dict) or saved.pop("plan", None) != 1 or "id" not in saved:
+        if saved.pop("plan", None) != 1 or "id" not in saved:
             raise BadInput(f"{path} is not a saved plan.")
         saved_id = saved.pop("id")
         plan = cls(labels, **saved, class_names=class_names)
         if plan.id != saved_id:
-            raise BadInput(
-                f"the plan {path} was made for other images: their labels draw other episodes from its seed."
-            )
+            why = "their labels draw other episodes from its seed"
+            raise BadInput(f"the plan {path} was made for other images: {why}.")
         return plan
 
     def draw(self, start: int, stop: int) -> Draw:

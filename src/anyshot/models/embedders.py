@@ -28,7 +28,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from anyshot.data.packing import Embedding, Item
-from anyshot.data.pictures import Box, Resample, picture
+from anyshot.data.pictures import Box, Resample, picture, reason
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache, Kept, content_key
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, folded, pretrained
@@ -42,7 +42,7 @@ Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
-PREPARATION = 1  # counts the ways in which pictures were decoded and resized: features of another are not taken
+PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -154,7 +154,8 @@ class Embedder:
             Image.DecompressionBombError,
             Image.DecompressionBombWarning,
         ) as error:
-            raise BadInput(f"{name} cannot be read as an image ({type(error).__name__}).") from None
+            start = data[:64] if isinstance(data, bytes) else b""
+            raise BadInput(f"{name} cannot be read as an image: {reason(error, start)}.") from None
 
     def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
         if self.is_whole or images.shape[1:] == (self.side, self.side, 3):

@@ -22,7 +22,7 @@ from jaxtyping import Float, UInt8
 
 from anyshot.data.augmentation import MOMENTS, as_channels
 from anyshot.data.pictures import Resample
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, optional
 from anyshot.models.embedders import Embedder
 
 SIDE = 224.0
@@ -43,10 +43,7 @@ def metadata(embeds: Embedder, output: str) -> dict[str, str]:
 
 def onnx_embedder(path: Path) -> Embedder:
     """The embedder of an ONNX file."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
+    onnxruntime = optional("onnxruntime", "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.")
     if not path.is_file():
         raise BadInput(f"there is no file {path}.")
     data = path.read_bytes()

@@ -101,10 +101,9 @@ def is_done(recipe: Recipe, result: Path) -> bool:
 def _speeds(source: Source, study: Study, out: Path) -> "cost.Speeds | None":
     """What decides how the models of a study share the cores: measured once and then kept, since weights depend on the
     number of threads. It is the whole study's, whatever part of it is asked for."""
-    speeds = _about(out).get("images_a_second", {}).get(str(cost.cores()))
-    return (
-        cost.Speeds(**speeds) if speeds else cost.measure_speeds(source.load, [*starts(study.recipes), *study.recipes])
-    )
+    if speeds := _about(out).get("images_a_second", {}).get(str(cost.cores())):
+        return cost.Speeds(**speeds)
+    return cost.measure_speeds(source.load, [*starts(study.recipes), *study.recipes])
 
 
 def _about(out: Path) -> dict[str, Any]:
@@ -173,17 +172,9 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
     model = train(recipe, store, folder, study.registry)
     if plan is not None and is_first():
-        recalls = recalls_of_model(
-            model,
-            recipe.data,
-            model.features(test.items),
-            fitted_on_training_classes(model, store, study.registry),
-            study.readouts_of(recipe),
-            plan,
-            study.protocol.shots,
-            study.registry,
-        )
-        write_recalls(result, recalls)
+        features, fitted = model.features(test.items), fitted_on_training_classes(model, store, study.registry)
+        asked = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
+        write_recalls(result, recalls_of_model(model, recipe.data, features, fitted, *asked))
     wait()
 
 
