@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.errors import BadInput, optional
+from anyshot.errors import BadInput, needing
 from anyshot.files import whole
 from anyshot.models.embedders import Embedder
 from anyshot.models.onnx_backbone import metadata
@@ -58,7 +58,8 @@ class _Graph(nn.Module):
 
 def export_backbone(backbone: Embedder, path: Path) -> None:
     """Write an embedder as a file that is one itself, on pixels from 0 to 255 "image channel side side"."""
-    onnx = optional("onnx", MISSING)
+    with needing(MISSING):
+        import onnx
     network, example = pixel_network(backbone)
     model = _traced(network.eval(), (example,), ({0: torch.export.Dim("image")},), ["images"], ["features"])
     onnx.helper.set_model_props(
@@ -77,7 +78,8 @@ def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
 
 def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:
     """Write the classifier, with the backbone before it where there is one."""
-    onnx = optional("onnx", MISSING)
+    with needing(MISSING):
+        import onnx
     head, support = classifier.reading_.head, classifier.support_
     refines = head.refine is not None and head.has_onnx
     means = torch.from_numpy(support.sums / support.counts[:, None])
@@ -112,7 +114,8 @@ def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: li
 
 
 def _write(model: Any, path: Path) -> None:
-    onnx = optional("onnx", MISSING)
+    with needing(MISSING):
+        import onnx
     onnx.checker.check_model(model)
     with whole(path) as aside:
         onnx.save(model, aside)

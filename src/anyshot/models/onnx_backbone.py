@@ -22,7 +22,7 @@ from jaxtyping import Float, UInt8
 
 from anyshot.data.augmentation import MOMENTS, as_channels
 from anyshot.data.pictures import Resample
-from anyshot.errors import BadInput, optional
+from anyshot.errors import BadInput, needing
 from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
@@ -44,7 +44,8 @@ def metadata(embeds: Embedder, output: str) -> dict[str, str]:
 
 def onnx_embedder(path: Path) -> Embedder:
     """The embedder of an ONNX file."""
-    onnxruntime = optional("onnxruntime", "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.")
+    with needing("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."):
+        import onnxruntime
     if not path.is_file():
         raise BadInput(f"there is no file {path}.")
     data = path.read_bytes()
