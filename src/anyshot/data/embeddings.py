@@ -46,9 +46,9 @@ def read_features(
     return Embeddings(vectors, label_text([_text(name) for name in names], labels or path), splits)
 
 
-def read_vectors(path: Path) -> Float[np.ndarray, "image position channel"]:
+def read_vectors(path: Path, feature_column: str = "") -> Float[np.ndarray, "image position channel"]:
     """Vectors alone, whatever else the file holds."""
-    return _stack(column(_columns(path), "", VECTORS, "feature", path), path)
+    return _stack(column(_columns(path), feature_column, VECTORS, "feature", path), path)
 
 
 def _columns(path: Path) -> Columns:

@@ -159,7 +159,7 @@ def _counted(left_out: Sequence[LeftOut]) -> str:
     return f"; there are {', '.join(f'{many} {why}' for why, many in reasons.items())}" if reasons else ""
 
 
-# --------------------------------------------------------------------------------------------------------- what it means
+# -------------------------------------------------------------------------------------------------------- what it means
 
 
 def _wrapper(files: Sequence[Parts]) -> Parts:

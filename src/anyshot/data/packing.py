@@ -63,6 +63,17 @@ class File:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """An image of a store, when it is asked for."""
+
+    store: Store
+    index: int
+
+    def __call__(self) -> np.ndarray:
+        return np.array(self.store.items[self.index])
+
+
+@dataclass(frozen=True)
 class Source:
     """What a reader lists, and the square that its images are stored as (None: as they are)."""
 

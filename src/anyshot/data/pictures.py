@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from anyshot.errors import BadInput
 
@@ -109,10 +109,11 @@ def reason(error: Exception, data: bytes = b"") -> str:
 
 
 def _all_bits(image: Image.Image, data: bytes) -> Image.Image:
-    """An upright colour TIFF of 16 bits, of which Pillow has kept the upper bytes, as bytes that are scaled by the range it uses;
-    as it is where it uses all of it, and where it is anything else."""
-    deep = image.format == "TIFF" and image.mode == "RGB" and max(image.tag_v2.get(258, (8,))) > 8  # type: ignore[attr-defined]
-    if not deep or (upper := np.asarray(image)).max() >= 1 << (DEPTHS[-2] - 8):
+    """An upright colour TIFF of 16 bits, of which Pillow has kept the upper bytes, as bytes scaled by the range that it
+    uses; as it is where it uses all of it, and where it is anything else."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "RGB":
+        return image
+    if max(image.tag_v2.get(258, (8,))) <= 8 or (upper := np.asarray(image)).max() >= 1 << (DEPTHS[-2] - 8):
         return image
     lower = Image.open(io.BytesIO(data), formats=("TIFF",))
     assert isinstance(lower, ImageFile.ImageFile)

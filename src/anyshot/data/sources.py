@@ -16,12 +16,12 @@ from anyshot.data.store import SPLITS
 from anyshot.data.tables import read_table
 from anyshot.errors import BadInput
 
-TABLES = (".csv", ".tsv", ".tab", ".txt", ".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
 
 
 @contextlib.contextmanager
 def labelled_pictures(path: Path, layout: Layout | None = None) -> Iterator[Source]:
-    """The pictures of a folder, an archive or a table; what an archive holds lies in a folder that is gone afterwards."""
+    """The pictures of a folder, an archive or a table; what an archive holds lies in a folder that goes afterwards."""
     layout = layout or Layout()
     if path.suffix.lower() in TABLES and path.is_file():
         yield read_table(path, layout.root, layout.path_column, layout.label_column, layout.split_column)
@@ -32,15 +32,16 @@ def labelled_pictures(path: Path, layout: Layout | None = None) -> Iterator[Sour
         yield read_folder(path, layout.depth)
 
 
-def understood(source: Source, path: Path) -> str:
-    """What a reader made of a source, to be said before any work: classes, splits, what is left out and why."""
+def understood(source: Source, path: Path, what: str = "picture") -> str:
+    """What a reader made of a source, to be said before any work: classes, splits, what is left out and why. `what` is
+    the word for one of its items."""
     splits: dict[str | None, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for item in source.items:
         splits[item.split][item.class_name] += 1
     parts = []
     for split in (None, *SPLITS):
         if counts := splits.get(split):
-            words = f"{_many(len(counts), 'class', 'classes')}, {_many(sum(counts.values()), 'picture', 'pictures')}"
+            words = f"{_many(len(counts), 'class', 'classes')}, {_many(sum(counts.values()), what, what + 's')}"
             each = spread(min(counts.values()), max(counts.values()))
             parts.append(f"{split + ': ' if split else ''}{words} ({each} each)")
     return "\n".join([f"{path}: {'; '.join(parts)}.", *(f"  {remark}." for remark in remarks(source))])
@@ -102,4 +103,4 @@ def _many(number: int, one: str, more: str) -> str:
 
 def _shown(name: str) -> str:
     """A name so that twins can be told apart: what is not plain is shown by its code."""
-    return repr(name) if name.isascii() else f"{name!r} ({ascii(name)})"
+    return repr(name) if name.isascii() else f"{name!r} ({name!a})"

@@ -41,6 +41,25 @@ def read_table(
     return Source(items)
 
 
+def read_paths(path: Path, root: Path | None = None, path_column: str = "") -> list[Item]:
+    """The pictures that a table names, whatever else it says of them."""
+    names = column(read_columns(path), path_column, PATHS, "path", path)
+    return [Item(str(name), "", None, File(inside(root or path.parent, str(name), path))) for name in names]
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of the columns of a Parquet file."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise BadInput("reading Parquet needs pyarrow: pip install 'anyshot[parquet]'.") from None
+    try:
+        return list(pyarrow.parquet.read_schema(path).names)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise BadInput(f"{path} is not a Parquet file ({(str(error) or 'memory').splitlines()[0]}).") from None
+
+
 def read_columns(path: Path) -> Columns:
     """The columns of a CSV, TSV or Parquet file, all as long as each other."""
     if not path.is_file():

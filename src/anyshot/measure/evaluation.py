@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from anyshot.data.layout import Layout
 from anyshot.data.store import Part, Store, open_store
 from anyshot.errors import BadInput, choose
 from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, vectors_of
@@ -40,6 +41,7 @@ from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress as bar
+from anyshot.progress import say
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, shown, write_table
 
@@ -435,25 +437,28 @@ def run_evaluation(
     out: Path | None,
     registry: Registry,
     cache: FeatureCache | None = None,
+    layout: Layout | None = None,
 ) -> str:
     """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows. A `way` of 0 in
-    the protocol means every class at once."""
+    the protocol means every class at once; without shots in it, those are measured that fit."""
     is_store = (store / "store.json").is_file() or not store.exists()
     opened = open_store(store) if is_store else None
     if model is None and not (opened.is_features if opened is not None else holds_features(store)):
         model = DEFAULT
     embeds = embedder(model, registry=registry) if model is not None else None
     if opened is None:
-        opened = read_examples(store, embeds, cache).store(store)
+        opened = read_examples(store, embeds, cache, layout, say=say).store(store)
         if embeds is not None and not holds_features(store):
             opened.about["content"] = embeds.content
     check_kind(opened, embeds)
     part = opened.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
+    protocol, words = (protocol, "") if protocol.shots else protocol.fitting(codes)
     if plan is None:
         episodes = replace(protocol, way=protocol.way or len(names)).plan(codes, names)
     else:
         episodes = Plan.load(plan, codes, names)
+    say(words)
     with bar("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
             opened, embeds, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,

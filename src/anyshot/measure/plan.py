@@ -7,7 +7,7 @@ however they are chunked.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,16 @@ class Protocol:
     queries: int = 16
     episodes: int = 10_000
     seed: int = 0
+
+    def fitting(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
+        """The protocol at those of the usual shots that the smallest class has images for, beside its queries; with
+        fewer queries where even one shot would not fit. And what there is to say of it."""
+        usual, smallest = Protocol().shots, int(np.bincount(labels).min())
+        queries = self.queries if smallest > self.queries else max(1, smallest // 2)
+        shots = tuple(shot for shot in usual if shot + queries <= smallest) or (1,)
+        fewer = f" and {queries} instead of {self.queries} queries" if queries != self.queries else ""
+        words = f"The smallest class has {smallest} images: measuring {', '.join(map(str, shots))} shots{fewer}."
+        return replace(self, shots=shots, queries=queries), "" if shots == usual else words
 
     def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
         """The episodes, for images with these labels."""

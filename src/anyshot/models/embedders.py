@@ -31,6 +31,7 @@ from anyshot.data.packing import Embedding, Item
 from anyshot.data.pictures import Box, Resample, picture, reason
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache, Kept, content_key
+from anyshot.models.devices import embedding_device
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, folded, pretrained
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import PACKAGE, Registry
@@ -322,7 +323,7 @@ def _own(model: Model, path: Path | None, registry: Registry) -> Embedder:
     about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)
     mean, deviation = model.kind.moments[model.channels]
     return Embedder(
-        model.reader(),
+        model.reader(embedding_device()),
         recipe.size,
         model.kind.margin,
         about=about,
@@ -401,12 +402,13 @@ def _lite0(size: str) -> Embedder:
         raise BadInput(
             f"{DEFAULT} takes pictures of {LEAST_SIDE} to {MOST_SIDE} pixels, as in {DEFAULT}:160, not {size!r}."
         )
-    network = folded(_lite0_network())
+    device = embedding_device()
+    network = folded(_lite0_network()).to(device)
 
     @torch.inference_mode()
     def embed(pictures: Pictures) -> np.ndarray:
-        pixels = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float()
-        return network(pixels.sub_(127.5).div_(127.5)).numpy()
+        pixels = torch.from_numpy(np.array(pictures)).to(device).permute(0, 3, 1, 2).float()
+        return network(pixels.sub_(127.5).div_(127.5)).cpu().numpy()
 
     about = {
         "backbone": f"{DEFAULT}, trained by Google on ImageNet (Apache-2.0), {side} px, sha256 {LITE0_SHA256[:12]}"

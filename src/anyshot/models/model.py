@@ -38,9 +38,8 @@ class Model(nn.Module):
         super().__init__()
         self.recipe, self.channels, self.positions = recipe, channels, positions
         if recipe.frozen and (recipe.feature_scale != 1 or recipe.augment or recipe.start is not None):
-            raise BadInput(
-                "features of a frozen backbone are taken as they are: neither scaled, augmented nor started."
-            )
+            why = "neither scaled, augmented nor started"
+            raise BadInput(f"features of a frozen backbone are taken as they are: {why}.")
         self.head = registry.head(recipe.head)
         self.kind = FROZEN if recipe.frozen else registry.backbone(recipe.backbone)
         self.embed = choose("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
@@ -64,13 +63,14 @@ class Model(nn.Module):
         Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
 
-    def reader(self) -> "Reader":
-        """`features` of the model as it is now, made ready once for those who ask often."""
+    def reader(self, device: str | None = None) -> "Reader":
+        """`features` of the model as it is now, made ready once for those who ask often; on a device of its own where
+        one is named."""
         if self.recipe.frozen:
             return partial(_as_they_are, self.recipe)
-        device = next(self.parameters()).device
-        backbone = _fused(copy.deepcopy(self.backbone).eval())
-        return partial(_read, backbone, self.kind, self.recipe, self.channels, device)
+        place = torch.device(device or next(self.parameters()).device)
+        backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
+        return partial(_read, backbone, self.kind, self.recipe, self.channels, place)
 
     @property
     def reading(self) -> Reading:

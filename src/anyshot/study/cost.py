@@ -15,12 +15,13 @@ import torch
 
 from anyshot.errors import BadInput
 from anyshot.machine import keep_memory
+from anyshot.models.devices import training_device
 from anyshot.models.registry import Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, grouped
 from anyshot.study.launch import end_with
-from anyshot.train.training import Learner, best_device
+from anyshot.train.training import Learner
 
 if TYPE_CHECKING:
     from anyshot.study.study import Study
@@ -31,6 +32,7 @@ CLEARLY = 1.25  # how much faster one model at a time must be to be chosen: the 
 ROUNDS = 3  # of a contest; the best of each contender counts
 FEATURES = 1280  # numbers that a frozen backbone is taken to give
 TIMED_SECONDS = 0.3  # at least, of a contender in a round
+SHORT_SECONDS = 600.0  # of a core: a study that takes no longer starts at once, side by side
 
 
 def cores() -> int:
@@ -61,8 +63,8 @@ def side_by_side(
     out. It is decided by the whole list of recipes, never by what of it is already done. With GPUs: one model each."""
     if (together := int(os.environ.get("LOCAL_WORLD_SIZE", "0"))) > 0:  # under torchrun: all processes on each model
         return 1, max(1, cores() // together)
-    if torch.cuda.is_available():
-        workers = workers or min(len(recipes), torch.cuda.device_count())
+    if (device := training_device()).startswith("cuda"):
+        workers = workers or (1 if ":" in device else min(len(recipes), torch.cuda.device_count()))
         return workers, max(1, cores() // workers)
     if not workers:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -79,10 +81,22 @@ def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Sp
     which workers do not. Nothing of it touches this process."""
     registry = load().registry
     recipes = [recipe for recipe in recipes if not recipe.frozen]  # on features an update takes no time
-    if not recipes or best_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
+    if not recipes or training_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
         return None
     workers, threads = side_by_side(recipes, registry)
     return None if workers < 2 else contest(load, _costliest(recipes, registry), workers, threads)
+
+
+def is_short(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> bool:
+    """Whether a study is done about as soon as it would be measured how to share the cores, by an update of its
+    costliest setting."""
+    trained = [recipe for recipe in recipes if not recipe.frozen]
+    if not trained:
+        return True
+    images = sum(recipe.epochs * (train_images[recipe.data] // recipe.images * recipe.images) for recipe in trained)
+    with _aside():
+        each = seconds_an_image(_costliest(trained, registry), registry)
+    return images * each < SHORT_SECONDS
 
 
 def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: int) -> Speeds:
@@ -172,7 +186,7 @@ def _bytes(recipe: Recipe, registry: Registry) -> float:
 
 def seconds_an_image(recipe: Recipe, registry: Registry, updates: int = 3) -> float:
     """Measured: the time of an update over its images. On a CPU it is that of one core and of a smaller batch."""
-    device = best_device()
+    device = training_device()
     clock, small = time.perf_counter, recipe
     if device == "cpu":
         clock, small = time.process_time, _small(recipe)  # other programs do not count

@@ -31,6 +31,7 @@ from anyshot.files import read_json, write_json
 from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
+from anyshot.models.devices import training_device
 from anyshot.models.embedders import embedder
 from anyshot.models.gram import gram, overlap
 from anyshot.models.law import contrastive, fold
@@ -57,7 +58,7 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKA
             start = None
             if recipe.start is not None:
                 start = train(recipe.start, store, folder.parent / recipe.start.name, registry, device)
-            device = device or best_device()
+            device = device or training_device()
             before = torch.get_num_threads()
             torch.set_num_threads(_record(folder, device))
             try:
@@ -78,11 +79,6 @@ def featured(recipe: Recipe, store: Store, registry: Registry = PACKAGE) -> Stor
     with progress(f"embedding {store.path.name}", float(len(store.items))) as advance:
         features = embeds.features(store.items, advance, FeatureCache())
     return replace(store, items=features if features.ndim == 3 else features[:, None])
-
-
-def best_device() -> str:
-    """CUDA or MPS where there is one, else the CPU."""
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _claim(folder: Path, recipe: Recipe) -> None:
