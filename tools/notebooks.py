@@ -14,8 +14,8 @@ NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
 def run(path: Path, folder: Path) -> nbformat.NotebookNode:
     """A notebook with what it shows when it runs in this folder."""
     book = nbformat.read(path, as_version=4)
-    where = {"metadata": {"path": str(folder)}}
-    NotebookClient(book, timeout=600, kernel_name="python3", record_timing=False, resources=where).execute()
+    options = {"timeout": 600, "record_timing": False, "coalesce_streams": True}  # what is printed is one text a cell
+    NotebookClient(book, kernel_name="python3", resources={"metadata": {"path": str(folder)}}, **options).execute()
     for key in set(book.metadata["language_info"]) - {"name"}:  # no word of the machine's own Python
         del book.metadata["language_info"][key]
     return book
