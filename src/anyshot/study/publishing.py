@@ -186,7 +186,7 @@ def _side_experiments(
     asked = (min(1000, protocol.episodes), protocol.seed, protocol.queries)
     for recipe in recipes:
         model = load_model(run / recipe.name, study.registry)
-        embedded = embed_split(study.stores[recipe.data](data), model)
+        embedded = embed_split(study.store(recipe.data, data), model)
         of = {"seed": recipe.seed}
         if compares_scores(model.head):
             tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
@@ -199,7 +199,7 @@ def _side_experiments(
         ]
         plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
-        fitted = fitted_on_training_classes(model, study.stores[recipe.data](data), study.registry)
+        fitted = fitted_on_training_classes(model, study.store(recipe.data, data), study.registry)
         tested = embedded.features, fitted, readouts, plan, UNEQUAL, study.registry
         unequal += recalls_of_model(model, recipe.data, *tested)
         advance(1.0, recipe.name)
