@@ -34,6 +34,7 @@ Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
 Done = Callable[[float], None]
+Seen = Callable[[Sequence[Embedded], Labels], None]
 
 
 def _ignore(share: float) -> None: ...
@@ -79,11 +80,12 @@ class ImageClassifier:
         labels: Iterable[Any] | None = None,
         progress: Done = _ignore,
         cache: FeatureCache | None = None,
+        seen: Seen | None = None,
     ) -> "ImageClassifier":
         """Learn from a folder of class folders, or from pictures and their labels; forget what was known."""
         self.classifier.__dict__.pop("support_", None)
         self.thumbnails = {}
-        return self.partial_fit(images, labels, progress, cache)
+        return self.partial_fit(images, labels, progress, cache, seen)
 
     def partial_fit(
         self,
@@ -91,10 +93,11 @@ class ImageClassifier:
         labels: Iterable[Any] | None = None,
         progress: Done = _ignore,
         cache: FeatureCache | None = None,
+        seen: Seen | None = None,
     ) -> "ImageClassifier":
         """Learn from more pictures, of known classes or new ones. `progress` is called with the share that is done;
         with a `cache`, pictures whose features it has are not embedded again. Files of a folder that cannot be read are
-        left out with a warning."""
+        left out with a warning. `seen` is called with what was learned, some pictures at a time, and their labels."""
         if labels is None:
             if not isinstance(images, str | Path):
                 raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
@@ -113,7 +116,10 @@ class ImageClassifier:
         )
         learned = 0
         while batch := list(islice(pairs, LEARN)):
-            self._learn([one for one, _ in batch], np.array([label for _, label in batch]))
+            examples, batch_labels = [one for one, _ in batch], np.array([label for _, label in batch])
+            self._learn(examples, batch_labels)
+            if seen is not None:
+                seen(examples, batch_labels)
             learned += len(batch)
             progress(len(batch) / len(items))
         if not learned:
@@ -143,7 +149,7 @@ class ImageClassifier:
         pixels = example.pixels
         if pixels is None:  # its features were at hand, and nothing else
             pixels = self.backbone.read(example.item.read(), example.item.name, example.item.box)
-        return _thumbnail(pixels)
+        return thumbnail(pixels)
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
         """Take in the classes of others that use the same backbone and head."""
@@ -296,7 +302,8 @@ def _item(image: Picture, name: str = "a picture") -> Item:
     return Item(name, "", None, lambda: image)
 
 
-def _thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
+def thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
+    """A small JPEG of a picture."""
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     out = io.BytesIO()

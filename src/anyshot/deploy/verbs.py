@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from anyshot.data.pictures import SUFFIXES
 from anyshot.data.store import open_store
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import HEAD, ImageClassifier
+from anyshot.deploy.learned import Learned, accuracy_words
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.models.cache import FeatureCache
@@ -46,6 +48,7 @@ def fit_source(
     if head:
         registry.head(head)  # before the work, to say early what is misspelt
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
+    learned = Learned()
     if holds_features(source):
         inner, what = _features_classifier(source, model, registry, arguments), "examples"
         examples = read_examples(source, None)
@@ -53,18 +56,12 @@ def fit_source(
     else:
         classifier = ImageClassifier(model or DEFAULT, registry=registry, **arguments)
         with progress("learning", 1.0) as advance:
-            classifier.fit(source, progress=advance, cache=cache)
+            classifier.fit(source, progress=advance, cache=cache, seen=learned.see)
         classifier.save(out)
         inner, what = classifier.classifier, "pictures"
-    counts, coverage = inner.support_.counts, inner.coverage_
+    counts = inner.support_.counts
     words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} {what} each."
-    if coverage is not None and len(counts) > 1:
-        error = inner.support_calibration_error()
-        words += (
-            f" Left out, {coverage.accuracy_of_all:.1%} of the {what} are classified rightly; "
-            f"expected calibration error {error:.1%}."
-        )
-    return words
+    return f"{words} {accuracy_words(inner, learned, out)}".rstrip()
 
 
 def _features_classifier(
@@ -215,20 +212,33 @@ def advise_source(
     out: Path | None,
     registry: Registry = PACKAGE,
     cache: FeatureCache | None = None,
+    holdout: Path | None = None,
 ) -> str:
-    """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON."""
+    """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON. With
+    `holdout` it is tested on other examples, too."""
     from anyshot.deploy.advice import advise
-    from anyshot.deploy.advice_page import as_html, as_markdown, as_text
+    from anyshot.deploy.advice_page import as_html, as_markdown, as_text, shown_images
+    from anyshot.deploy.advising import other_features, picture_of, thumbnails, times_of
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     trained = _trained_head(model, registry)
     if holds_features(source):
         _features_classifier(source, model, registry, {})
-        examples = read_examples(source, None)
+        embeds, picture = None, None
     else:
-        examples = read_examples(source, embedder(model or DEFAULT, registry=registry), cache)
+        embeds = embedder(model or DEFAULT, registry=registry)
+    if holdout is not None and holds_features(holdout) != (embeds is None):
+        raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
+    examples = read_examples(source, embeds, cache)
+    held_out = None if holdout is None else read_examples(holdout, embeds, cache)
     features, labels, names = examples.features, examples.labels, examples.names
+    if embeds is not None:
+        picture = picture_of(examples, embeds)
+    learned: dict[str, Any] = {
+        "parameters": {} if trained is None else {trained.head: _floats(trained)},
+        "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
+    }
     with progress("drawing episodes", 1.0) as advance:
         advice = advise(
             features,
@@ -238,16 +248,21 @@ def advise_source(
             "all" if way == "all" else int(way),
             episodes,
             seed,
-            parameters={} if trained is None else {trained.head: _floats(trained)},
-            embed={trained.head: trained.embed} if trained is not None and trained.embed else {},
+            holdout=None if held_out is None else (held_out.features, held_out.labels),
+            names=names,
+            times=times_of(examples),
+            picture=picture,
             registry=registry,
             progress=advance,
+            **learned,
         )
+    if embeds is not None:
+        advice = replace(advice, other_features=other_features(advice, examples, embeds, learned, cache, registry))
     if out is not None:
         write_json(out / "advice.json", advice.to_dict())
-        write_text(out / "advice.md", as_markdown(advice, names))
-        write_text(out / "advice.html", as_html(advice, names))
-    return as_text(advice, names)
+        write_text(out / "advice.md", as_markdown(advice))
+        write_text(out / "advice.html", as_html(advice, thumbnails(picture, shown_images(advice))))
+    return as_text(advice)
 
 
 def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:

@@ -4,7 +4,9 @@ Pictures become features here, each once: what was embedded before comes from a 
 """
 
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,8 @@ class Examples:
     labels: list[str]
     names: list[str]
     splits: list[str | None]
+    reads: Sequence[Callable[[], bytes | np.ndarray]] = ()
+    """The picture of each example, when it is asked for; none where there are only features."""
 
     def store(self, path: Path) -> Store:
         """The same as a store in memory; where the source has no splits, all classes are test classes."""
@@ -59,7 +63,8 @@ def read_examples(source: Path, embeds: Embedder | None, cache: FeatureCache | N
         if embeds is not None and not store.is_features:
             with progress("embedding", float(len(labels))) as advance:
                 features = embeds.features(store.items, advance, cache)
-        return Examples(features, labels, [f"item {index}" for index in range(len(labels))], splits)
+        reads = [partial(_stored, store, index) for index in range(len(labels))] if not store.is_features else []
+        return Examples(features, labels, [f"item {index}" for index in range(len(labels))], splits, reads)
     if not source.is_dir():
         found = read_features(source)
         names = [f"row {index}" for index in range(len(found.labels))]
@@ -83,4 +88,9 @@ def read_examples(source: Path, embeds: Embedder | None, cache: FeatureCache | N
         [item.class_name for item in readable],
         [item.name for item in readable],
         [item.split for item in readable],
+        [item.read for item in readable],
     )
+
+
+def _stored(store: Store, index: int) -> np.ndarray:
+    return np.array(store.items[index])
