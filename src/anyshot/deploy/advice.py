@@ -156,7 +156,7 @@ def advise(
         progress: Called with shares of the whole that add up to 1.
     """
     maps = check_features(features)
-    names, codes = check_labels(labels, len(maps))
+    every_class, codes = check_labels(labels, len(maps))
     counts = np.bincount(codes)
     tried = list(heads) or heads_for(maps)
     for name in tried:
@@ -168,12 +168,12 @@ def advise(
             f"advice needs at least 2 classes of {LEAST_IMAGES} examples; {len(inside)} have as many: label more first."
         )
     if len(inside) < len(counts):
-        some = ", ".join(names[place] for place in np.flatnonzero(counts < LEAST_IMAGES)[:5])
+        some = ", ".join(every_class[place] for place in np.flatnonzero(counts < LEAST_IMAGES)[:5])
         doubts.append(
             f"{len(counts) - len(inside)} classes have fewer than {LEAST_IMAGES} examples ({some}): left out."
         )
     here = np.isin(codes, inside)
-    used, used_names = np.searchsorted(inside, codes[here]), [names[place] for place in inside]
+    used, used_names = np.searchsorted(inside, codes[here]), [every_class[place] for place in inside]
     smallest = int(counts[inside].min())
     queries = max(1, smallest // 4)
     measured = [step for step in STEPS if step <= smallest - queries]
@@ -369,19 +369,17 @@ def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[
 
 
 def _by_class(seen: Found, predicted: np.ndarray, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
-    """Each class, those first whose examples are least surely recognised."""
+    """Each class, those first that would profit most from more examples: whose own are recognised least surely and are
+    few. (`benchmarks/advice.py` compares this with other rules.)"""
     rows = []
     for place, name in enumerate(names):
-        mine = (labels == place) & (predicted >= 0)
-        rows.append(
-            {
-                "class": name,
-                "examples": int((labels == place).sum()),
-                "recall": float((predicted[mine] == place).mean()) if mine.any() else None,
-                "probability": float(np.exp(seen.log_own[labels == place]).mean()),
-            }
-        )
-    return sorted(rows, key=lambda row: row["probability"])
+        mine = labels == place
+        judged = mine & (predicted >= 0)
+        recall = float((predicted[judged] == place).mean()) if judged.any() else None
+        probability = float(np.exp(seen.log_own[mine]).mean())
+        many = int(mine.sum())
+        rows.append({"class": name, "examples": many, "recall": recall, "probability": probability})
+    return sorted(rows, key=lambda row: (row["probability"] - 1) / row["examples"])
 
 
 def _doubt(

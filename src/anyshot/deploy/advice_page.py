@@ -256,7 +256,10 @@ def _copies(advice: "Advice") -> Part:
     if not advice.duplicates:
         return Part(title, ["No picture is found twice."])
     conflicts = sum(row["conflict"] for row in advice.duplicates)
-    words = [f"{len(advice.duplicates)} pairs of examples look like one picture, or a copy of it."]
+    words = [
+        f"{len(advice.duplicates)} pairs of examples look like one picture, a copy of it (cropped, turned, brighter), or "
+        "the same scene a moment later."
+    ]
     if conflicts:
         words.append(f"{conflicts} of them have two labels: a conflict, one of the two is wrong.")
     rows: list[Sequence[Cell]] = [

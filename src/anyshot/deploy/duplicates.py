@@ -18,7 +18,7 @@ NEIGHBOURS = 3  # of an image, that are looked at
 NEAR = 0.9  # squared distance of a pair that may be a copy, as a share of the usual one within a class
 CHANCE = 0.05  # pairs that chance may bring so near, in all
 MOST_IMAGES = 20_000  # beyond, pairs of images are not compared
-MOST_PAIRS = 1_000  # that are looked at as pictures, at some 20 ms each
+MOST_PAIRS = 600  # that are looked at as pictures, at some 20 ms each
 SAMPLE = 2_000
 
 Vectors = Float[np.ndarray, "image d"]
