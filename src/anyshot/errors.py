@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -14,6 +15,14 @@ class BadInput(ValueError):
 def sentence(error: BaseException | str) -> str:
     """What an error says, on one line: names come from anyone's files, with line breaks and a terminal's codes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+
+
+def optional(module: str, otherwise: str) -> Any:
+    """A module that comes with an extra; `otherwise` is the sentence where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise BadInput(otherwise) from None
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:

@@ -1,10 +1,11 @@
 """Rows: tables as CSV, one row per cell, and how their values are shown. Nothing here imports torch."""
 
 import csv
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anyshot.errors import BadInput
 from anyshot.files import whole
@@ -12,6 +13,23 @@ from anyshot.files import whole
 Row = dict[str, Any]
 WHOLE_NUMBERS = {"train_shot", "test_shot", "seed", "way", "queries", "episodes"}
 WORDS = {"data", "backbone", "head", "readout", "model"}
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def grouped(items: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by what they share, in the order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(by(item), []).append(item)
+    return groups
+
+
+def as_csv(lines: Iterable[Sequence[Any]]) -> str:
+    """Lines of cells as the text of a CSV file."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(lines)
+    return file.getvalue()
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

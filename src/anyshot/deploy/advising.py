@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.data.packing import Item
 from anyshot.data.taken import taken
 from anyshot.deploy.advice import Advice, OtherFeatures
 from anyshot.deploy.image_classifier import HEAD, thumbnail
@@ -21,14 +22,18 @@ ENOUGH = 0.9  # accuracy from which no other network is tried
 
 def times_of(examples: Examples) -> list[float | None]:
     """When each picture was taken, where its file says so."""
-    return [taken(read) for read in examples.reads]
+    return [taken(item.read) for item in examples.items]
 
 
 def picture_of(examples: Examples, embeds: Embedder) -> Callable[[int], np.ndarray] | None:
     """The picture of an example, by its number; None where there are only features."""
-    if not examples.reads:
+    if not examples.items:
         return None
-    return lambda image: embeds.read(examples.reads[image](), examples.names[image])
+    return lambda image: _read(examples.items[image], embeds)
+
+
+def _read(item: Item, embeds: Embedder) -> np.ndarray:
+    return embeds.read(item.read(), item.name, item.box)
 
 
 def thumbnails(picture: Callable[[int], np.ndarray] | None, images: Sequence[int]) -> dict[int, bytes]:
@@ -55,7 +60,7 @@ def other_features(
         cache: Features that were computed before.
         registry: What heads are looked up in.
     """
-    if not examples.reads or embeds.name.startswith(DEFAULT) or advice.accuracy >= ENOUGH:
+    if not examples.items or embeds.name.startswith(DEFAULT) or advice.accuracy >= ENOUGH:
         return None
     rng = np.random.default_rng(0)
     labels = np.array(examples.labels)
@@ -65,7 +70,7 @@ def other_features(
     queries = max(1, min(SAMPLE_QUERIES, smallest // 3))
     shot = smallest - queries
     other = embedder(DEFAULT)
-    pictures = np.stack([other.read(examples.reads[image](), examples.names[image]) for image in sample])
+    pictures = np.stack([_read(examples.items[image], other) for image in sample])
     rest = (labels[sample], [shot], len(classes), queries, SAMPLE_EPISODES)
     ways: dict[str, tuple[np.ndarray, str, dict[str, Any]]] = {
         "own": (examples.features[sample], advice.best, {**arguments, "registry": registry}),

@@ -37,12 +37,17 @@ LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carr
 @contextlib.contextmanager
 def saved(path: Path) -> Iterator[Path]:
     """Yield a folder to fill, which then becomes `path`, whole; an earlier classifier there gives way, nothing else."""
-    is_classifier = (path / "config.json").is_file() and (path / "classifier.safetensors").is_file()
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not is_classifier:
-        raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
+    check_place(path)
     with whole(path) as aside:
         aside.mkdir()
         yield aside
+
+
+def check_place(path: Path) -> None:
+    """Say so where something else than a classifier lies in a classifier's place."""
+    is_classifier = (path / "config.json").is_file() and (path / "classifier.safetensors").is_file()
+    if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not is_classifier:
+        raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
 
 
 def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:

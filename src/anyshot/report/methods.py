@@ -64,12 +64,9 @@ def _test(findings: Findings) -> str:
     count = f"{_list(f'{n:,}' if isinstance(n, int) else n for n in episodes)} " if episodes else ""
     seeds = _all(about.get("episode_seed") for about in findings.about)
     drawn = f" (seed {_list(seeds)})" if seeds else ""
-    paired = (
-        " The episodes are the same for all models, heads and readouts of a run, and the supports are nested."
-        if findings.recipes
-        else ""
-    )
-    return f"Test: {count}{' '.join(parts)} of unseen classes{drawn} at {shots} shots.{paired}"
+    text = f"Test: {count}{' '.join(parts)} of unseen classes{drawn} at {shots} shots."
+    paired = " The episodes are the same for all models, heads and readouts of a run, and the supports are nested."
+    return text + (paired if findings.recipes else "")
 
 
 def _intervals(choices: Sequence[Choice], *, paired: bool) -> str:
