@@ -36,6 +36,7 @@ Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
 Done = Callable[[float], None]
+Seen = Callable[[Sequence[Embedded], Labels], None]
 
 
 def _ignore(share: float) -> None: ...
@@ -129,14 +130,19 @@ class ImageClassifier:
         progress: Done = _ignore,
         cache: FeatureCache | None = None,
         all_must_do: bool = False,
+        seen: Seen | None = None,
     ) -> list[str]:
-        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must."""
+        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must.
+        `seen` is called with what was learned, some pictures at a time, and their labels."""
         unread: list[str] = []
         pairs = zip(self._embedded(items, cache, unread if not all_must_do else None), labels, strict=True)
         readable = (pair for pair in pairs if pair[0].features is not None)
         learned = 0
         while batch := list(islice(readable, LEARN)):
-            self._learn([one for one, _ in batch], np.array([label for _, label in batch]))
+            examples, names = [one for one, _ in batch], np.array([label for _, label in batch])
+            self._learn(examples, names)
+            if seen is not None:
+                seen(examples, names)
             learned += len(batch)
             progress(len(batch) / len(items))
         if not learned:
