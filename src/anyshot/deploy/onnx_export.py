@@ -127,8 +127,8 @@ def _pictures(backbone: Embedder) -> str:
     colours = "RGB" if backbone.colours == 3 else "grey"
     larger = round(backbone.side * backbone.margin)
     return (
-        f"Turned upright as its EXIF says, transparent parts white, {colours}, the shorter side resized ({backbone.resample}"
-        f", antialiased) to {larger}, the central {backbone.side}x{backbone.side} of that; float32 from 0 to 255, "
+        f"Turned upright as its EXIF says, transparent parts white, {colours}, the shorter side resized "
+        f"({backbone.resample}, antialiased) to {larger}, the central {backbone.side}x{backbone.side} of that; float32 from 0 to 255, "
         '"image channel height width". What is not larger than that is resized to it at once.'
     )
 
