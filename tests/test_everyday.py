@@ -111,9 +111,8 @@ def test_top_is_columns_of_a_csv_and_answers_go_to_a_file(here, monkeypatch):
     lines = run("anyshot predict model photos/red --format csv --top 2", monkeypatch).out.splitlines()
     assert lines[0] == "image,class,probability,is_known,class_2,probability_2"
     assert all(len(line.split(",")) == 6 for line in lines)
-    assert (
-        run("anyshot predict model photos --format csv -o answers.csv", monkeypatch).out == "answers.csv: 24 answers.\n"
-    )
+    said = run("anyshot predict model photos --format csv -o answers.csv", monkeypatch).out
+    assert said == "answers.csv: 24 answers.\n"
     assert len(Path("answers.csv").read_text().splitlines()) == 25
     table("photos", "paths.csv", "filename", with_labels=False)
     assert len(run("anyshot predict model paths.csv --format csv", monkeypatch).out.splitlines()) == 25

@@ -17,6 +17,7 @@ from anyshot.errors import BadInput, choose, sentence
 
 if TYPE_CHECKING:
     from anyshot.models.cache import FeatureCache
+    from anyshot.rows import Row
 
 app = SubcommandApp()
 paper = SubcommandApp()
@@ -176,11 +177,11 @@ def publish(
     source = Source(find_study(name))
     folder = run or Path("runs") / source.path.stem
     study = source.load()
-    kept = select(study.recipes, ready) if ready else []  # before the work, to say early what is misspelt
+    chosen = select(study.recipes, ready) if ready else []  # before the work, to say early what is misspelt
     publish(source, folder, data, out, only)
     print(f"open {out / 'README.md'}, or make a page of it: anyshot report {out}")
-    if kept:
-        print(f"models kept in {write_ready(source, study, kept, folder, data)}")
+    if chosen:
+        print(f"models kept in {write_ready(source, study, chosen, folder, data)}")
 
 
 @app.command
@@ -350,25 +351,8 @@ def evaluate(
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     protocol = Protocol(shots, 0 if way == "all" else int(way), queries, episodes, seed)
-    registry = registry_of(using)
-    print(
-        run_evaluation(
-            store,
-            model,
-            heads,
-            split,
-            protocol,
-            unequal,
-            readouts,
-            dirichlet,
-            plan,
-            save_plan,
-            out,
-            registry,
-            feature_cache(cache),
-            layout,
-        )
-    )
+    asked = store, model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out
+    print(run_evaluation(*asked, registry_of(using), feature_cache(cache), layout))
 
 
 experiment = SubcommandApp()
@@ -404,15 +388,9 @@ def consistency(
     on_device(device)
     from anyshot.measure.experiments import embed_each, model_consistency
     from anyshot.models.registry import registry_of
-    from anyshot.rows import show_table
 
     embedded = embed_each(store, models, split, registry_of(using))
-    rows = [row for one in embedded for row in model_consistency(one, episodes, seed)]
-    if figure is not None:
-        from anyshot.show import figures
-
-        figures.save(figures.consistency(rows), figure)
-    print(show_table(rows, out))
+    show_side([row for one in embedded for row in model_consistency(one, episodes, seed)], "consistency", out, figure)
 
 
 @experiment.command
@@ -444,13 +422,19 @@ def terms(
     on_device(device)
     from anyshot.measure.experiments import embed_each, model_terms
     from anyshot.models.registry import registry_of
+
+    embedded = embed_each(store, models, split, registry_of(using))
+    show_side([model_terms(one, episodes, seed) for one in embedded], "term_ratios", out, figure)
+
+
+def show_side(rows: "Sequence[Row]", draw: str, out: Path | None, figure: Path | None) -> None:
+    """Print the table of a side experiment, and keep and draw it where asked."""
     from anyshot.rows import show_table
 
-    rows = [model_terms(embedded, episodes, seed) for embedded in embed_each(store, models, split, registry_of(using))]
     if figure is not None:
         from anyshot.show import figures
 
-        figures.save(figures.term_ratios(rows), figure)
+        figures.save(getattr(figures, draw)(rows), figure)
     print(show_table(rows, out))
 
 

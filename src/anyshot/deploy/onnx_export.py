@@ -23,12 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, optional
 from anyshot.files import whole
 from anyshot.models.embedders import Embedder
 from anyshot.models.onnx_backbone import metadata
 
 OPSET = 20
+MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
 
 
 class _Graph(nn.Module):
@@ -72,7 +73,7 @@ class _Graph(nn.Module):
 
 def export_backbone(backbone: Embedder, path: Path) -> None:
     """Write an embedder as a file that is one itself, on pixels from 0 to 255 "image channel side side"."""
-    onnx = _onnx()
+    onnx = optional("onnx", MISSING)
     network, example = pixel_network(backbone)
     model = _traced(network.eval(), (example,), ({0: torch.export.Dim("image")},), ["images"], ["features"])
     onnx.helper.set_model_props(
@@ -91,16 +92,15 @@ def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
 
 def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:
     """Write the classifier, with the backbone before it where there is one."""
-    onnx = _onnx()
+    onnx = optional("onnx", MISSING)
     head, support = classifier.reading_.head, classifier.support_
     refines = head.refine is not None and head.has_onnx
     means = torch.from_numpy(support.sums / support.counts[:, None])
     stored = {"prototypes": (means if refines else classifier.prototypes_).float()}
     if refines:
         stored["counts"] = torch.from_numpy(support.counts)
-    network, example = (
-        (None, torch.zeros(3, classifier.n_features_in_)) if backbone is None else pixel_network(backbone)
-    )
+    alone = None, torch.zeros(3, classifier.n_features_in_)
+    network, example = alone if backbone is None else pixel_network(backbone)
     graph = _Graph(classifier, network).eval()
     way = torch.export.Dim("way", min=1)
     free = {"inputs": {0: torch.export.Dim("image")}, **{name: {0: way} for name in stored}}
@@ -128,39 +128,23 @@ def _pictures(backbone: Embedder) -> str:
     larger = round(backbone.side * backbone.margin)
     return (
         f"Turned upright as its EXIF says, transparent parts white, {colours}, the shorter side resized "
-        f"({backbone.resample}, antialiased) to {larger}, the central {backbone.side}x{backbone.side} of that; float32 from 0 to 255, "
-        '"image channel height width". What is not larger than that is resized to it at once.'
+        f"({backbone.resample}, antialiased) to {larger}, the central {backbone.side}x{backbone.side} of that; "
+        'float32 from 0 to 255, "image channel height width". What is not larger than that is resized to it at once.'
     )
-
-
-def _onnx() -> Any:
-    try:
-        import onnx
-    except ImportError:
-        raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
-    return onnx
 
 
 def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: list[str], outputs: list[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about itself
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            network,
-            inputs,
-            dynamo=True,
-            dynamic_shapes=free,
-            opset_version=OPSET,
-            verbose=False,
-            input_names=names,
-            output_names=outputs,
-        )
+        about: dict[str, Any] = {"dynamic_shapes": free, "input_names": names, "output_names": outputs}
+        program = torch.onnx.export(network, inputs, dynamo=True, opset_version=OPSET, verbose=False, **about)
     assert program is not None
     return program.model_proto
 
 
 def _write(model: Any, path: Path) -> None:
-    onnx = _onnx()
+    onnx = optional("onnx", MISSING)
     onnx.checker.check_model(model)
     with whole(path) as aside:
         onnx.save(model, aside)

@@ -93,11 +93,8 @@ def measured(
     accuracies: Float[np.ndarray, " episode"], classes: Int[np.ndarray, "episode way"], name: str = "accuracy"
 ) -> Row:
     """The mean of accuracies (or of gains) over episodes, and half of its two 95 % intervals."""
-    values = {
-        name: float(accuracies.mean()),
-        "ci95": episode_interval(accuracies),
-        "ci95_classes": class_interval(accuracies, classes),
-    }
+    new_classes = class_interval(accuracies, classes)
+    values = {name: float(accuracies.mean()), "ci95": episode_interval(accuracies), "ci95_classes": new_classes}
     return {key: round(value, 4) for key, value in values.items()}
 
 
@@ -220,13 +217,8 @@ def _is_counterpart(their: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
 def write_recalls(path: Path, recalls: Sequence[Recalls]) -> None:
     """Write recalls of the same episodes and shots as one file, whole or not at all."""
     first = recalls[0]
-    about = {
-        "format": FORMAT,
-        "plan": dict(first.plan),
-        "shots": first.shots,
-        "dirichlet": first.dirichlet,
-        "of": [dict(one.of) for one in recalls],
-    }
+    about = {"format": FORMAT, "plan": dict(first.plan), "shots": first.shots, "dirichlet": first.dirichlet}
+    about["of"] = [dict(one.of) for one in recalls]
     arrays: dict[str, np.ndarray] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     arrays["classes"] = first.classes.astype(np.int32)
     if first.patterns is not None:

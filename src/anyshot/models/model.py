@@ -38,9 +38,8 @@ class Model(nn.Module):
         super().__init__()
         self.recipe, self.channels, self.positions = recipe, channels, positions
         if recipe.frozen and (recipe.feature_scale != 1 or recipe.augment or recipe.start is not None):
-            raise BadInput(
-                "features of a frozen backbone are taken as they are: neither scaled, augmented nor started."
-            )
+            why = "neither scaled, augmented nor started"
+            raise BadInput(f"features of a frozen backbone are taken as they are: {why}.")
         self.head = registry.head(recipe.head)
         self.kind = FROZEN if recipe.frozen else registry.backbone(recipe.backbone)
         self.embed = choose("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed

@@ -111,10 +111,8 @@ class _Network:
         self.channels = 1 if shape[3 if self._last else 1] == 1 else 3
         self.is_normalised = "anyshot.mean" in words or self._type == "tensor(uint8)"
         default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
-        self._mean, self._deviation = (
-            np.array(self._numbers(key, values), np.float32)
-            for key, values in zip(("anyshot.mean", "anyshot.deviation"), default, strict=True)
-        )
+        self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
+        self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
         resample = words.get("anyshot.resample", "bilinear")
         if resample not in get_args(Resample):
             raise BadInput(f"{path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")

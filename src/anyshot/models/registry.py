@@ -10,7 +10,6 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -67,8 +66,9 @@ class Registry:
         if readout is None or number is None or not readout.is_numbered:
             examples = [key + "60" if value.is_numbered else key for key, value in self.readouts.items()]
             raise BadInput(unknown("readout", name, examples))
-        assert readout.fit is not None
-        return replace(readout, fit=partial(readout.fit, kept=number), is_numbered=False)
+        fit = readout.fit
+        assert fit is not None
+        return replace(readout, fit=lambda vectors, labels: fit(vectors, labels, number), is_numbered=False)
 
     def fits(self, readout: str, head: str) -> bool:
         """Whether a readout fits a head."""

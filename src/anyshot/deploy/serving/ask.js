@@ -1,5 +1,5 @@
 // The question and its answer. Only the last question counts: what comes late for an earlier one is dropped.
-import { at, call, make, many, percent, say, thumbnail } from "/server.js";
+import { at, call, chance, make, many, say, thumbnail } from "/server.js";
 
 const MOST_SCORES = 5;
 const winner = (probabilities) => probabilities.indexOf(Math.max(...probabilities));
@@ -77,7 +77,7 @@ function showAt() {
   at("verdict").textContent = none ? "None of these" : name;
   at("sure").textContent = none ? `It looks unlike every class; ${name} is nearest.`
     : answer.classes.length === 1 ? "The only class there is: add another to compare."
-    : about.calibrated ? `${percent(shown[best])} sure` : `${percent(shown[best])}, a guess: single pictures do not tell how sure it is.`;
+    : about.calibrated ? `${chance(shown[best])} sure` : `${chance(shown[best])}, a guess: single pictures do not tell how sure it is.`;
   at("if-any").hidden = !none;
   showNearest(name, none);
   const order = [...shown.keys()].sort((a, b) => shown[b] - shown[a]).slice(0, MOST_SCORES);

@@ -24,6 +24,7 @@ export function make(tag, properties = {}, ...inside) {
 
 export const many = (number, word, words = `${word}s`) => `${number.toLocaleString("en")} ${number === 1 ? word : words}`;
 export const percent = (share) => `${Math.round(100 * share)} %`;
+export const chance = (share) => (share > 0.99 ? "more than 99 %" : percent(share)); // nothing is certain
 export const named = (path, name, more = "") => `${path}?name=${encodeURIComponent(name)}${more}`;
 export const thumbnail = (key) => `/api/thumbnails/${key}`;
 
