@@ -54,7 +54,7 @@ def test_fit_says_what_it_understood_and_never_learns_from_a_test_folder(here, m
     assert counts("of-train") == {"red": 4, "green": 4, "blue": 4}
     first, *others = done.err.splitlines()
     assert first.startswith("set: train: 3 classes, 13 pictures (4 to 5 each); val: 3 classes, 6 pictures")
-    assert "  left out: 1 camera raw, which has to be saved as JPEG or TIFF first: train/red/IMG.CR2." in others
+    assert "  left out, 1 file: camera raw, which has to be saved as JPEG or TIFF first (train/red/IMG.CR2)." in others
     assert "  learning from train, not from val or test (--split names others)." in others
     assert any("train/red/broken.jpg cannot be read as an image: not an image" in line for line in others)
     assert "are often harder, and `anyshot test of-train FOLDER` says how much" in done.out
