@@ -11,8 +11,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -61,16 +60,17 @@ class Registry:
 
     def readout(self, name: str) -> Readout:
         """The readout of this name; that of a numbered one, such as pca60, keeps as many dimensions."""
-        found = self.readouts.get(name)
-        if found is not None and not found.is_numbered:
-            return found
+        readout = self.readouts.get(name)
+        if readout is not None and not readout.is_numbered:
+            return readout
         stem, number = stem_and_number(name)
-        found = self.readouts.get(stem)
-        if found is None or number is None or not found.is_numbered:
+        readout = self.readouts.get(stem)
+        if readout is None or number is None or not readout.is_numbered:
             examples = [key + "60" if value.is_numbered else key for key, value in self.readouts.items()]
             raise BadInput(unknown("readout", name, examples))
-        assert found.fit is not None
-        return Readout(partial(found.fit, kept=number), found.apply, found.head, found.fits)
+        fit = readout.fit
+        assert fit is not None
+        return replace(readout, fit=lambda vectors, labels: fit(vectors, labels, number), is_numbered=False)
 
     def fits(self, readout: str, head: str) -> bool:
         """Whether a readout fits a head."""
@@ -78,10 +78,10 @@ class Registry:
 
     def check_readout(self, readout: str, head: str) -> Readout:
         """The readout, if it fits the head."""
-        found = self.readout(readout)
-        if found.head(self.head(head)) is None:
-            raise BadInput(f"the readout {readout} does not fit {head}: it fits {found.fits}.")
-        return found
+        offered = self.readout(readout)
+        if offered.head(self.head(head)) is None:
+            raise BadInput(f"the readout {readout} does not fit {head}: it fits {offered.fits}.")
+        return offered
 
 
 PACKAGE = Registry(

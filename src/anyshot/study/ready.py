@@ -8,6 +8,7 @@
 The folder `ready` lies beside the study's file.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,8 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
             result, here = study.result(recipe, out / recipe.name), folder / recipe.name
             if not is_done(recipe, result):
                 write_json(out / recipe.name / "recipe.json", read_json(here / "recipe.json"))
+                with whole(out / recipe.name / "model.safetensors") as aside:
+                    shutil.copyfile(here / "model.safetensors", aside)
                 model = load_model(here, study.registry)
                 tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
                 write_recalls(result, recalls_of_model(model, recipe.data, _features(here), _fitted(here), *tested))

@@ -122,10 +122,10 @@ def find_study(name: str) -> Path:
         if not Path(name).is_file():
             raise BadInput(f"there is no study file {name}.")
         return Path(name).resolve()
-    known = {path.stem: path for folder in own_studies() for path in sorted(folder.glob("[a-z]*.py"))}
-    if name not in known:
-        raise BadInput(unknown("study", name, known) + " The path of a .py file works too.")
-    return known[name]
+    ours = {path.stem: path for folder in own_studies() for path in sorted(folder.glob("[a-z]*.py"))}
+    if name not in ours:
+        raise BadInput(unknown("study", name, ours) + " The path of a .py file works too.")
+    return ours[name]
 
 
 def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
@@ -136,14 +136,13 @@ def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
         kind: Kind of source that `anyshot pack` makes it from.
         options: Further options of `anyshot pack`.
     """
-    how = f" {options}" if options else ""
+    how = f"{kind} SOURCE {options}".rstrip()
 
     def open_it(data: Path) -> Store:
-        if not (data / name / "store.json").is_file():
-            raise BadInput(
-                f"there is no store {data / name}: make it with `anyshot pack {kind} SOURCE{how} -o {data / name}`."
-            )
-        return open_store(data / name)
+        path = data / name
+        if not (path / "store.json").is_file():
+            raise BadInput(f"there is no store {path}: make it with `anyshot pack {how} -o {path}`.")
+        return open_store(path)
 
     return open_it
 
@@ -157,10 +156,10 @@ def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
     """The recipes that `only` names: words among data, backbone, head, 4-shot, seed-0, joined by slashes, matched whole
     and all of them (cub/conv4/frn); several such names are separated by commas."""
     wanted = [name.split("/") for name in only.split(",") if name]
-    known = sorted({word for recipe in recipes for word in recipe.path})
+    words = sorted({word for recipe in recipes for word in recipe.path})
     for word in (word for name in wanted for word in name):
-        if word not in known:
-            raise BadInput(unknown("word to select models by", word, known))
+        if word not in words:
+            raise BadInput(unknown("word to select models by", word, words))
     chosen = [recipe for recipe in recipes if not wanted or any(set(name) <= set(recipe.path) for name in wanted)]
     if not chosen:
         raise BadInput(f"no model of the study matches {only!r}: models are named like {'/'.join(recipes[0].path)!r}.")

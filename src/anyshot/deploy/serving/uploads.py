@@ -14,9 +14,10 @@ from fastapi import HTTPException, Request
 from PIL import Image
 from starlette.requests import ClientDisconnect
 
+from anyshot.data.pictures import FORMATS as DECODED
 from anyshot.deploy.serving.guards import UPLOAD_SECONDS, Budget
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+FORMATS = tuple(kind for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "HEIF") if kind in DECODED)
 MOST_BYTES = 20_000_000
 MOST_PIXELS = 60_000_000
 MOST_NAME = 100
