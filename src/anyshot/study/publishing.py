@@ -62,9 +62,9 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") ->
         scored = [grid for grid in grids(rows) if grid.is_scored]
         charts: dict[str, Any] = {"tradeoff": figures.scatter(scored)}
         for kind, (compare, _) in COMPARISONS.items():
-            if found := compare(rows):
+            if compared := compare(rows):
                 if kind != "gains":
-                    write_table(aside / f"{kind}.csv", _rounded(found))
+                    write_table(aside / f"{kind}.csv", _rounded(compared))
                 charts[kind] = draw(kind, rows)
         for name, table in _side_experiments(study, recipes, run, data, advance).items():
             write_table(aside / f"{name}.csv", table)
@@ -131,7 +131,7 @@ def _side_experiments(
 
 def _page(name: str, folder: Path) -> str:
     """The first page of a folder of tables."""
-    found = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
+    scored = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
     columns = ["head", "readout", "seeds", "sensitivity", "95 % interval", "noise floor"]
     cells = [
         [
@@ -146,7 +146,7 @@ def _page(name: str, folder: Path) -> str:
     ]
     first = Summary("Sensitivity with its interval over episodes", columns, cells, names=2)
     parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
-    for summary in (first, sensitivity_summary(found), gain_summary(found)):
+    for summary in (first, sensitivity_summary(scored), gain_summary(scored)):
         parts += [f"## {summary.title}", summary.markdown().rstrip()]
     there = [
         f"- [{table}.csv]({table}.csv): {words}"
