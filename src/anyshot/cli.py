@@ -157,7 +157,9 @@ def publish(
     out: Folder,
     run: Path | None = None,
     data: Path = Path("data"),
+    heads: tuple[str, ...] = (),
     only: str = "",
+    add: bool = False,
     ready: str = "",
 ) -> None:
     """Gather what a study found into one folder for others: tables with intervals, side experiments, figures, recipes.
@@ -167,18 +169,20 @@ def publish(
         out: Folder to write: a new one, or one published before, which it replaces.
         run: Folder of its results; runs/NAME by default.
         data: Folder of stores.
+        heads: Heads instead of the study's own choice, as in `anyshot study`.
         only: Only some models, as in `anyshot study`.
+        add: Add these models to what is published in OUT; what is there stays, and must be the same where both have it.
         ready: Keep these models, and their features of the test classes, beside the study for `--ready`.
     """
     from anyshot.study.publishing import publish
     from anyshot.study.ready import write_ready
     from anyshot.study.study import Source, find_study, select
 
-    source = Source(find_study(name))
+    source = Source(find_study(name), heads or None)
     folder = run or Path("runs") / source.path.stem
     study = source.load()
     chosen = select(study.recipes, ready) if ready else []  # before the work, to say early what is misspelt
-    publish(source, folder, data, out, only)
+    publish(source, folder, data, out, only, add=add)
     print(f"open {out / 'README.md'}, or make a page of it: anyshot report {out}")
     if chosen:
         print(f"models kept in {write_ready(source, study, chosen, folder, data)}")
@@ -659,13 +663,14 @@ def advise(
     way: str = "all",
     episodes: int = 400,
     seed: int = 0,
+    holdout: Path | None = None,
     out: Output = None,
     cache: bool = True,
     using: Path | None = None,
     device: str = "",
     layout: HowLaidOut = USUAL,
 ) -> None:
-    """Say which head to use and what more labelled examples would bring, from those that are there.
+    """Say which head to use, what more labelled examples would bring and what looks wrong, from those that are there.
 
     Args:
         source: Features with labels (.npz, .npy, .safetensors, .parquet), a store, or a folder of class folders.
@@ -676,6 +681,8 @@ def advise(
         way: Classes to tell apart at once; 'all' for every class.
         episodes: Draws of support and queries.
         seed: Seed of the draws.
+        holdout: More examples of the same classes, best photos of other days: how accurate it is on them. By default the
+            test folder of the source, where it has one.
         out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
         cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
@@ -687,7 +694,8 @@ def advise(
     from anyshot.models.registry import registry_of
 
     caching = feature_cache(cache)
-    print(advise_source(source, model, heads, shots, way, episodes, seed, out, registry_of(using), caching, layout))
+    where = registry_of(using), caching, layout, holdout
+    print(advise_source(source, model, heads, shots, way, episodes, seed, out, *where))
 
 
 @app.command

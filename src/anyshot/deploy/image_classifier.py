@@ -36,6 +36,7 @@ Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
 Done = Callable[[float], None]
+Seen = Callable[[Sequence[Embedded], Labels], None]
 
 
 def _ignore(share: float) -> None: ...
@@ -52,9 +53,6 @@ class Taken:
 class ImageClassifier:
     """Any number of classes from a few pictures each.
 
-    >>> classifier = ImageClassifier("runs/quick/glyphs-conv4-cosine-proto-16shot-...")   # doctest: +SKIP
-    >>> classifier.fit("photos").predict(["new.jpg"])                                     # doctest: +SKIP
-
     Args:
         backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, an
             .onnx file, or a function of uint8 images "image side side 3".
@@ -62,6 +60,10 @@ class ImageClassifier:
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
         arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
             or the posterior on features that no head was trained on.
+
+    Examples:
+        >>> ImageClassifier().fit("photos").predict(["new.jpg"])  # doctest: +SKIP
+        array(['apple'], dtype='<U5')
     """
 
     def __init__(
@@ -128,14 +130,19 @@ class ImageClassifier:
         progress: Done = _ignore,
         cache: FeatureCache | None = None,
         all_must_do: bool = False,
+        seen: Seen | None = None,
     ) -> list[str]:
-        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must."""
+        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must.
+        `seen` is called with what was learned, some pictures at a time, and their labels."""
         unread: list[str] = []
         pairs = zip(self._embedded(items, cache, unread if not all_must_do else None), labels, strict=True)
         readable = (pair for pair in pairs if pair[0].features is not None)
         learned = 0
         while batch := list(islice(readable, LEARN)):
-            self._learn([one for one, _ in batch], np.array([label for _, label in batch]))
+            examples, names = [one for one, _ in batch], np.array([label for _, label in batch])
+            self._learn(examples, names)
+            if seen is not None:
+                seen(examples, names)
             learned += len(batch)
             progress(len(batch) / len(items))
         if not learned:
