@@ -157,7 +157,9 @@ def publish(
     out: Folder,
     run: Path | None = None,
     data: Path = Path("data"),
+    heads: tuple[str, ...] = (),
     only: str = "",
+    add: bool = False,
     ready: str = "",
 ) -> None:
     """Gather what a study found into one folder for others: tables with intervals, side experiments, figures, recipes.
@@ -167,18 +169,20 @@ def publish(
         out: Folder to write: a new one, or one published before, which it replaces.
         run: Folder of its results; runs/NAME by default.
         data: Folder of stores.
+        heads: Heads instead of the study's own choice, as in `anyshot study`.
         only: Only some models, as in `anyshot study`.
+        add: Add these models to what is published in OUT; what is there stays, and must be the same where both have it.
         ready: Keep these models, and their features of the test classes, beside the study for `--ready`.
     """
     from anyshot.study.publishing import publish
     from anyshot.study.ready import write_ready
     from anyshot.study.study import Source, find_study, select
 
-    source = Source(find_study(name))
+    source = Source(find_study(name), heads or None)
     folder = run or Path("runs") / source.path.stem
     study = source.load()
     chosen = select(study.recipes, ready) if ready else []  # before the work, to say early what is misspelt
-    publish(source, folder, data, out, only)
+    publish(source, folder, data, out, only, add=add)
     print(f"open {out / 'README.md'}, or make a page of it: anyshot report {out}")
     if chosen:
         print(f"models kept in {write_ready(source, study, chosen, folder, data)}")

@@ -1,9 +1,9 @@
 """Bad input gets one clear sentence: what was wrong, where, what would be right."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -17,12 +17,13 @@ def sentence(error: BaseException | str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
 
 
-def optional(module: str, otherwise: str) -> Any:
-    """A module that comes with an extra; `otherwise` is the sentence where it is not installed."""
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Around imports of packages that come with an extra: `extra` is the sentence where they are not installed."""
     try:
-        return import_module(module)
+        yield
     except ImportError:
-        raise BadInput(otherwise) from None
+        raise BadInput(extra) from None
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:

@@ -177,6 +177,10 @@ def seal(
         raise BadInput("the items of a store must lie in order of split (train, val, test), then class.")
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
+    try:
+        _check(read_npy(folder / "items.npy"), labels, tuple(class_names), tuple(class_split))
+    except ValueError as error:
+        raise BadInput(f"that would be no store: {error}.") from None
     np.save(folder / "labels.npy", labels)
     files = ["items.npy", "labels.npy"]
     if names:

@@ -53,9 +53,6 @@ class Taken:
 class ImageClassifier:
     """Any number of classes from a few pictures each.
 
-    >>> classifier = ImageClassifier("runs/quick/glyphs-conv4-cosine-proto-16shot-...")   # doctest: +SKIP
-    >>> classifier.fit("photos").predict(["new.jpg"])                                     # doctest: +SKIP
-
     Args:
         backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, an
             .onnx file, or a function of uint8 images "image side side 3".
@@ -63,6 +60,10 @@ class ImageClassifier:
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
         arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
             or the posterior on features that no head was trained on.
+
+    Examples:
+        >>> ImageClassifier().fit("photos").predict(["new.jpg"])  # doctest: +SKIP
+        array(['apple'], dtype='<U5')
     """
 
     def __init__(

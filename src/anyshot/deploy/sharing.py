@@ -107,10 +107,11 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     classes, examples = (arrays["sums"], arrays["counts"]), (arrays["kept"], arrays["owner"])
     support = Support(labels, *classes, *examples, arrays["keys"].view(np.uint64))
     if "scatter" in tensors:
-        scatter, freedom = tensors["scatter"].numpy(), int(tensors.get("freedom", torch.tensor(-1)))
-        if scatter.shape != 2 * arrays["sums"].shape[1:] or not np.isfinite(scatter).all() or freedom < 0:
+        scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
+        fits = scatter.shape == 2 * arrays["sums"].shape[1:] and np.isfinite(scatter).all()
+        if not fits or freedom.shape != () or freedom.dtype.kind != "i" or freedom < 0:
             raise BadInput(f"{folder} is not a whole classifier (its scatter does not fit): save it again.")
-        support = replace(support, scatter=scatter, freedom=freedom)
+        support = replace(support, scatter=scatter, freedom=int(freedom))
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
     try:

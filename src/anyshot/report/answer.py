@@ -1,7 +1,7 @@
 """The answer a reader comes for: which head is most robust, which choice most accurate at the shots they expect."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from anyshot.report.paired import Pairs, half_width, paired_intervals, weighted_mean
 from anyshot.report.runs import Findings
 from anyshot.rows import grouped
-from anyshot.show.grid import Grid, key, shot_order
+from anyshot.show.grid import Grid, Key, key, shot_order
 from anyshot.show.summaries import counterpart, two_decimals
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
@@ -133,19 +133,32 @@ def why_no_sensitivity(grid: Grid) -> str:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The sensitivity of a grid in points, with its interval where the run's folder has one."""
+    """The sensitivity of a grid in points, and what the run's folder says of how well it is known: its interval over
+    episodes, over new classes, and the score of each training."""
 
     grid: Grid
     points: float
     low: float | None = None
     high: float | None = None
     noise_floor: float | None = None
+    low_classes: float | None = None
+    high_classes: float | None = None
+    by_seed: tuple[float, ...] = ()
+    beyond: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    """How much more sensitive than another grid: the interval over new classes."""
 
     @property
     def interval(self) -> str:
-        if self.low is None or self.high is None:
-            return ""
-        return f" ({two_decimals(self.low)} to {two_decimals(self.high)})"
+        over = {"episodes": (self.low, self.high), "new classes": (self.low_classes, self.high_classes)}
+        parts = [
+            f"{two_decimals(low)} to {two_decimals(high)} over {what}"
+            for what, (low, high) in over.items()
+            if low is not None and high is not None
+        ]
+        return f" ({', '.join(parts)})" if parts else ""
+
+
+KNOWN = ("low", "high", "noise_floor", "low_classes", "high_classes")
 
 
 def list_sensitivities(findings: Findings) -> list[Sensitivity]:
@@ -154,9 +167,10 @@ def list_sensitivities(findings: Findings) -> list[Sensitivity]:
     for grid in findings.grids:
         if grid.is_scored:
             row = findings.sensitivities.get(grid.key, {})
-            margins = (row.get(name) for name in ("low", "high", "noise_floor"))
-            numbers = (value if isinstance(value, float) else None for value in margins)
-            listed.append(Sensitivity(grid, grid.parts.sensitivity, *numbers))
+            known = {name: row[name] for name in KNOWN if isinstance(row.get(name), float)}
+            seeds = tuple(float(seed) for seed in str(row.get("over_seeds", "")).split())
+            beyond = {other: ends for (one, other), ends in findings.differences.items() if one == grid.key}
+            listed.append(Sensitivity(grid, grid.parts.sensitivity, by_seed=seeds, beyond=beyond, **known))
     return sorted(listed, key=attrgetter("points"))
 
 
@@ -191,12 +205,20 @@ def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple
         return best.grid.name, f" has a sensitivity of {points}; no other head has one here."
     other = counterpart(best.grid, [one.grid for one in ranked])
     rival = next((one for one in ranked if one.grid is other), ranked[1])
-    against = f"{two_decimals(rival.points)}{rival.interval} of {rival.grid.name}"
-    verdict = ""
-    if best.high is not None and rival.low is not None:
-        apart = best.high < rival.low
-        verdict = "; the intervals " + ("do not meet" if apart else "overlap, so the order is not settled")
-    return best.grid.name, f" is the most robust: its sensitivity is {points}, against {against}{verdict}."
+    against = f"{two_decimals(rival.points)}{rival.interval} of {rival.grid.name}{_settled(best, rival)}"
+    return best.grid.name, f" is the most robust: its sensitivity is {points}, against {against}."
+
+
+def _settled(best: Sensitivity, rival: Sensitivity) -> str:
+    """Whether one sensitivity is lower than the other: on new classes by their difference, where the folder has it."""
+    if rival.grid.key in best.beyond:
+        low, high = best.beyond[rival.grid.key]
+        ends = f"{two_decimals(-high, '+')} to {two_decimals(-low, '+')} over new classes"
+        return f"; the difference is {ends}" + ("" if high < 0 else ", so the order is not settled")
+    if best.high is None or rival.low is None:
+        return ""
+    meet = "do not meet" if best.high < rival.low else "overlap, so the order is not settled"
+    return f"; the intervals over episodes {meet}"
 
 
 def _robust_everywhere(sensitivities: Sequence[Sensitivity]) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from anyshot.report.answer import Choice, Sensitivity
 from anyshot.rows import Row, grouped
-from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
+from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, finish, inline
 from anyshot.show.grid import shot_order, trained_at
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
@@ -60,27 +60,50 @@ def curves(choices: Sequence[Choice]) -> alt.LayerChart:
     return finish((bar + line).properties(width=380, height=280))
 
 
-def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str]) -> alt.FacetChart:
+def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str = "method") -> alt.FacetChart:
     """Mean accuracy over test shots against sensitivity, one panel per setting; down and right is better.
 
-    The line joins what nothing else beats in both: the choices a reader has to weigh."""
-    values = []
+    A thick bar is the interval over episodes, a thin one the interval over new classes, a short stroke one training.
+    The line joins what nothing else beats in both: the choices a reader has to weigh. `names` are those that tell
+    colours: of methods (a head and how it is read), or of heads, with a shape for each readout."""
+    values: list[dict[str, Any]] = []
     for one in sensitivities:
         grid = one.grid
-        point = {"method": grid.name, "setting": grid.setting, "accuracy": float(grid.accuracy.mean())}
-        low, high = (one.points if end is None else end for end in (one.low, one.high))
-        values.append(point | {"sensitivity": one.points, "low": low, "high": high})
+        point: dict[str, Any] = {
+            "method": grid.name,
+            "head": grid.head,
+            "readout": grid.readout,
+            "setting": grid.setting,
+        }
+        point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": one.points}
+        ends = {"low": one.low, "high": one.high, "low_classes": one.low_classes, "high_classes": one.high_classes}
+        values.append(point | {name: one.points if end is None else end for name, end in ends.items()})
     for value in values:
         value["frontier"] = not any(_beats(other, value) for other in values)
+    trainings = [
+        value | {"training": seed}
+        for one, value in zip(sensitivities, values, strict=True)
+        for seed in one.by_seed or (None,)
+    ]
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
+    tint = colour(by, names)
     line = alt.Chart().mark_line(color="#888", strokeDash=[4, 3]).transform_filter("datum.frontier").encode(x, y)
-    bars = alt.Chart().mark_rule(strokeWidth=2, opacity=0.6).encode(x, alt.Y("low:Q"), colour("method", names))
-    tooltip = ["method:N", "setting:N", *_two_decimals("accuracy", "sensitivity")]
-    dots = alt.Chart().mark_point(filled=True, size=90, opacity=1)
-    points = dots.encode(x, y, colour("method", names), tooltip=tooltip)
-    panel = (line + bars.encode(alt.Y2("high")) + points).properties(width=260, height=240)
-    facet = panel.facet(alt.Facet("setting:N", title=None, sort=None), data=inline(values), columns=3)
+    wide = alt.Chart().mark_rule(strokeWidth=1, opacity=0.7).encode(x, alt.Y("low_classes:Q"), tint)
+    bars = alt.Chart().mark_rule(strokeWidth=4, opacity=0.4).encode(x, alt.Y("low:Q"), tint)
+    strokes = alt.Chart().mark_tick(thickness=1.5, size=16, orient="horizontal").encode(x, alt.Y("training:Q"), tint)
+    strokes = strokes.transform_filter("isValid(datum.training)")
+    shown = ("accuracy", "sensitivity", "low", "high", "low_classes", "high_classes")
+    tooltip = ["method:N", "setting:N", *_two_decimals(*shown)]
+    points = alt.Chart().mark_point(filled=True, size=80, opacity=1).encode(x, y, tint, tooltip=tooltip)
+    if by != "method":
+        readouts = sorted({value["readout"] for value in values}, key=lambda readout: (readout != "own", readout))
+        shapes = [SHAPES[i % len(SHAPES)] for i in range(len(readouts))]
+        points = points.encode(shape=alt.Shape("readout:N", scale=alt.Scale(domain=readouts, range=shapes)))
+    layers = line, wide.encode(alt.Y2("high_classes")), bars.encode(alt.Y2("high")), strokes, points
+    panel = alt.layer(*layers).properties(width=260, height=240)
+    settings = list(dict.fromkeys(value["setting"] for value in values))
+    facet = panel.facet(alt.Facet("setting:N", title=None, sort=settings), data=inline(trainings), columns=3)
     return finish(facet.resolve_scale(x="independent", y="independent"))
 
 

@@ -75,8 +75,9 @@ def _frontier(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
     if len(sensitivities) < 2:
         return []
     caption = (
-        "One point per grid, its bar the interval of the sensitivity. Down and right is better; what the dashed"
-        " line joins is beaten by nothing in both."
+        "One point per grid; of its sensitivity the thick bar is the interval over episodes, the thin one over new"
+        " classes, and a short stroke one training. Down and right is better; what the dashed line joins is beaten by"
+        " nothing in both."
     )
     draw = partial(charts.frontier, names=list(dict.fromkeys(choice.name for choice in choices)))
     frontier = draw, sensitivities, tables.frontier_table(sensitivities)

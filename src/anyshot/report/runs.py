@@ -27,7 +27,9 @@ class Findings:
     title: str
     rows: list[Row]
     sensitivities: dict[Key, Row] = field(default_factory=dict)
-    """Sensitivity with its interval, by grid: the rows of sensitivity.csv."""
+    """Sensitivity with its intervals, by grid: the rows of sensitivity.csv."""
+    differences: dict[tuple[Key, Key], tuple[float, float]] = field(default_factory=dict)
+    """By how much a grid is more sensitive than another: the 95 % interval over new classes."""
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     consistency: list[Row] = field(default_factory=list)
@@ -58,14 +60,17 @@ def read_runs(folders: Sequence[Path]) -> Findings:
             cells.setdefault(_cell(row), row)
         for row in _signed(_of_grids(folder / "sensitivity.csv"), name, disputed):
             everything.sensitivities.setdefault(key(row), row)
+        for row in _signed(_of_grids(folder / "sensitivity-differences.csv"), name, disputed):
+            other = row | {"head": row["against"], "readout": row["against_readout"]}
+            everything.differences.setdefault((key(row), key(other)), (row["low_classes"], row["high_classes"]))
         everything.consistency.extend(_signed(_of_grids(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
-            model, recipe = path.parent.name, read_json(path)
+            model, recipe = path.parent.name, _plain(path)
             if model not in everything.recipes:
                 everything.recipes[model] = recipe
                 everything.history.extend(_history(path.parent, recipe))
         if (folder / "about.json").exists():
-            everything.about.append(read_json(folder / "about.json"))
+            everything.about.append(_plain(folder / "about.json"))
     everything.rows.extend(cells.values())
     return everything
 
@@ -113,8 +118,22 @@ def _of_grids(path: Path) -> list[Row]:
     return [OPTIONAL | row for row in _read(path) if {"data", "head"} <= row.keys()]
 
 
+TEXTS = ("data", "backbone", "head", "optimiser", "schedule")
+NUMBERS = ("train_shot", "way", "seed", "epochs", "batch", "lr", "weight_decay", "episode_seed")
+
+
+def _plain(path: Path) -> dict[str, Any]:
+    """A JSON file of a run, once what a report counts and sorts by is text or a number."""
+    value = read_json(path)
+    kinds = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, (int, float)) | {"mixed": list, "versions": dict}
+    for name, kind in kinds.items():
+        if value.get(name) is not None and not isinstance(value[name], kind):
+            raise BadInput(f"{path} has {str(value[name])[:80]!r} as {name}: was it changed by hand?")
+    return value
+
+
 def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
-    where = {name: recipe.get(name, "") for name in ("data", "backbone", "head", "train_shot", "seed")}
+    where = {name: recipe.get(name) or "" for name in ("data", "backbone", "head", "train_shot", "seed")}
     where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
     rows = [row for row in _read(folder / "history.csv") if isinstance(row.get("epoch"), float)]
     return [with_kind(where) | row for row in rows]

@@ -14,20 +14,24 @@ from anyshot.show.summaries import Summary, two_decimals
 
 
 def sensitivity_table(findings: Findings) -> Summary:
-    """Every grid's sensitivity with its interval and noise floor, the most robust first; or why it has none."""
-    rows = [
-        [one.grid.setting, one.grid.name]
-        + [_number(value) for value in (one.points, one.low, one.high, one.noise_floor)]
-        + [f"{one.grid.accuracy.mean():.2f}", ""]
-        for one in list_sensitivities(findings)
-    ]
+    """Every grid's sensitivity, what is known of it and its noise floor, the most robust first; or why it has none."""
+    rows = []
+    for one in list_sensitivities(findings):
+        over = _ends(one.low, one.high), _ends(one.low_classes, one.high_classes)
+        known = *over, ", ".join(map(two_decimals, one.by_seed)), _number(one.noise_floor)
+        mean = f"{one.grid.accuracy.mean():.2f}"
+        rows.append([one.grid.setting, one.grid.name, two_decimals(one.points), *known, mean, ""])
     for grid in findings.grids:
         if why := why_no_sensitivity(grid):
             mean = f"{np.nanmean(grid.accuracy):.2f}"
-            rows.append([grid.setting, grid.name, "", "", "", "", mean, f"no sensitivity: {why}"])
-    columns = ["setting", "head", "sensitivity", "low", "high", "noise floor", "mean accuracy", "remark"]
-    title = "Shot sensitivity, lower is better; low to high: 95 % interval over episodes"
-    return Summary(title, *_without_empty(columns, rows), names=2)
+            rows.append([grid.setting, grid.name, *[""] * 5, mean, f"no sensitivity: {why}"])
+    columns = ["setting", "head", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
+    columns, rows = _without_empty([*columns, "mean accuracy", "remark"], rows)
+    return Summary("Shot sensitivity, lower is better, with its two 95 % intervals", columns, rows, names=2)
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{two_decimals(low)} to {two_decimals(high)}"
 
 
 def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary:

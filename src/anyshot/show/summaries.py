@@ -6,8 +6,9 @@ text, where **two stars** mean bold. (Tables for programs, one row per cell, are
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from anyshot.errors import choose
 from anyshot.rows import as_csv
@@ -148,6 +149,20 @@ def _with_gain(mean: float | None, base: float | None) -> str:
 def two_decimals(value: float, sign: str = "") -> str:
     """Two decimals; ties go away from zero, however the value is held in binary."""
     return f"{round(value + math.copysign(1e-9, value), 2) + 0.0:{sign}.2f}"  # + 0.0: no minus before a zero
+
+
+def three_uncertainties(row: Mapping[str, Any]) -> list[str]:
+    """Of a row of sensitivity.csv: the score, its interval over episodes, the one over new classes, and the score of
+    each seed; empty where a table has none."""
+    over = (interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
+    seeds = (two_decimals(float(seed)) for seed in str(row.get("over_seeds", "")).split())
+    return [two_decimals(row["sensitivity"]), *over, ", ".join(seeds)]
+
+
+def interval(row: Mapping[str, Any], low: str, high: str) -> str:
+    """Two columns of a row as an interval, or nothing where they are empty."""
+    ends = [row.get(name) for name in (low, high)]
+    return " to ".join(two_decimals(end) for end in ends if isinstance(end, float))
 
 
 def _latex(cell: str) -> str:

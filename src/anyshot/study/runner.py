@@ -19,7 +19,14 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_memory
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
-from anyshot.measure.recalls import Recalls, are_there, read_recalls, sensitivities, write_recalls
+from anyshot.measure.recalls import (
+    Recalls,
+    are_there,
+    read_recalls,
+    sensitivities,
+    sensitivity_differences,
+    write_recalls,
+)
 from anyshot.models.devices import use_device
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, write_table
@@ -60,7 +67,7 @@ def run_study(
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
     if os.environ.get("RANK", "0") == "0":  # made once, and embedded once, before the workers want it
-        stores = {name: study.stores[name](data) for name in {recipe.data for recipe in recipes}}
+        stores = {name: study.store(name, data) for name in {recipe.data for recipe in recipes}}
         for recipe in {(one.data, one.backbone): one for one in recipes if one.frozen}.values():
             featured(recipe, stores[recipe.data], study.registry)
     everything = [*starts(recipes), *recipes]
@@ -88,6 +95,7 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
     rows = [row for one in recalls for row in one.rows()]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", sensitivities(recalls))
+    write_table(out / "sensitivity-differences.csv", sensitivity_differences(recalls))
     _write_about(out, study)
     return rows
 
@@ -117,7 +125,7 @@ def _speeds(source: Source, study: Study, asked: Sequence[Recipe], out: Path, da
 def _train_images(study: Study, recipes: Sequence[Recipe], data: Path) -> dict[str, int]:
     """Training images of each set: as the study says, else as many as its store has."""
     return {
-        name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
+        name: study.train_images.get(name) or len(study.store(name, data).part("train").items)
         for name in {recipe.data for recipe in recipes}
     }
 
@@ -172,7 +180,7 @@ def work(job: Job) -> str:
     try:
         use_device(job.device)
         study = job.source.load()
-        run_model(study, job.recipe, study.stores[job.recipe.data](job.data), job.folder)
+        run_model(study, job.recipe, study.store(job.recipe.data, job.data), job.folder)
     except BadInput as error:
         return str(error)
     return ""
