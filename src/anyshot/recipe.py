@@ -45,7 +45,8 @@ class Recipe:
     backbone: str = "conv4"
     """Name of the backbone in the registry."""
     width: int = 64
-    """Channels of Conv-4, or numbers that a learned map gives; ResNet-12 and EfficientNet-Lite0 have their own."""
+    """Channels of Conv-4 and of ResNet-12's first block (its last has ten times as many), or numbers that a learned map
+    gives; EfficientNet-Lite0 has its own."""
     size: int = 84
     """Side of the network's input."""
     embed: str | None = None
@@ -105,13 +106,8 @@ class Recipe:
             raise BadInput(f"{self.data!r}, {self.backbone!r}, {self.head!r}: names in a recipe have no slashes.")
         if max(self.width, self.size) > LARGEST or self.width * self.size**2 > MOST_VALUES:
             raise BadInput(f"a network of width {self.width} on images of side {self.size} is too large.")
-        for name, least in (
-            ("train_shot", 1 if self.batch else 2),
-            ("way", 2),
-            ("epochs", 1),
-            ("width", 1),
-            ("size", 1),
-        ):
+        at_least = {"train_shot": 1 if self.batch else 2, "way": 2, "epochs": 1, "width": 1, "size": 1}
+        for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise BadInput(f"{name} of a recipe must be at least {least}, not {getattr(self, name)}.")
         for shot in self.mixed:

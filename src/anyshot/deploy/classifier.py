@@ -29,6 +29,7 @@ from anyshot.deploy.calibration import (
     leave_one_out,
     next_shot,
     prototypes,
+    recalls,
     rejection,
 )
 from anyshot.deploy.support import Support, keys_of, support_of
@@ -72,6 +73,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     scale_: float
     calibrated_: bool
     coverage_: Coverage | None
+    recalls_: Float[np.ndarray, " way"]
+    """Of each class's kept examples, each left out, the share that is told right; NaN for a class of one."""
 
     def __init__(
         self,
@@ -180,6 +183,32 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.support_ = self.support_.without(gone)
         return self._settle()
 
+    def take_out(self, label: Any, key: int | None = None) -> Support:
+        """Forget a class, or one kept example of it (by its key in `support_`); `put_back` of what is returned undoes
+        it. Without its last class the classifier is as if never fitted."""
+        check_is_fitted(self, "support_")
+        if label not in self.classes_:
+            raise BadInput(f"there is no class {label!s} to take from.")
+        support = self.support_
+        place = int(np.searchsorted(support.labels, label))
+        keys = support.keys[support.owner == place]
+        if key is not None and key not in keys:
+            raise BadInput(f"class {label!s} has no such example.")
+        if key is not None and len(keys) == 1 < support.counts[place]:
+            raise BadInput(f"this is the last example that was kept of class {label!s}: take out the class.")
+        left, taken = support.taken(label, key)
+        if left is None:
+            del self.support_
+            return taken
+        self.support_ = left
+        self._settle()
+        return taken
+
+    def put_back(self, taken: Support) -> "FewShotClassifier":
+        """Learn again what `take_out` took."""
+        self.support_ = self.support_.joined(taken, self.keep) if hasattr(self, "support_") else taken
+        return self._settle()
+
     def _check_examples(self, X: Any, y: Any, fresh: bool) -> tuple[Rows, Labels]:
         if y is None:
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
@@ -274,6 +303,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         else:
             self.scale_ = self._guessed_scale(self.support_)
         self.coverage_ = rejection(self.scale_ * scores, owner, self.reject) if len(owner) else None
+        self.recalls_ = recalls(scores, owner, len(self.classes_))
         return self
 
     def _adapt(self) -> "FewShotClassifier":
@@ -288,6 +318,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.scale_ = self.fit_.scale if self.scale is None else float(self.scale)
         evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale_ / self.fit_.scale)
         self.coverage_ = rejection(evidence, left.owner.numpy(), self.reject) if len(evidence) else None
+        self.recalls_ = recalls(left.logits.numpy(), left.owner.numpy(), len(self.classes_))
         return self
 
     def _base(self) -> Base | None:
@@ -336,6 +367,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
         """What a class is a mean of: the embedded and projected vector of each image."""
         return np.concatenate([part for part, _, _ in self._vectors(self._check_rows(X))])
+
+    def nearest(self, vector: Float[np.ndarray, " d"], label: Any, many: int = 4) -> UInt64[np.ndarray, " example"]:
+        """Keys of the kept examples of a class that, each alone in its place, would speak most for this vector."""
+        support = self.support_
+        here = support.owner == np.searchsorted(support.labels, label)
+        kept = self._coordinates(support.kept[here])
+        alone = self.reading_.head.refined(kept, torch.ones(len(kept), dtype=torch.int64), self.reading_.parameters)
+        scores = self.reading_.head.score(self._coordinates(vector[None]), alone)[0]
+        return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
         """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""
