@@ -115,7 +115,7 @@ CAVEATS = """
   epochs); that of the Euclidean heads was not varied. This may flatter the accuracy of the cosine heads.
 - Neither interval speaks of another training. Two seeds of the ProtoNets on CUB give a hint, no more; the same recipe
   and seed on another kind of processor is another training too (rounding grows: cells of three ProtoNets of seed 0
-  moved by 0.1 to 0.9 points), and unit-proto was trained on another kind than the models beside it.
+  moved by up to 0.9 points), and unit-proto was trained on another kind than the models beside it.
 - Intervals over new classes of a sensitivity need the recalls of all models: where a line says *episodes only*, the
   models were published before there were such intervals.
 - FEAT trains from scratch at a tenth of the learning rate, as the paper's Conv-4 FEATs do; in so short a time it stays
