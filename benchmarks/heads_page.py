@@ -22,8 +22,9 @@ HEAD = """# Which classifier to use on given features
 Made by one command, `python benchmarks/heads.py --data FOLDER`, which says what each set, support and classifier is;
 all columns are in [heads.csv](heads.csv). Accuracy in %; in bold the first of a column, and all whose paired 95 %
 interval does not tell them from the first: among those that need no base, and, for those that have one, among all.
-`step`: half of the classes have 1 image and half 16; `tail`: 16 falling to 1; `natural`: the set's own folder of photos,
-against photos of other days. (base): fitted on other classes of the same kind; (foreign base): on classes of another
+Features of 1,280 numbers are seen in 320 random directions, the same for all, but for `natural`. `step`: half of the
+classes have 1 image and half 16; `tail`: 16 falling to 1; `natural`: the set's own folder of photos, against photos of
+other days. (base): fitted on other classes of the same kind; (foreign base): on classes of another
 kind. Intervals are over episodes (5 classes) or over classes (all classes). What it means, and why the posterior is
 behind where it is: [docs/posterior.md](../../docs/posterior.md)."""
 

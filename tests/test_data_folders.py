@@ -55,7 +55,7 @@ def test_split_folders_beside_others_are_splits(tmp_path):
     root = folder(tmp_path, "train/cat/0.png", "test/cat/0.png", "icons/cat/0.png", "readme.png")
     assert read(root) == {"train/cat/0.png": ("cat", "train"), "test/cat/0.png": ("cat", "test")}
     words = " ".join(remarks(read_folder(root)))
-    assert "2 pictures beside test, train, in none of them: icons/cat/0.png, readme.png" in words
+    assert "left out, 2 files: beside test, train, in none of them (icons/cat/0.png, readme.png)" in words
 
 
 def test_without_a_training_folder_the_others_are_it(tmp_path):
@@ -119,11 +119,11 @@ def test_what_is_left_out_is_said_with_the_reason(tmp_path):
     words = understood(read_folder(root), root)
     assert words.startswith(f"{root}: 2 classes, 2 pictures (1 each).")
     for part in (
-        "hidden files, such as the ._ files of macOS: cat/._0.png",
-        "camera raw, which has to be saved as JPEG or TIFF first: cat/IMG_1.CR2",
-        "films: cat/IMG_2.MOV",
-        "no pictures by their names: cat/Thumbs.db",
-        "pictures that lie in no class folder: loose.jpg",
+        "1 file: hidden, such as the ._ files of macOS (cat/._0.png)",
+        "camera raw, which has to be saved as JPEG or TIFF first (cat/IMG_1.CR2)",
+        "a film (cat/IMG_2.MOV)",
+        "no picture by its name (cat/Thumbs.db)",
+        "in no class folder (loose.jpg)",
         "nothing has no images",
     ):
         assert part in words

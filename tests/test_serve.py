@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from image_files import deep_tiff
 from PIL import Image
 from test_classifier_files import colours, small_model
 
@@ -106,6 +107,19 @@ def test_what_is_no_image_is_refused(client, body, headers, status):
     assert answer.status_code == status
     assert answer.json()["detail"]
     assert client.get("/api/classes").json()["classes"] == []
+
+
+@pytest.mark.parametrize("form", ["TIFF", "HEIF", "deep TIFF"])
+def test_what_phones_and_microscopes_save_is_read(client, form):
+    if form == "HEIF":
+        pytest.importorskip("pillow_heif")
+    for name, channel in (("red", 0), ("blue", 2)):
+        for seed in range(3):
+            add(client, name, picture(channel, seed))
+    plain = np.asarray(Image.open(io.BytesIO(picture(2, 9))))
+    asked = deep_tiff(plain.astype(np.uint16) * 16) if "deep" in form else picture(2, 9, form=form)  # of 12 bits
+    answer = client.post("/api/classify", content=asked, headers={"Content-Type": "image/tiff"}).json()
+    assert answer["classes"][int(np.argmax(answer["probabilities"]))] == "blue"
 
 
 def test_a_hundred_megabytes_are_refused_while_they_come(client, server):

@@ -4,6 +4,7 @@ and its notebooks run."""
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,11 +14,11 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import yaml
-from nbclient import NotebookClient
 
 import anyshot
 
 ROOT = Path(__file__).parents[1]
+run = runpy.run_path(str(ROOT / "tools" / "notebooks.py"))["run"]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 SIZES = {"photos": 3, "study": 4, "head": 3}  # at least so many cells of code
 
@@ -131,9 +132,7 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch):
     (scripts / "anyshot").chmod(0o755)
     monkeypatch.setenv("PATH", f"{scripts}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
-    book = nbformat.read(path, as_version=4)
-    NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
-    committed = nbformat.read(path, as_version=4)
+    book, committed = run(path, tmp_path), nbformat.read(path, as_version=4)
     for ran, shown in zip(book.cells, committed.cells, strict=True):
         kinds = [
             [(one.output_type, sorted(one.get("data", []))) for one in cell.get("outputs", [])] for cell in (ran, shown)

@@ -1,9 +1,9 @@
 """Bad input gets one clear sentence: what was wrong, where, what would be right."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -17,12 +17,13 @@ def sentence(error: BaseException | str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
 
 
-def optional(module: str, otherwise: str) -> Any:
-    """A module that comes with an extra; `otherwise` is the sentence where it is not installed."""
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Around imports of packages that come with an extra: `extra` is the sentence where they are not installed."""
     try:
-        return import_module(module)
+        yield
     except ImportError:
-        raise BadInput(otherwise) from None
+        raise BadInput(extra) from None
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
@@ -32,9 +33,16 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     raise BadInput(unknown(kind, name, table))
 
 
+SHOWN = 40  # names, in a sentence
+
+
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The sentence for a name that is not in the list of names."""
     choices = list(names)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}."
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"choose one of {', '.join(choices[:SHOWN])}{' and others' * (len(choices) > SHOWN)}."
+    )
     return f"there is no {kind} named {name!r}: {hint}"

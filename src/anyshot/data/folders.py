@@ -21,9 +21,9 @@ OTHER_NAMES = {"valid": "val", "validation": "val", "dev": "val", "training": "t
 HEIC = (".heic", ".heif", ".hif")
 RAW = (".arw", ".cr2", ".cr3", ".crw", ".dng", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".x3f")
 FILMS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".3gp", ".webm", ".mpg", ".mpeg")
-HIDDEN = "hidden files, such as the ._ files of macOS"
-LOOSE = "pictures that lie in no class folder"
-NO_PICTURE = "no pictures by their names"
+HIDDEN = "hidden, such as the ._ files of macOS"
+LOOSE = "in no class folder"
+NO_PICTURE = "no picture by its name"
 Parts = tuple[str, ...]  # a path below the folder that is read
 
 
@@ -143,10 +143,10 @@ def _why_not(parts: Parts) -> str:
     if suffix in SUFFIXES:
         return ""
     if suffix in HEIC:
-        return "HEIC pictures, which `pip install 'anyshot[heic]'` reads"
+        return "HEIC, which `pip install 'anyshot[heic]'` reads"
     if suffix in RAW:
         return "camera raw, which has to be saved as JPEG or TIFF first"
-    return "films" if suffix in FILMS else NO_PICTURE
+    return "a film" if suffix in FILMS else NO_PICTURE
 
 
 def _name(parts: Parts) -> str:
@@ -156,7 +156,7 @@ def _name(parts: Parts) -> str:
 def _counted(left_out: Sequence[LeftOut]) -> str:
     """What there is instead of pictures in class folders, for the end of a complaint."""
     reasons = Counter(why for _, why in left_out)
-    return f"; there are {', '.join(f'{many} {why}' for why, many in reasons.items())}" if reasons else ""
+    return f"; files that are there: {', '.join(f'{many} {why}' for why, many in reasons.items())}" if reasons else ""
 
 
 # -------------------------------------------------------------------------------------------------------- what it means
@@ -201,7 +201,7 @@ def _place(parts: Parts, splits: dict[str, str]) -> tuple[str | None, Parts] | s
     if parts[0] in splits and len(parts) > 1:
         return splits[parts[0]], parts[1:-1]
     if "train" in splits.values():
-        return f"pictures beside {', '.join(sorted(splits))}, in none of them"
+        return f"beside {', '.join(sorted(splits))}, in none of them"
     return "train", parts[:-1]
 
 

@@ -15,7 +15,7 @@ from anyshot.data.embeddings import VECTORS, pack_features
 from anyshot.data.packing import Embedding, Source, pack_images, packing
 from anyshot.data.pictures import Fit
 from anyshot.data.sources import remarks, understood
-from anyshot.data.store import Store, check_free, checksum
+from anyshot.data.store import Store, checksum
 from anyshot.errors import BadInput, choose
 from anyshot.files import write_text
 from anyshot.progress import Say, quiet
@@ -72,14 +72,14 @@ def pack(
         raise BadInput("--size, --fit and --embed are for images, not for features.")
     if embedding is not None and (size is not None or fit is not None):
         raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
-    check_free(out)
     with packing(out) as folder:
         contents: Any  # a Source, or Embeddings
-        stamp = checksum(source) if kind != "features" and source.is_file() else ""
         if kind not in ("npz", "features", "table") and is_archive(source):
+            stamp = checksum(source)
             contents = _read_archive(source, stamp, folder, partial(reader, **given))
         else:
             contents = reader(source, **given)
+            stamp = checksum(source) if kind != "features" and source.is_file() else ""
         if kind == "features":
             return pack_features(contents, out, split, seed)
         say(understood(contents, source))

@@ -129,7 +129,12 @@ def packing(out: Path) -> Iterator[Path]:
             if (out / "store.json").is_file():  # what was left by a pack that was killed when all was done
                 shutil.rmtree(folder, ignore_errors=True)
             check_free(out)
-            yield folder
+            try:
+                yield folder
+            except BadInput as error:
+                if not isinstance(error.__cause__, OSError):  # as of a full disk: the same command goes on
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
     finally:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -152,10 +157,6 @@ def pack_images(
     try:
         _pack(items, source, folder, workers, embedding)
         put(folder / "store", out)
-    except BadInput as error:
-        if not isinstance(error.__cause__, OSError):  # as of a full disk: the same command goes on
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
     except OSError as error:
         raise BadInput(
             f"could not write {out}: {error.strerror or error}; what is done is kept, the same command goes on."

@@ -61,10 +61,11 @@ def left_out_words(left_out: Sequence[LeftOut], most: int = 3) -> list[str]:
     names = defaultdict(list)
     for name, why in left_out:
         names[why].append(name)
-    return [
-        f"left out: {len(some)} {why}: {', '.join(some[:most])}{', ...' if len(some) > most else ''}"
-        for why, some in names.items()
-    ]
+    lines = []
+    for why, some in names.items():
+        first = ", ".join(some[:most]) + (", ..." if len(some) > most else "")
+        lines.append(f"left out, {_many(len(some), 'file', 'files')}: {why} ({first})")
+    return lines
 
 
 def choose_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test: bool) -> tuple[list[int], str]:
@@ -89,8 +90,9 @@ def choose_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
             )
     places = [place for place, split in enumerate(splits) if split is None or split in chosen]
     rest = [name for name in here if name not in chosen]
-    what = f"{'testing with' if for_test else 'learning from'} {' and '.join(chosen)}"
-    return places, f"{what}, not from {' or '.join(rest)} (--split names others)" if rest else what
+    word = "with" if for_test else "from"
+    what = f"{'testing' if for_test else 'learning'} {word} {' and '.join(chosen)}"
+    return places, f"{what}, not {word} {' or '.join(rest)} (--split names others)" if rest else what
 
 
 def _is(names: Sequence[str]) -> str:

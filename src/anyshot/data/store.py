@@ -177,6 +177,10 @@ def seal(
         raise BadInput("the items of a store must lie in order of split (train, val, test), then class.")
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
+    try:
+        _check(read_npy(folder / "items.npy"), labels, tuple(class_names), tuple(class_split))
+    except ValueError as error:
+        raise BadInput(f"that would be no store: {error}.") from None
     np.save(folder / "labels.npy", labels)
     files = ["items.npy", "labels.npy"]
     if names:
@@ -198,6 +202,8 @@ def open_store(path: Path, verify: bool = False) -> Store:
     try:
         items, labels = read_npy(path / "items.npy"), np.array(read_npy(path / "labels.npy"))
         names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
+        if not isinstance(about["class_names"], list) or not isinstance(about["class_split"], list):
+            raise ValueError("its class_names and class_split are no lists")
         _check(items, labels, names, splits)
         if not isinstance(about.get("about", {}), dict):
             raise ValueError("what it says about itself is no object")

@@ -75,10 +75,8 @@ def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:
     before = set(map(str, inner_of(classifier).classes_))
     if any(isinstance(other, ImageClassifier) != isinstance(classifier, ImageClassifier) for other in others):
         raise BadInput("a classifier of pictures and one of features cannot merge.")
-    if isinstance(classifier, FewShotClassifier):
-        classifier.merge(*map(inner_of, others))
-    else:
-        classifier.merge(*(other for other in others if isinstance(other, ImageClassifier)))
+    alike: Any = classifier  # all are of its kind
+    alike.merge(*others)
     both = before & {str(label) for other in others for label in inner_of(other).classes_}
     shared = f"; {_classes(len(both))} of several are one now" if both else ""
     return f"{len(others) + 1} classifiers merged{shared}"

@@ -36,6 +36,7 @@ Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
 Done = Callable[[float], None]
+Seen = Callable[[Sequence[Embedded], Labels], None]
 
 
 def _ignore(share: float) -> None: ...
@@ -52,9 +53,6 @@ class Taken:
 class ImageClassifier:
     """Any number of classes from a few pictures each.
 
-    >>> classifier = ImageClassifier("runs/quick/glyphs-conv4-cosine-proto-16shot-...")   # doctest: +SKIP
-    >>> classifier.fit("photos").predict(["new.jpg"])                                     # doctest: +SKIP
-
     Args:
         backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, an
             .onnx file, or a function of uint8 images "image side side 3".
@@ -62,6 +60,10 @@ class ImageClassifier:
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
         arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
             or the posterior on features that no head was trained on.
+
+    Examples:
+        >>> ImageClassifier().fit("photos").predict(["new.jpg"])  # doctest: +SKIP
+        array(['apple'], dtype='<U5')
     """
 
     def __init__(
@@ -128,14 +130,19 @@ class ImageClassifier:
         progress: Done = _ignore,
         cache: FeatureCache | None = None,
         all_must_do: bool = False,
+        seen: Seen | None = None,
     ) -> list[str]:
-        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must."""
+        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must.
+        `seen` is called with what was learned, some pictures at a time, and their labels."""
         unread: list[str] = []
         pairs = zip(self._embedded(items, cache, unread if not all_must_do else None), labels, strict=True)
         readable = (pair for pair in pairs if pair[0].features is not None)
         learned = 0
         while batch := list(islice(readable, LEARN)):
-            self._learn([one for one, _ in batch], np.array([label for _, label in batch]))
+            examples, names = [one for one, _ in batch], np.array([label for _, label in batch])
+            self._learn(examples, names)
+            if seen is not None:
+                seen(examples, names)
             learned += len(batch)
             progress(len(batch) / len(items))
         if not learned:
@@ -158,11 +165,17 @@ class ImageClassifier:
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels)
         keys = keys_of(features.reshape(len(features), -1)).tolist()
-        kept = set(self.classifier.support_.keys.tolist())
-        new = {key: example for key, example in zip(keys, examples, strict=True) if key in kept}
+        supported = set(self.classifier.support_.keys.tolist())
+        new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
         jpegs = side_by_side(self._thumbnail, new.values())
         self.thumbnails |= dict(zip(new, jpegs, strict=True))
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        self._drop_thumbnails()
+
+    def _drop_thumbnails(self) -> None:
+        """Forget the pictures of examples that the classifier no longer keeps."""
+        support = getattr(self.classifier, "support_", None)
+        supported = set() if support is None else set(support.keys.tolist())
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in supported}
 
     def _thumbnail(self, example: Embedded) -> bytes:
         pixels = example.pixels
@@ -177,25 +190,22 @@ class ImageClassifier:
                 one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
-        kept = set(self.classifier.support_.keys.tolist())
         for other in others:
-            self.thumbnails |= {key: jpeg for key, jpeg in other.thumbnails.items() if key in kept}
+            self.thumbnails |= other.thumbnails
+        self._drop_thumbnails()
         return self
 
     def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
         """Forget these classes."""
         self.classifier.remove(labels)
-        kept = set(self.classifier.support_.keys.tolist())
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        self._drop_thumbnails()
         return self
 
     def take_out(self, label: Any, key: int | None = None) -> "Taken":
         """Forget a class, or one kept example of it (a key of `thumbnails`); `put_back` undoes it."""
         support = self.classifier.take_out(label, key)
-        rest = getattr(self.classifier, "support_", None)
-        kept = set() if rest is None else set(rest.keys.tolist())
         gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        self._drop_thumbnails()
         return Taken(support, gone)
 
     def put_back(self, taken: "Taken") -> "ImageClassifier":

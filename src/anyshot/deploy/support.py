@@ -94,8 +94,8 @@ class Support:
         if scatter is not None:  # what `joined` will add
             apart = (sums[place] / counts[place] - vector) * np.sqrt(counts[place] / self.counts[place])
             scatter = scatter - np.outer(apart, apart)
-        examples = (np.delete(values, example, 0) for values in (self.kept, self.owner, self.keys))
-        left = Support(self.labels, sums, counts, *examples, scatter, self.freedom - 1)
+        kept, owner, keys = (np.delete(values, example, 0) for values in (self.kept, self.owner, self.keys))
+        left = Support(self.labels, sums, counts, kept, owner, keys, scatter, self.freedom - 1)
         return left, self._part(place, np.array([example]), vector[None], np.ones(1, np.int64))
 
     def _part(self, place: int, examples: Int[np.ndarray, " part"], sums: Any, counts: Any) -> "Support":

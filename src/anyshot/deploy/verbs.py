@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from anyshot.data.sources import choose_splits
 from anyshot.deploy import changing
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import HEAD, ImageClassifier
+from anyshot.deploy.learned import Learned, accuracy_words
 from anyshot.deploy.predicting import Form, predict_sources
 from anyshot.deploy.sharing import check_place
 from anyshot.errors import BadInput
@@ -45,6 +47,7 @@ def fit_source(
         registry.head(head)  # before the work, to say early what is misspelt
     choose = partial(choose_splits, wanted=split, for_test=False)
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
+    learned = Learned()
     if holds_features(source):
         inner, what = _features_classifier(source, model, registry, arguments), "examples"
         examples = read_examples(source, None, None, layout, choose, say)
@@ -52,19 +55,13 @@ def fit_source(
     else:
         classifier = ImageClassifier(model or DEFAULT, registry=registry, **arguments)
         with chosen_pictures(source, layout, choose, say) as items, progress("learning", 1.0) as advance:
-            say_unread(classifier.learn(items, [item.class_name for item in items], advance, cache), say)
+            names = [item.class_name for item in items]
+            say_unread(classifier.learn(items, names, advance, cache, seen=learned.see), say)
         classifier.save(out)
         inner, what = classifier.classifier, "pictures"
-    counts, coverage = inner.support_.counts, inner.coverage_
+    counts = inner.support_.counts
     words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} {what} each."
-    if coverage is not None and len(counts) > 1:
-        error = inner.support_calibration_error()
-        words += (
-            f" Left out, {coverage.accuracy_of_all:.1%} of the {what} are classified rightly; "
-            f"expected calibration error {error:.1%}. (Each was left out alone, among others of its kind: new {what} "
-            f"are often harder, and `anyshot test {out} FOLDER` says how much.)"
-        )
-    return words
+    return f"{words} {accuracy_words(inner, learned, out)}".rstrip()
 
 
 def _features_classifier(
@@ -207,20 +204,40 @@ def advise_source(
     registry: Registry = PACKAGE,
     cache: FeatureCache | None = None,
     layout: Layout | None = None,
+    holdout: Path | None = None,
+    split: Sequence[str] = (),
 ) -> str:
-    """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON."""
+    """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON. With
+    `holdout`, or where the source has a test folder, it is tested on other examples, too."""
     from anyshot.deploy.advice import advise
-    from anyshot.deploy.advice_page import as_html, as_markdown, as_text
+    from anyshot.deploy.advice_page import as_html, as_markdown, as_text, shown_images
+    from anyshot.deploy.advising import other_features, picture_of, thumbnails, times_of
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     trained = _trained_head(model, registry)
     if holds_features(source):
         _features_classifier(source, model, registry, {})
-        examples = read_examples(source, None, None, layout, say=say)
+        embeds, picture = None, None
     else:
-        examples = read_examples(source, embedder(model or DEFAULT, registry=registry), cache, layout, say=say)
+        embeds = embedder(model or DEFAULT, registry=registry)
+    if holdout is not None and holds_features(holdout) != (embeds is None):
+        raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
+    everything = read_examples(source, embeds, cache, layout, say=say)
+    places, words = choose_splits(everything.splits, split, for_test=False)
+    say(f"  {words}." if words else "")
+    examples, held_out = everything.at(places), None
+    if holdout is not None:
+        held_out = read_examples(holdout, embeds, cache, layout, partial(choose_splits, wanted=(), for_test=True), say)
+    elif "test" in everything.splits and "test" not in split:
+        held_out = everything.at([place for place, split in enumerate(everything.splits) if split == "test"])
     features, labels, names = examples.features, examples.labels, examples.names
+    if embeds is not None:
+        picture = picture_of(examples, embeds)
+    learned: dict[str, Any] = {
+        "parameters": {} if trained is None else {trained.head: _floats(trained)},
+        "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
+    }
     with progress("drawing episodes", 1.0) as advance:
         advice = advise(
             features,
@@ -230,16 +247,21 @@ def advise_source(
             "all" if way == "all" else int(way),
             episodes,
             seed,
-            parameters={} if trained is None else {trained.head: _floats(trained)},
-            embed={trained.head: trained.embed} if trained is not None and trained.embed else {},
+            holdout=None if held_out is None else (held_out.features, held_out.labels),
+            names=names,
+            times=times_of(examples),
+            picture=picture,
             registry=registry,
             progress=advance,
+            **learned,
         )
+    if embeds is not None:
+        advice = replace(advice, other_features=other_features(advice, examples, embeds, learned, cache, registry))
     if out is not None:
         write_json(out / "advice.json", advice.to_dict())
-        write_text(out / "advice.md", as_markdown(advice, names))
-        write_text(out / "advice.html", as_html(advice, names))
-    return as_text(advice, names)
+        write_text(out / "advice.md", as_markdown(advice))
+        write_text(out / "advice.html", as_html(advice, thumbnails(picture, shown_images(advice))))
+    return as_text(advice)
 
 
 def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:

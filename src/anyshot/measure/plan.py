@@ -18,6 +18,7 @@ from jaxtyping import Int
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 
+MOST_DRAWN = 1 << 28  # of a plan from a file: its id is made by drawing them
 SHUFFLED = 2048  # rows at a time: their cards stay in the cache
 
 
@@ -81,6 +82,8 @@ class Plan:
         for name in ("shot", "queries", "episodes"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not 0 <= self.seed < 1 << 64:
+            raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {self.seed}.")
         classes = len(self._counts)
         if not 2 <= self.way <= classes:
             many, few = f"choose 2 to {classes} ways", "choose 2 ways, or pack with --split for more classes here"
@@ -125,9 +128,12 @@ class Plan:
     def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
         """The plan that was saved, for images with these labels; its episodes are checked against its id."""
         saved = read_json(path)
-        if saved.pop("plan", None) != 1 or "id" not in saved:
+        saved_id, names = saved.pop("id", None), {"way", "shot", "queries", "episodes", "seed"}
+        if saved.pop("plan", None) != 1 or saved.keys() != names or any(type(saved[name]) is not int for name in names):
             raise BadInput(f"{path} is not a saved plan.")
-        saved_id = saved.pop("id")
+        drawn = saved["episodes"] * saved["way"] * (saved["shot"] + saved["queries"])
+        if drawn > MOST_DRAWN:
+            raise BadInput(f"{path} plans {drawn} images: a plan that is loaded may draw {MOST_DRAWN}.")
         plan = cls(labels, **saved, class_names=class_names)
         if plan.id != saved_id:
             why = "their labels draw other episodes from its seed"

@@ -7,8 +7,6 @@ classes. Nothing here imports torch.
 
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from anyshot.data.arrays import read_npz
 from anyshot.errors import BadInput
 from anyshot.files import whole
 from anyshot.measure.intervals import class_interval, episode_interval
@@ -269,24 +268,43 @@ def read_recalls(path: Path) -> list[Recalls]:
         path: What `write_recalls` wrote (`recalls-*.npz` in a run's folder); one that is damaged, or another kind of
             file, gets a sentence.
     """
+    if not path.is_file():
+        raise BadInput(f"there are no recalls {path}.")
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            about = json.loads(file["about"].tobytes())
-            if about["format"] != FORMAT:
-                raise ValueError(f"format {about['format']}")
-            patterns = file["patterns"] if "patterns" in file.files else None
-            shots, classes = tuple(about["shots"]), file["classes"]
-            arrays = [file[f"recall{number}"] for number in range(len(about["of"]))]
-            if any(array.shape != (len(shots), *classes.shape) for array in arrays):
-                raise ValueError("its arrays do not fit together")
-    except FileNotFoundError:
-        raise BadInput(f"there are no recalls {path}.") from None
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        file = read_npz(path)
+        about = json.loads(file["about"].tobytes())
+        if about["format"] != FORMAT:
+            raise ValueError(f"format {about['format']}")
+        shots, classes, patterns = tuple(about["shots"]), file["classes"], file.get("patterns")
+        arrays = [file[f"recall{number}"] for number in range(len(about["of"]))]
+        _check(about, classes, patterns, arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{path} holds no recalls that can be read ({error}): run the same command again.") from None
     return [
         Recalls(of, about["plan"], shots, classes, array, patterns, about["dirichlet"])
         for of, array in zip(about["of"], arrays, strict=True)
     ]
+
+
+def _check(
+    about: Mapping[str, Any], classes: np.ndarray, patterns: np.ndarray | None, arrays: Sequence[np.ndarray]
+) -> None:
+    """What everyone who reads recalls relies on."""
+    shapes = {array.shape for array in (*arrays, *([] if patterns is None else [patterns]))}
+    if classes.ndim != 2 or classes.dtype.kind not in "iu" or shapes != {(len(about["shots"]), *classes.shape)}:
+        raise ValueError("its arrays do not fit together")
+    if any(array.dtype.kind != "f" or not np.isfinite(array).all() for array in arrays):
+        raise ValueError("its recalls are not numbers")
+    plan = about["plan"]
+    if not all(type(plan[name]) is int for name in ("way", "queries", "episodes", "seed")) or not plan["id"]:
+        raise ValueError("its plan does not say of which episodes")
+    if not all(isinstance(shot, int | str) for shot in about["shots"]) or not isinstance(
+        about["dirichlet"], int | float | None
+    ):
+        raise ValueError("its shots are neither numbers nor names")
+    for of in about["of"]:
+        if not isinstance(of["head"], str) or not all(isinstance(value, str | int | float) for value in of.values()):
+            raise ValueError("it does not say of what")
 
 
 def are_there(path: Path) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from anyshot.data.archives import is_archive
 from anyshot.data.embeddings import READERS, VECTORS, read_features
 from anyshot.data.layout import Layout
 from anyshot.data.packing import Item, Source, Stored, arrange, numbered
@@ -34,6 +35,9 @@ class Examples:
     labels: list[str]
     names: list[str]
     splits: list[str | None]
+    items: Sequence[Item] = ()
+    """The pictures, to be read again; none where there are only features, or where an archive was unpacked for a
+    while."""
 
     def store(self, path: Path) -> Store:
         """The same as a store in memory; where the source has no splits, all classes are test classes."""
@@ -50,7 +54,8 @@ class Examples:
     def at(self, places: Sequence[int]) -> "Examples":
         """Some of them."""
         labels, names = ([values[place] for place in places] for values in (self.labels, self.names))
-        return Examples(self.features[list(places)], labels, names, [self.splits[place] for place in places])
+        items = [self.items[place] for place in places] if self.items else ()
+        return Examples(self.features[list(places)], labels, names, [self.splits[place] for place in places], items)
 
 
 def holds_features(source: Path) -> bool:
@@ -122,6 +127,7 @@ def read_examples(
         [item.class_name for item in readable],
         [item.name for item in readable],
         [item.split for item in readable],
+        () if is_archive(source) else readable,
     )
 
 
@@ -149,13 +155,15 @@ def _read_store(
     if embeds is not None and not store.is_features:
         with progress("embedding", float(len(labels))) as advance:
             features = embeds.features(store.items, advance, cache)
-    return _chosen(Examples(features, labels, list(store.names), splits), store.path, choose, say)
+    rows = zip(store.names, labels, splits, strict=True)
+    items = () if store.is_features else [Item(*row, Stored(store, index)) for index, row in enumerate(rows)]
+    return _chosen(Examples(features, labels, list(store.names), splits, items), store.path, choose, say)
 
 
 def _read_features(source: Path, layout: Layout) -> Examples:
-    found = read_features(source, layout.labels, layout.feature_column, layout.label_column, layout.split_column)
-    names = [f"row {index}" for index in range(len(found.labels))]
-    return Examples(found.features, list(found.labels), names, list(found.splits))
+    labelled = read_features(source, layout.labels, layout.feature_column, layout.label_column, layout.split_column)
+    names = [f"row {index}" for index in range(len(labelled.labels))]
+    return Examples(labelled.features, list(labelled.labels), names, list(labelled.splits))
 
 
 def _chosen(examples: Examples, source: Path, choose: Choose | None, say: Say) -> Examples:

@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -105,6 +106,16 @@ def find_model(path: Path, hint: str = "") -> Path:
     return path
 
 
+def _count(path: Path, about: Mapping[str, str], what: str, of: Container[int]) -> int:
+    """A number that a model's file says of what it reads."""
+    text = about.get(what, "")
+    number = int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
+    if number not in of:
+        expected = "1 or 3" if isinstance(of, tuple) else "a number"
+        raise BadInput(f"{path} says {about.get(what)!r} {what} of what it reads: {expected} was expected.")
+    return number
+
+
 def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     """A trained model, ready to read images.
 
@@ -130,13 +141,9 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
         recipe.head in registry.heads and (recipe.frozen or recipe.backbone in registry.backbones)
     ):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
-    channels = {"1": 1, "3": 3}.get(about.get("channels", ""))
-    if channels is None:
-        raise BadInput(f"{path} says {about.get('channels')!r} channels of its images: 1 or 3 was expected.")
-    positions = about.get("positions", "1")
-    if not (positions.isascii() and positions.isdigit() and 0 < int(positions) <= 10**4):
-        raise BadInput(f"{path} says {positions!r} positions of its features: a number was expected.")
-    model = Model(recipe, channels, registry, int(positions))
+    channels = _count(path, about, "channels", range(1, 10**6) if recipe.frozen else (1, 3))
+    positions = _count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
+    model = Model(recipe, channels, registry, positions)
     shapes = {name: (value.shape, value.is_floating_point()) for name, value in model.state_dict().items()}
     for name in sorted(shapes.keys() | state.keys()):
         value = state.get(name)

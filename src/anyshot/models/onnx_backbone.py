@@ -22,11 +22,12 @@ from jaxtyping import Float, UInt8
 
 from anyshot.data.augmentation import MOMENTS, as_channels
 from anyshot.data.pictures import Resample
-from anyshot.errors import BadInput, optional
+from anyshot.errors import BadInput, needing
+from anyshot.files import read_bytes
 from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
-SIDE = 224.0
+SIDE, MOST_SIDE = 224.0, 4096
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
@@ -44,10 +45,11 @@ def metadata(embeds: Embedder, output: str) -> dict[str, str]:
 
 def onnx_embedder(path: Path) -> Embedder:
     """The embedder of an ONNX file."""
-    onnxruntime = optional("onnxruntime", "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.")
+    with needing("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."):
+        import onnxruntime
     if not path.is_file():
         raise BadInput(f"there is no file {path}.")
-    data = path.read_bytes()
+    data = read_bytes(path, 1 << 31)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # pictures run side by side
@@ -106,6 +108,8 @@ class _Network:
         height, width = shape[1:3] if self._last else shape[2:]
         self._batch = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 0
         self.side = height if isinstance(height, int) else int(self.number("anyshot.side", SIDE))
+        if not 0 < self.side <= MOST_SIDE:
+            raise BadInput(f"{path} takes pictures of {self.side} pixels a side: 1 to {MOST_SIDE} are given.")
         if isinstance(width, int) and width != self.side:
             raise BadInput(f"{path} takes pictures of {height} x {width}: they must be square.")
         self.channels = 1 if shape[3 if self._last else 1] == 1 else 3

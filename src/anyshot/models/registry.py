@@ -6,9 +6,11 @@ what it offers is known beside ours:
     registry = Registry(heads={"mine": Head(...)})
 """
 
+import contextlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -94,15 +96,30 @@ def load_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise BadInput(f"there is no Python file {path}.")
     spec = importlib.util.spec_from_file_location(f"anyshot_using_{path.stem}", path.resolve())
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
+        with said(path):
+            spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
+
+
+@contextlib.contextmanager
+def said(path: Path) -> Iterator[None]:
+    """While a user's own code runs: what it raises is one sentence that says where; `--debug` shows all of it."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        where = f", line {lines[-1]}" if lines else ""
+        what = str(error).splitlines()[0][:200] if str(error) else "without a word"
+        raise BadInput(f"{path}{where} raised {type(error).__name__}: {what}.") from error
 
 
 def registry_of(using: Path | None) -> Registry:

@@ -1,6 +1,8 @@
 """The page: one HTML file from one template, all it needs inside: Vega, figures as Vega-Lite, tables, downloads."""
 
+import base64
 import contextlib
+import hashlib
 import json
 import os
 from collections import Counter
@@ -16,7 +18,7 @@ from markupsafe import Markup
 
 import anyshot
 from anyshot.errors import BadInput
-from anyshot.files import write_text
+from anyshot.files import read_text, write_text
 from anyshot.paper import audit as paper_audit
 from anyshot.report import tables
 from anyshot.report.answer import (
@@ -43,6 +45,8 @@ from anyshot.rows import as_csv
 from anyshot.show.grid import Grid, shot_order
 from anyshot.show.summaries import ENDINGS, counterpart, gain_summary
 
+VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
+"""Of the bundle, by release of vl-convert; another release is bundled anew for each report."""
 TOP = 12  # choices in the ranking chart; all are in its table
 
 
@@ -52,10 +56,22 @@ def page(findings: Findings, audit: bool = False) -> str:
     blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
     pages = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, **blocks)
     context = _context(findings, audit=audit)
-    scripts = {"data": as_script(context.pop("data")), "vega": vega_code()}
-    scripts |= {name: (folder / f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
-    context |= {name: Markup(text) for name, text in scripts.items()}
+    code = {"data": as_script(context.pop("data")), "vega": vega_code()}
+    files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
+    code |= {name: (folder / file).read_text(encoding="utf-8") for name, file in files.items()}
+    context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
     return pages.get_template("page.html").render(context, version=anyshot.__version__)
+
+
+def policy(*scripts: str) -> str:
+    """What the page may do: run these scripts, and ask nobody for anything. (Vega makes functions of what charts say,
+    which is why evaluating is allowed.)"""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def as_script(value: Any) -> str:
@@ -65,14 +81,18 @@ def as_script(value: Any) -> str:
 
 
 def vega_code() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, from the user's cache: bundling takes longer than the report."""
+    """Vega, Vega-Lite and vega-embed in one script, from the user's cache: bundling takes longer than the report. Every
+    reader of a report runs it: what lies there is taken only where it is what this release of vl-convert gives."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot"
-    cache = folder / f"vega-{version('vl-convert-python')}.js"
-    if cache.is_file():
-        return cache.read_text(encoding="utf-8")
+    release = version("vl-convert-python")
+    cache, sha256 = folder / f"vega-{release}.js", VEGA_SHA256.get(release)
+    with contextlib.suppress(BadInput):  # a cache that cannot be read or written costs time, not the report
+        if cache.is_file() and hashlib.sha256((code := read_text(cache)).encode()).hexdigest() == sha256:
+            return code
     code = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-    with contextlib.suppress(BadInput, OSError):  # a cache that cannot be written costs time, not the report
-        write_text(cache, code)
+    if hashlib.sha256(code.encode()).hexdigest() == sha256:
+        with contextlib.suppress(BadInput, OSError):
+            write_text(cache, code)
     return code
 
 

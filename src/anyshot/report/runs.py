@@ -65,12 +65,12 @@ def read_runs(folders: Sequence[Path]) -> Findings:
             everything.differences.setdefault((key(row), key(other)), (row["low_classes"], row["high_classes"]))
         everything.consistency.extend(_signed(_of_grids(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
-            model, recipe = path.parent.name, read_json(path)
+            model, recipe = path.parent.name, _plain(path)
             if model not in everything.recipes:
                 everything.recipes[model] = recipe
                 everything.history.extend(_history(path.parent, recipe))
         if (folder / "about.json").exists():
-            everything.about.append(read_json(folder / "about.json"))
+            everything.about.append(_plain(folder / "about.json"))
     everything.rows.extend(cells.values())
     return everything
 
@@ -118,8 +118,24 @@ def _of_grids(path: Path) -> list[Row]:
     return [OPTIONAL | row for row in _read(path) if {"data", "head"} <= row.keys()]
 
 
+TEXTS = ("data", "backbone", "head", "optimiser", "schedule")
+NUMBERS = ("train_shot", "way", "seed", "epochs", "batch", "lr", "weight_decay", "episode_seed")
+
+
+def _plain(path: Path) -> dict[str, Any]:
+    """A JSON file of a run, once what a report counts and sorts by is text or a number."""
+    value = read_json(path)
+    kinds = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, (int, float)) | {"mixed": list, "versions": dict}
+    for name, kind in kinds.items():
+        one = value.get(name)
+        is_finite = not isinstance(one, float) or isfinite(one)
+        if name in value and not (isinstance(one, kind) and is_finite) and not (one is None and name == "batch"):
+            raise BadInput(f"{path} has {str(value[name])[:80]!r} as {name}: was it changed by hand?")
+    return value
+
+
 def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
-    where = {name: recipe.get(name, "") for name in ("data", "backbone", "head", "train_shot", "seed")}
+    where = {name: recipe.get(name) or "" for name in ("data", "backbone", "head", "train_shot", "seed")}
     where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
     rows = [row for row in _read(folder / "history.csv") if isinstance(row.get("epoch"), float)]
     return [with_kind(where) | row for row in rows]

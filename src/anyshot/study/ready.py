@@ -36,8 +36,8 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
     """Test the models that come with a study at its full protocol; write and return its table."""
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
-        known = sorted(path.parent.name for path in folder.parent.glob("*/test.npz"))
-        raise BadInput(f"no trained models come with {source.path.stem}: they do with {', '.join(known) or 'none'}.")
+        others = sorted(path.parent.name for path in folder.parent.glob("*/test.npz"))
+        raise BadInput(f"no trained models come with {source.path.stem}: they do with {', '.join(others) or 'none'}.")
     recipes = [recipe for recipe in study.recipes if (folder / recipe.name).is_dir()]
     if not recipes:
         raise BadInput(f"the models in {folder} are of other recipes than {source.path} has now: train them anew.")
@@ -64,7 +64,7 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
     folder = _folder(source.path)
     if len({recipe.data for recipe in recipes}) != 1:
         raise BadInput("models that come with a study must share one data set.")
-    test = study.stores[recipes[0].data](data).part("test")
+    test = study.store(recipes[0].data, data).part("test")
     _write_arrays(folder / "test.npz", labels=test.labels.astype(np.int16), classes=np.array(test.class_names))
     with progress("embedding", float(len(recipes))) as advance:
         for recipe in recipes:
@@ -75,7 +75,7 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
             write_json(here / "recipe.json", read_json(run / recipe.name / "recipe.json"))
             model = load_model(here, study.registry)
             features = model.features(test.items)
-            fitted = fitted_on_training_classes(model, study.stores[recipe.data](data), study.registry)
+            fitted = fitted_on_training_classes(model, study.store(recipe.data, data), study.registry)
             names = [name for name in study.readouts_of(recipe) if study.registry.readout(name).fit]
             halves = {f"{name}.{part}": value.half() for name in names for part, value in fitted(name).items()}
             if halves:

@@ -62,12 +62,14 @@ def run_study(
     device: str = "",
 ) -> list[Row]:
     """Train and evaluate what is missing below `out`; write and return the study's table."""
+    if workers < 0:
+        raise BadInput(f"workers are models trained side by side, 0 for what is faster, not {workers}.")
     use_device(device)
     study = source.load()
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
     if os.environ.get("RANK", "0") == "0":  # made once, and embedded once, before the workers want it
-        stores = {name: study.stores[name](data) for name in {recipe.data for recipe in recipes}}
+        stores = {name: study.store(name, data) for name in {recipe.data for recipe in recipes}}
         for recipe in {(one.data, one.backbone): one for one in recipes if one.frozen}.values():
             featured(recipe, stores[recipe.data], study.registry)
     everything = [*starts(recipes), *recipes]
@@ -125,7 +127,7 @@ def _speeds(source: Source, study: Study, asked: Sequence[Recipe], out: Path, da
 def _train_images(study: Study, recipes: Sequence[Recipe], data: Path) -> dict[str, int]:
     """Training images of each set: as the study says, else as many as its store has."""
     return {
-        name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
+        name: study.train_images.get(name) or len(study.store(name, data).part("train").items)
         for name in {recipe.data for recipe in recipes}
     }
 
@@ -180,7 +182,7 @@ def work(job: Job) -> str:
     try:
         use_device(job.device)
         study = job.source.load()
-        run_model(study, job.recipe, study.stores[job.recipe.data](job.data), job.folder)
+        run_model(study, job.recipe, study.store(job.recipe.data, job.data), job.folder)
     except BadInput as error:
         return str(error)
     return ""

@@ -11,12 +11,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from anyshot.data.augmentation import NAMES
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import own_studies
 from anyshot.measure.plan import Protocol
 from anyshot.models.heads import HEADS
-from anyshot.models.registry import PACKAGE, Registry, load_module
+from anyshot.models.registry import PACKAGE, Registry, load_module, said
 from anyshot.recipe import Recipe
 
 
@@ -42,6 +43,15 @@ class Study:
         """What recipes and readouts are looked up in."""
         return PACKAGE | self.adds
 
+    def store(self, name: str, data: Path) -> Store:
+        """The store of this name in the folder of data, made where it has to be."""
+        opens = choose("store in this study", name, self.stores)
+        with said(Path(self.adds.file)):
+            store = opens(data)
+        if not isinstance(store, Store):
+            raise BadInput(f"what should open {name} in {self.adds.file} gives a {type(store).__name__}, not a Store.")
+        return store
+
     def readouts_of(self, recipe: Recipe) -> tuple[str, ...]:
         """The readouts that a model is tested with."""
         return ("own", *self.readouts.get(recipe.head, ()))
@@ -66,15 +76,44 @@ class Source:
         module = load_module(self.path)
         if not callable(getattr(module, "study", None)):
             raise BadInput(f"{self.path} is not a study: it must define a function study(heads) that returns a Study.")
-        study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
+        with said(self.path):
+            study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
+        _check(study, self.path)
         study = replace(study, adds=replace(study.adds, file=self.path.name))
         for recipe in [*study.recipes, *starts(study.recipes)]:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)
             choose("store in this study", recipe.data, study.stores)
+            for name in recipe.augment:
+                if name not in NAMES:
+                    raise BadInput(unknown("augmentation", name, NAMES))
             for readout in study.readouts_of(recipe):
                 study.registry.check_readout(readout, recipe.head)
         return study
+
+
+def _is_whole(protocol: Protocol) -> bool:
+    numbers = (protocol.way, protocol.queries, protocol.episodes, protocol.seed, *protocol.shots)
+    return bool(protocol.shots) and all(type(number) is int and number >= 0 for number in numbers)
+
+
+def _check(study: Any, path: Path) -> None:
+    """Whether what a user's function returns is a study, of the parts that a study has."""
+    if not isinstance(study, Study):
+        raise BadInput(f"study(heads) of {path} returns a {type(study).__name__}: it must return a Study.")
+    parts = {
+        "recipes": isinstance(study.recipes, Sequence) and all(isinstance(one, Recipe) for one in study.recipes),
+        "stores": isinstance(study.stores, Mapping) and all(callable(opens) for opens in study.stores.values()),
+        "readouts": isinstance(study.readouts, Mapping) and all(isinstance(v, tuple) for v in study.readouts.values()),
+        "protocol": isinstance(study.protocol, Protocol) and _is_whole(study.protocol),
+        "adds": isinstance(study.adds, Registry),
+        "train_images": isinstance(study.train_images, Mapping),
+    }
+    for name, fits in parts.items():
+        if not fits:
+            raise BadInput(f"{name} of the study in {path} cannot be {str(getattr(study, name))[:80]!r}.")
+    if not study.recipes:
+        raise BadInput(f"the study in {path} has no recipes.")
 
 
 def find_study(name: str) -> Path:
