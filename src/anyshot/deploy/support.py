@@ -1,17 +1,16 @@
 """What a deployed classifier remembers of its classes: a sum and a count each, as the law says, and a few examples.
 
-Sums and counts only add, so batches come in any order and two machines' classes merge exactly. Calibration and the
-reader's eye want examples too; of each class at most `keep` stay, those with the smallest keys. A key is a hash of the
-example, so that which ones stay is a fair draw, yet depends on nothing but the set of examples itself.
+Sums and counts only add, so batches come in any order and two machines' classes merge exactly (`ledger`). Calibration
+and the reader's eye want examples too; of each class at most `keep` stay, those with the smallest keys. A key is a hash
+of the example, so that which ones stay is a fair draw, yet depends on nothing but the set of examples itself.
 """
 
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int, Shaped, UInt64
-
-from anyshot.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -38,34 +37,6 @@ class Support:
     def kept_counts(self) -> Int[np.ndarray, " way"]:
         return np.bincount(self.owner, minlength=len(self.labels))
 
-    def joined(self, other: "Support", keep: int) -> "Support":
-        """The support of both: exactly what all examples together would have given."""
-        if self.sums.shape[1] != other.sums.shape[1]:
-            raise BadInput(
-                f"classes of {self.sums.shape[1]} and of {other.sums.shape[1]} numbers cannot join: their examples "
-                "must come from the same model and head."
-            )
-        if (self.labels.dtype.kind in "USO") != (other.labels.dtype.kind in "USO"):
-            raise BadInput(f"labels like {self.labels[0]!r} and like {other.labels[0]!r} cannot be in one classifier.")
-        labels, scatter = np.union1d(self.labels, other.labels), None
-        if self.scatter is not None and other.scatter is not None:
-            _, mine, theirs = np.intersect1d(self.labels, other.labels, return_indices=True)
-            one, two = self.counts[mine], other.counts[theirs]
-            apart = (self.means[mine] - other.means[theirs]) * np.sqrt(one * two / (one + two))[:, None]
-            scatter = self.scatter + other.scatter + apart.T @ apart
-        sums = np.zeros((len(labels), self.sums.shape[1]))
-        counts = np.zeros(len(labels), np.int64)
-        owners = []
-        for part in (self, other):
-            place = np.searchsorted(labels, part.labels)
-            sums[place] += part.sums
-            counts[place] += part.counts
-            owners.append(place[part.owner])
-        kept, keys = np.concatenate([self.kept, other.kept]), np.concatenate([self.keys, other.keys])
-        chosen, owner = _smallest(keys, np.concatenate(owners), keep)
-        freedom = self.freedom + other.freedom + len(self.labels) + len(other.labels) - len(labels)
-        return Support(labels, sums, counts, kept[chosen], owner, keys[chosen], scatter, freedom)
-
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Support":
         """The other classes."""
         stay = ~np.isin(self.labels, labels)
@@ -73,6 +44,10 @@ class Support:
         owner = (np.cumsum(stay) - 1)[self.owner[here]]
         classes = self.labels[stay], self.sums[stay], self.counts[stay]
         return Support(*classes, self.kept[here], owner, self.keys[here], self.scatter, self.freedom)
+
+    def kept_of(self, shot: int) -> Int[np.ndarray, " chosen"]:
+        """The places of at most `shot` kept examples per class, those with the smallest keys."""
+        return _smallest(self.keys, self.owner, shot)[0]
 
     def first(self, shot: int) -> "Support":
         """The classes as they would be with at most `shot` examples: sums of the first kept ones, nested in `shot`."""
@@ -108,9 +83,9 @@ def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " im
 def _sums(
     vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], way: int
 ) -> tuple[Float[np.ndarray, "way d"], Int[np.ndarray, " way"]]:
-    sums = np.zeros((way, vectors.shape[1]))
-    np.add.at(sums, owner, vectors)
-    return sums, np.bincount(owner, minlength=way)
+    sums = torch.zeros(way, vectors.shape[1], dtype=torch.float64)
+    sums.index_add_(0, torch.from_numpy(owner), torch.from_numpy(vectors).double())
+    return sums.numpy(), np.bincount(owner, minlength=way)
 
 
 def _scatter(

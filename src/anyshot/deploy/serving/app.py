@@ -52,12 +52,12 @@ class Shelf:
 
     @property
     def is_fitted(self) -> bool:
-        return hasattr(self.now.classifier, "support_")
+        return hasattr(self.now.classifier, "ledger_")
 
     def change(self, how: Callable[[ImageClassifier], Any]) -> None:
         with self._changing:
             changed = copy.copy(self.now)
-            changed.classifier = copy.copy(self.now.classifier)  # its support is never changed in place
+            changed.classifier = copy.copy(self.now.classifier)
             how(changed)
             self.now = changed
 
@@ -141,7 +141,7 @@ class Shelf:
 
 
 def _forget_all(classifier: ImageClassifier) -> None:
-    del classifier.classifier.support_
+    classifier.classifier.forget()
     classifier.thumbnails = {}
 
 
