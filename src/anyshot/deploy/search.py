@@ -131,7 +131,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows, self._filled = torch.zeros(0, 0), 0
+        self._rows, self._filled = torch.zeros(0, 0), 0  # rows are made room for in advance
         self._linear: Linear | None = None
         self._index: Any = None
 
@@ -222,7 +222,8 @@ class Search:
         if len(self._rows) < len(self.ledger):
             room = len(self.ledger) if not self._filled else int(1.5 * len(self.ledger))
             more = torch.empty(room, new.shape[1])
-            more[: len(self._rows)] = self._rows
+            if self._filled:
+                more[: self._filled] = self._rows[: self._filled]
             self._rows = more
         self._rows[torch.from_numpy(rows)] = new
         if self.indexed:

@@ -68,7 +68,9 @@ def support_of(
     """The support that a batch of examples makes; with its scatter for a head that adapts."""
     names, owner = np.unique(labels, return_inverse=True)
     sums, counts = _sums(vectors, owner, len(names))
-    chosen, kept_owner = _smallest(keys, owner, keep)
+    nothing = np.zeros(0, np.int64)
+    chosen, kept_owner = _smallest(keys, owner, keep) if keep else (nothing, nothing)
+    keys = keys if keep else np.zeros(0, np.uint64)
     scatter = _scatter(vectors, owner, sums / counts[:, None]) if adapts else None
     kept = vectors[chosen].astype(np.float64)
     return Support(names, sums, counts, kept, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
