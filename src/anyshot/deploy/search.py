@@ -22,7 +22,9 @@ from anyshot.models.law import Head, Inner, Parameters, Quadratic
 QUERIES = 1024  # that are asked at once
 BLOCK_FLOATS = 1 << 22  # products of queries and rows that are in memory at once
 MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
-CONNECTIVITY, EXPANSION, LEAST_EXPANSION = 16, 128, 64  # of the graph of an index, measured by benchmarks/classifier.py
+CONNECTIVITY, EXPANSION = 16, 128  # of the graph of an index, as it is built
+LOOKED_AT, CANDIDATES = 512, 32  # classes that an index goes through for a query, and that it names
+UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
 
 Rows = Float[Tensor, "way numbers"]
 Queries = Float[Tensor, "query numbers"]
@@ -90,6 +92,43 @@ class Linear:
         return queries.float()
 
 
+    def points(self, rows: Rows) -> Float[Tensor, "way numbers"]:
+        """Where classes lie for an index that looks for the nearest points. Of squares it is the query that a class
+        scores highest; of inner products one more number makes all points as long as each other."""
+        d = len(self.centre)
+        if self.name == "Euclidean":
+            return rows[:, :d]
+        if self.name in ("one square", "squares"):
+            return rows[:, :d] / (-2 * rows[:, d : 2 * d] if self.name == "squares" else -2 * rows[:, d : d + 1])
+        if self.name == "dot":
+            square = rows.square().sum(1, keepdim=True)
+            return torch.cat([rows, (square.max() - square).sqrt()], 1)
+        return rows
+
+    def asked(self, queries: Queries) -> Float[Tensor, "query numbers"]:
+        """Where queries lie among these points."""
+        d = len(self.centre)
+        if self.name == "Euclidean":
+            return queries[:, :d] / 2
+        if self.name == "dot":
+            return torch.nn.functional.pad(queries, (0, 1))
+        return queries[:, :d].contiguous()
+
+
+def build_index(points: Float[Tensor, "way numbers"]) -> Any:
+    """A graph over points in half precision: what it finds is scored exactly."""
+    try:
+        import faiss
+    except ImportError:
+        raise BadInput("index=True needs the packages of an extra: pip install 'anyshot[index]'.") from None
+    index = faiss.IndexHNSWSQ(points.shape[1], faiss.ScalarQuantizer.QT_fp16, CONNECTIVITY)
+    index.hnsw.efConstruction, index.hnsw.efSearch = EXPANSION, LOOKED_AT
+    index.train(points[:1].numpy())
+    for start in range(0, len(points), 16_384):
+        index.add(np.ascontiguousarray(points[start : start + 16_384].numpy()))
+    return index
+
+
 def best_in_blocks(
     rows: Rows, queries: Queries, k: int, sums: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Float[Tensor, "query k"], Int[Tensor, "query k"], Float[Tensor, " query"] | None]:
@@ -134,6 +173,7 @@ class Search:
         self._rows, self._filled = torch.zeros(0, 0), 0  # rows are made room for in advance
         self._linear: Linear | None = None
         self._index: Any = None
+        self._recent: set[int] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a search is made anew where it is needed")
@@ -164,19 +204,33 @@ class Search:
         assert self._linear is not None
         queries, many = self._linear.queries(query), min(k + MORE, len(self.ledger))
         if self._index is not None and scale is None:
-            values, places = torch.empty(0), torch.from_numpy(self._index.candidates(queries.numpy(), many))
+            rows = self._candidates(queries, many)
         else:
             factor, constant = self._to_logits(query, scale) if scale is not None else (1.0, torch.zeros(1))
             sums = (lambda products: factor * products + constant) if scale is not None else None
-            values, places, logs = best_in_blocks(self._rows[: self._filled], queries, many, sums)
-        rows = places.numpy()
+            _, places, logs = best_in_blocks(self._rows[: self._filled], queries, many, sums)
+            rows = places.numpy()
         again = self.head.score(query[:, None], self._refined(rows))[:, 0].numpy()
+        again[rows < 0] = -np.inf
         order = self._order(rows, again)[:, :k]
         return Found(
             np.take_along_axis(rows, order, 1),
             np.take_along_axis(again, order, 1),
             logs.double().numpy() if scale is not None else None,
         )
+
+    def _candidates(self, queries: Queries, many: int) -> Int[np.ndarray, "query candidate"]:
+        """What the index names, and the best of what it does not know yet."""
+        assert self._linear is not None
+        named = self._index.search(self._linear.asked(queries).numpy(), max(many, CANDIDATES))[1]
+        named = np.where(named < 0, named[:, :1], named)
+        if self._recent:
+            recent = np.array(sorted(self._recent))
+            places = best_in_blocks(self._rows[torch.from_numpy(recent)], queries, min(many, len(recent)))[1].numpy()
+            named = np.concatenate([named, recent[places]], 1)
+        named.sort(1)
+        twice = np.diff(named, axis=1, prepend=-1) == 0
+        return np.where(twice, -1, named)
 
     def _refined(self, rows: Int[np.ndarray, "query candidate"]) -> Float[Tensor, "query candidate refined"]:
         return self.prototypes(rows.ravel()).unflatten(0, rows.shape)
@@ -215,6 +269,10 @@ class Search:
         for start in range(0, len(rows), 16_384):
             self._put(rows[start : start + 16_384])
         self._filled = way
+        if self.indexed:
+            self._recent.update(rows.tolist())
+            if self._index is None or len(self._recent) > max(QUERIES, UNINDEXED * way):
+                self._index, self._recent = build_index(self._linear.points(self._rows[:way])), set()
 
     def _put(self, rows: Int[np.ndarray, " row"]) -> None:
         assert self._linear is not None
@@ -226,9 +284,6 @@ class Search:
                 more[: self._filled] = self._rows[: self._filled]
             self._rows = more
         self._rows[torch.from_numpy(rows)] = new
-        if self.indexed:
-            self._index = self._index or Index(new.shape[1])
-            self._index.put(rows, new.numpy())
 
 
 def can_search(head: Head) -> bool:
