@@ -446,7 +446,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             place = slice(start, start + size)
             features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))
             vectors = self.apply_(self.embed_(features, self.learned_), self.fitted_)
-            keys = keys_of(rows[place]) if hashed and self.keep else np.empty(0, np.uint64)
+            keys = keys_of(rows[place]) if hashed and self.keep else np.zeros(len(vectors), np.uint64)
             yield vectors.numpy(), keys, place
 
 

@@ -92,7 +92,7 @@ class Linear:
         return queries.float()
 
 
-    def points(self, rows: Rows) -> Float[Tensor, "way numbers"]:
+    def points(self, rows: Rows) -> Float[Tensor, "way place"]:
         """Where classes lie for an index that looks for the nearest points. Of squares it is the query that a class
         scores highest; of inner products one more number makes all points as long as each other."""
         d = len(self.centre)
@@ -105,7 +105,7 @@ class Linear:
             return torch.cat([rows, (square.max() - square).sqrt()], 1)
         return rows
 
-    def asked(self, queries: Queries) -> Float[Tensor, "query numbers"]:
+    def asked(self, queries: Queries) -> Float[Tensor, "query place"]:
         """Where queries lie among these points."""
         d = len(self.centre)
         if self.name == "Euclidean":
@@ -211,7 +211,7 @@ class Search:
             _, places, logs = best_in_blocks(self._rows[: self._filled], queries, many, sums)
             rows = places.numpy()
         again = self.head.score(query[:, None], self._refined(rows))[:, 0].numpy()
-        again[rows < 0] = -np.inf
+        again[rows < 0] = -np.inf  # named twice
         order = self._order(rows, again)[:, :k]
         return Found(
             np.take_along_axis(rows, order, 1),
@@ -239,7 +239,7 @@ class Search:
         """What makes logits of products."""
         assert self._linear is not None
         if self._linear.name != "Euclidean":
-            return scale, torch.zeros(1, 1)
+            return scale, torch.zeros(len(query), 1)
         d = len(self._linear.centre)
         own = (query - self._linear.centre).square().sum(1, keepdim=True)
         return scale / d, (-scale / d * own).float()
@@ -248,7 +248,7 @@ class Search:
         """The best first; of equal scores the first label."""
         order = np.argsort(-scores, 1, kind="stable")
         sorted_scores = np.take_along_axis(scores, order, 1)
-        for one in np.flatnonzero((np.diff(sorted_scores, axis=1) == 0).any(1)).tolist():
+        for one in np.flatnonzero((sorted_scores[:, 1:] == sorted_scores[:, :-1]).any(1)).tolist():
             labels = self.ledger.labels_of(rows[one])
             order[one] = np.lexsort((np.argsort(np.argsort(labels, kind="stable")), -scores[one]))
         return order

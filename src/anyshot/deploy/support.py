@@ -70,7 +70,6 @@ def support_of(
     sums, counts = _sums(vectors, owner, len(names))
     nothing = np.zeros(0, np.int64)
     chosen, kept_owner = _smallest(keys, owner, keep) if keep else (nothing, nothing)
-    keys = keys if keep else np.zeros(0, np.uint64)
     scatter = _scatter(vectors, owner, sums / counts[:, None]) if adapts else None
     kept = vectors[chosen].astype(np.float64)
     return Support(names, sums, counts, kept, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
@@ -86,7 +85,7 @@ def _sums(
     vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], way: int
 ) -> tuple[Float[np.ndarray, "way d"], Int[np.ndarray, " way"]]:
     sums = torch.zeros(way, vectors.shape[1], dtype=torch.float64)
-    sums.index_add_(0, torch.from_numpy(owner), torch.from_numpy(vectors).double())
+    sums.index_add_(0, torch.from_numpy(owner), torch.from_numpy(np.require(vectors, np.float64, "W")))
     return sums.numpy(), np.bincount(owner, minlength=way)
 
 

@@ -17,6 +17,7 @@ from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import Embedder, embed_items
+from anyshot.models.shards import is_shards, on_disk, read_shards
 from anyshot.progress import progress
 
 
@@ -39,13 +40,16 @@ class Examples:
         labels, names, splits = numbered(placed)
         order = np.array([int(item.name) for item in placed])
         features = self.features if self.features.ndim == 3 else self.features[:, None]
-        return Store(path, features[order], np.array(labels), tuple(names), tuple(splits), {})
+        in_order = bool((order[:-1] < order[1:]).all())  # then they may stay on disk
+        return Store(path, features if in_order else features[order], np.array(labels), tuple(names), tuple(splits), {})
 
 
 def holds_features(source: Path) -> bool:
     """Whether a source has features already: a file of them, or a store."""
     if (source / "store.json").is_file():
         return open_store(source).is_features
+    if is_shards(source):
+        return True
     return not source.is_dir() and (source.suffix.lower() in READERS)
 
 
@@ -60,6 +64,8 @@ def read_examples(source: Path, embeds: Embedder | None, cache: FeatureCache | N
             with progress("embedding", float(len(labels))) as advance:
                 features = embeds.features(store.items, advance, cache)
         return Examples(features, labels, [f"item {index}" for index in range(len(labels))], splits)
+    if is_shards(source):
+        return _of_shards(source)
     if not source.is_dir():
         found = read_features(source)
         names = [f"row {index}" for index in range(len(found.labels))]
@@ -84,3 +90,15 @@ def read_examples(source: Path, embeds: Embedder | None, cache: FeatureCache | N
         [item.name for item in readable],
         [item.split for item in readable],
     )
+
+
+def _of_shards(source: Path) -> Examples:
+    """Shards of features, in order of split, then class; the features stay on disk."""
+    shards = list(read_shards(source))
+    labels = [label for shard in shards for label in shard.labels]
+    names = [name for shard in shards for name in shard.names]
+    splits = [split for shard in shards for split in shard.splits]
+    items = [Item(str(i), label, split or "test", bytes) for i, (label, split) in enumerate(zip(labels, splits, strict=True))]
+    order = [int(item.name) for item in arrange(items, (), 0)]
+    labels, names = [labels[i] for i in order], [names[i] for i in order]
+    return Examples(on_disk(source, order), labels, names, [splits[i] for i in order])
