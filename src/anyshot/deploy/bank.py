@@ -58,8 +58,9 @@ class ClassBank:
         self, place: str | Path, classifier: FewShotClassifier | None = None, registry: Registry | None = None
     ) -> None:
         self._database = _lancedb().connect(str(place))
-        self._place, self._registry, self._log = str(place), registry, None
-        self._template, self._law = classifier, None
+        self._place, self._registry, self._template = str(place), registry, classifier
+        self._log: Any = None
+        self._law: FewShotClassifier | None = None
         if classifier is None and not self._has("state"):
             raise BadInput(f"there is no class bank in {place}: give the classifier that it is for.")
 
@@ -184,7 +185,7 @@ class ClassBank:
         rows = self._open("log").to_arrow() if self._has("log") else None
         already = json.loads(state["parts"])
         parts = np.unique(rows.column("part").to_numpy(zero_copy_only=False)).tolist() if rows is not None else []
-        if parts:
+        if rows is not None and parts:
             rows = rows.filter(~np.isin(rows.column("part").to_numpy(zero_copy_only=False), already))
         ledger = _together(support, _support(rows) if parts else None)
         if ledger is None:
@@ -236,9 +237,9 @@ class ClassBank:
             for part in ("parameters.", "fitted.")
         )
         law = json.loads(state["law"])
-        arguments = {name: law[name] for name in (*ARGUMENTS, "positions")}
-        more = {"parameters": learned or None, "base": fitted or None, "registry": self._registry, "keep": 0}
-        return FewShotClassifier(**arguments, **more)
+        arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
+        arguments |= {"parameters": learned or None, "base": fitted or None, "registry": self._registry, "keep": 0}
+        return FewShotClassifier(**arguments)
 
     def _features(self) -> int:
         return int(json.loads(self._state()["law"])["features"])

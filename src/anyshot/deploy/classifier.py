@@ -215,7 +215,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         if not 0 <= self.reject < 1:
             raise BadInput(f"reject is a share of images, from 0 to below 1, not {self.reject}.")
         if self.keep < 2 and self.keep != 0:
-            raise BadInput(f"calibration leaves one example out and needs another: keep 0, or at least 2, not {self.keep}.")
+            raise BadInput(
+                f"calibration leaves one example out and needs another: keep 0, or at least 2, not {self.keep}."
+            )
         if features % self.positions_:
             raise BadInput(f"rows of {features} numbers cannot hold {self.positions_} positions.")
         self.embed_: Embed = choose("embed", self.embed, EMBEDS) if self.embed else head.embed

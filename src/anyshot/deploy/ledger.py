@@ -128,9 +128,7 @@ class Ledger:
             row = int(rows[place])
             keys, vectors = more.keys[start:stop], more.kept[start:stop]
             if row in self.examples:
-                keys, vectors = (
-                    np.concatenate(pair) for pair in zip(self.examples[row], (keys, vectors), strict=True)
-                )
+                keys, vectors = (np.concatenate(pair) for pair in zip(self.examples[row], (keys, vectors), strict=True))
                 order = np.argsort(keys, kind="stable")[:each]
                 self.examples[row] = keys[order], vectors[order]
             elif row >= before and not (names and self._is_last(label_hash(names[place]))):

@@ -1,4 +1,4 @@
-"""The best of many classes: exact in blocks on all cores, or by an approximate index whose candidates are scored exactly.
+"""The best of many classes: exact in blocks on all cores, or by an approximate index whose finds are scored exactly.
 
 Every score that is an inner product, a cosine, a Euclidean distance or the posterior's is one inner product of a row
 per class and a query of as many numbers, up to a constant of the query. Rows are float32 and follow the ledger row by
@@ -91,7 +91,6 @@ class Linear:
             queries = vectors
         return queries.float()
 
-
     def points(self, rows: Rows) -> Float[Tensor, "way place"]:
         """Where classes lie for an index that looks for the nearest points. Of squares it is the query that a class
         scores highest; of inner products one more number makes all points as long as each other."""
@@ -121,7 +120,8 @@ def build_index(points: Float[Tensor, "way numbers"]) -> Any:
         import faiss
     except ImportError:
         raise BadInput("index=True needs the packages of an extra: pip install 'anyshot[index]'.") from None
-    index = faiss.IndexHNSWSQ(points.shape[1], faiss.ScalarQuantizer.QT_fp16, CONNECTIVITY)
+    make: Any = faiss.IndexHNSWSQ
+    index = make(points.shape[1], faiss.ScalarQuantizer.QT_fp16, CONNECTIVITY)
     index.hnsw.efConstruction, index.hnsw.efSearch = EXPANSION, LOOKED_AT
     index.train(points[:1].numpy())
     for start in range(0, len(points), 16_384):
@@ -203,6 +203,7 @@ class Search:
     def _best(self, query: Float[Tensor, "query d"], k: int, scale: float | None) -> Found:
         assert self._linear is not None
         queries, many = self._linear.queries(query), min(k + MORE, len(self.ledger))
+        logs: Tensor | None = None
         if self._index is not None and scale is None:
             rows = self._candidates(queries, many)
         else:
@@ -216,7 +217,7 @@ class Search:
         return Found(
             np.take_along_axis(rows, order, 1),
             np.take_along_axis(again, order, 1),
-            logs.double().numpy() if scale is not None else None,
+            logs.double().numpy() if logs is not None else None,
         )
 
     def _candidates(self, queries: Queries, many: int) -> Int[np.ndarray, "query candidate"]:

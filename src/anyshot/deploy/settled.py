@@ -33,7 +33,6 @@ from anyshot.models.empirical import Base, Fit, LeftOut
 from anyshot.models.law import Reading
 
 
-
 class Settled:
     """Of the classes as they are now; whoever learns makes another.
 
@@ -66,9 +65,9 @@ class Settled:
 
     def follow(self, before: "Settled") -> None:
         """Go on with a search of the same classes, where its rows do not depend on all of them."""
-        if "search" in before.__dict__ and before.ledger is self.ledger and before.indexed == self.indexed:
-            if not self.adapts:
-                self.search = before.search
+        is_same = before.ledger is self.ledger and before.indexed == self.indexed
+        if "search" in before.__dict__ and is_same and not self.adapts:
+            self.search = before.search
 
     @property
     def adapts(self) -> bool:

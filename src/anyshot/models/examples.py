@@ -13,11 +13,11 @@ from jaxtyping import Float
 from anyshot.data.embeddings import READERS, read_features
 from anyshot.data.folders import read_folder
 from anyshot.data.packing import Item, arrange, numbered
+from anyshot.data.shards import is_shards, on_disk, read_shards
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import Embedder, embed_items
-from anyshot.models.shards import is_shards, on_disk, read_shards
 from anyshot.progress import progress
 
 
@@ -98,7 +98,9 @@ def _of_shards(source: Path) -> Examples:
     labels = [label for shard in shards for label in shard.labels]
     names = [name for shard in shards for name in shard.names]
     splits = [split for shard in shards for split in shard.splits]
-    items = [Item(str(i), label, split or "test", bytes) for i, (label, split) in enumerate(zip(labels, splits, strict=True))]
+    items = [
+        Item(str(i), label, split or "test", bytes) for i, (label, split) in enumerate(zip(labels, splits, strict=True))
+    ]
     order = [int(item.name) for item in arrange(items, (), 0)]
     labels, names = [labels[i] for i in order], [names[i] for i in order]
     return Examples(on_disk(source, order), labels, names, [splits[i] for i in order])
