@@ -663,7 +663,6 @@ def main() -> None:
 
     `--debug`, anywhere, shows the traceback instead.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait choke a busy machine
     debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown by its code
