@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: study test clean
+.PHONY: study test hostile clean
 
 study: .venv/.core
 	$(BIN)/anyshot study quick
@@ -14,6 +14,10 @@ test: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# Every bad input, a crash before every change of a file, and kills at random: some twenty minutes.
+hostile: .venv/.dev
+	PYTHONPATH=tests $(BIN)/python -W ignore -m hostile
 
 clean:
 	rm -rf .venv

@@ -118,7 +118,7 @@ def test_too_few_images_are_said_to_be():
     found = advise(np.r_[X, X[:1] + 1], np.r_[y, ["lonely"]], episodes=50)
     assert any("lonely" in doubt for doubt in found.doubts)
     assert "lonely" not in found.class_names
-    with pytest.raises(BadInput, match="at least 2 classes of 3 images"):
+    with pytest.raises(BadInput, match="at least 2 classes of 3 examples"):
         advise(X[:4], ["a", "b", "c", "d"])
     found = advise(*data(images=12), shots=[1, 50], episodes=50)
     assert any("You expect up to 50 shots" in doubt for doubt in found.doubts)

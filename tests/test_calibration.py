@@ -62,8 +62,9 @@ def test_the_scale_is_the_likeliest(seed, way, images, unit):
         return -(target * log_softmax(np.exp(log_scale) * scores, axis=1)).sum(1).mean()
 
     found = fit_scale(scores, owner)
-    best = minimize_scalar(loss, bounds=np.log([1e-3 / unit, 1e3 / unit]), method="bounded").fun
-    assert loss(np.log(found)) <= best + 5e-4  # the bounds of the two searches differ
+    bounds = np.log([1e-3, 1e3]) - np.log((scores - scores.max(1, keepdims=True)).std())
+    best = minimize_scalar(loss, bounds=bounds, method="bounded").fun
+    assert loss(np.log(found)) <= best + 1e-6
     assert np.isfinite(found)
 
 

@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anyshot import BadInput, FewShotClassifier
+from anyshot.deploy.support import keys_of
 from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
@@ -227,3 +228,66 @@ def test_memory_is_bounded_whatever_the_number_of_examples():
     fitted = FewShotClassifier(keep=8).fit(X, y)
     assert len(fitted.support_.kept) == 24
     np.testing.assert_allclose(fitted.support_.sums[1], X[y == 1].reshape(300, -1).sum(0))
+
+
+@pytest.mark.parametrize("head", [*HEADS, "posterior"])
+def test_what_is_taken_out_is_as_if_never_seen_and_put_back_as_if_never_gone(head):
+    X, y = examples(40, 4)
+    made = (lambda: FewShotClassifier("posterior")) if head == "posterior" else (lambda: classifier(head))
+    fitted, before = made().fit(X, y), made().fit(X, y)
+    support = fitted.support_
+    key = int(support.keys[support.owner == 2][3])
+    seen = [image for image in range(len(X)) if int(keys_of(X[image].reshape(1, -1))[0]) != key]
+    taken = fitted.take_out(2, key)
+    assert_same(fitted, made().fit(X[seen], y[seen]), X)
+    np.testing.assert_array_equal(before.support_.kept, support.kept)  # nothing was changed in place
+    assert_same(fitted.put_back(taken), before, X)
+    taken = fitted.take_out(1)
+    assert fitted.classes_.tolist() == [0, 2, 3]
+    assert_same(fitted.put_back(taken), before, X)
+
+
+def test_the_last_example_and_the_last_class_can_be_taken_out_and_put_back():
+    X, y = examples(4, 2)
+    fitted = FewShotClassifier(keep=2).fit(X[:3], y[:3])
+    only = int(fitted.support_.keys[fitted.support_.owner == 1][0])
+    one = fitted.take_out(1, only)
+    assert fitted.classes_.tolist() == [0]
+    all_of_it = fitted.take_out(0)
+    assert not hasattr(fitted, "support_")
+    assert fitted.put_back(one).classes_.tolist() == [1]
+    assert fitted.put_back(all_of_it).classes_.tolist() == [0, 1]
+    assert fitted.support_.counts.tolist() == [2, 1]
+
+
+def test_what_is_not_there_cannot_be_taken_out():
+    X, y = examples(8, 2)
+    fitted = FewShotClassifier(keep=2).fit(X, y)
+    with pytest.raises(BadInput, match="no class 7"):
+        fitted.take_out(7)
+    with pytest.raises(BadInput, match="no such example"):
+        fitted.take_out(0, 1)
+    keys = fitted.support_.keys[fitted.support_.owner == 0].tolist()
+    fitted.take_out(0, keys[0])
+    with pytest.raises(BadInput, match="last example that was kept"):
+        fitted.take_out(0, keys[1])
+    assert fitted.support_.counts.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_recalls_are_of_examples_left_out_and_average_to_the_accuracy(head):
+    X, y = examples(60, 5, spread=1.5)
+    fitted = classifier(head).fit(np.concatenate([X, X[:1] + 9]), [*y, 5])
+    assert np.isnan(fitted.recalls_[5])
+    np.testing.assert_allclose(fitted.recalls_[:5].mean(), fitted.coverage_.accuracy_of_all)
+
+
+@pytest.mark.parametrize("head", [*UNTRAINED, "posterior"])
+def test_the_nearest_example_of_a_picture_is_itself(head):
+    X, y = examples(30, 3)
+    fitted = FewShotClassifier(head).fit(X, y)
+    itself = keys_of(X[4].reshape(1, -1))[0]
+    nearest = fitted.nearest(fitted.vectors(X[4:5])[0], y[4], many=3)
+    assert len(set(nearest.tolist())) == 3
+    if head != "cosine-frn":  # the nearest to a Gram matrix by its direction alone
+        assert nearest[0] == itself

@@ -66,7 +66,7 @@ def test_the_card_is_one_of_hugging_face(tmp_path):
     FewShotClassifier().fit(X, np.array(["ant", "b|e`e", "<c>", "d\ne", "é"])[y]).save(tmp_path / "model")
     card = hub.ModelCard.load(tmp_path / "model" / "README.md")
     assert card.data.library_name == "anyshot"
-    assert card.data.pipeline_tag == "image-classification"
+    assert card.data.pipeline_tag is None  # it classifies features of anything
     for words in (
         "| ant | 12 |",
         "&#60;c&#62;",
@@ -250,14 +250,19 @@ def test_timm_models_by_name(tmp_path, monkeypatch):
         model.pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2), "input_size": (3, 24, 24)}
         return model
 
-    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
+    monkeypatch.setitem(
+        sys.modules, "timm", types.SimpleNamespace(create_model=create_model, is_model={"tiny", "huge"}.__contains__)
+    )
     folder = pictures(tmp_path / "photos")
     made = ImageClassifier("timm:tiny").fit(folder)
     made.save(tmp_path / "model")
     loaded = ImageClassifier.load(tmp_path / "model")
     assert loaded.predict(sorted(folder.rglob("*.png"))).tolist() == sorted(["red", "green", "blue"] * 4)
+    monkeypatch.setattr("anyshot.models.timm_backbone._unreachable", lambda hub: "")
     with pytest.raises(BadInput, match="timm could not make 'huge'"):
         ImageClassifier("timm:huge")
+    with pytest.raises(BadInput, match="timm has no model named 'hgue'"):
+        ImageClassifier("timm:hgue")
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(BadInput, match="pip install"):
         ImageClassifier("timm:tiny")

@@ -57,7 +57,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
     ("words", "sentence"),
     [
         (["evaluate", "nowhere"], "there is no store nowhere"),
-        (["evaluate", "."], "is not a store"),
+        (["evaluate", "."], "has no images in class folders"),
         (["evaluate", "BIRDS", "--model", "MODEL", "--shots", "1"], "holds features already"),
         (["evaluate", "BIRDS", "--split", "tset"], "did you mean 'test'"),
         (["evaluate", "BIRDS", "--way", "7"], "7 ways does not fit 6 classes"),
@@ -68,7 +68,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["experiment", "consistency", "BIRDS", "MODEL"], "name a store of images"),
         (["experiment", "terms", "GLYPHS"], "at least one trained model"),
         (["experiment", "terms", "GLYPHS", "MODEL"], "the ratio of terms is FRN's"),
-        (["fit", "GLYPHS", "--model", "MODEL", "--out", "OUT"], "is a store"),
+        (["fit", "MODEL", "--out", "OUT"], "has no images in class folders"),
         (["evalute", "BIRDS"], "there is no verb named 'evalute': did you mean 'evaluate'?"),
         (["paper", "audti"], "there is no verb named 'audti': did you mean 'audit'?"),
         (["experiment", "xyz"], "choose one of consistency, terms, compare"),

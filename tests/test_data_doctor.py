@@ -72,7 +72,7 @@ def test_constant_images_shared_classes_small_classes_and_skipped_files(tmp_path
     names = ("a", "b", "c", "d", "a", "f", "b", "h")
     store = stored(tmp_path / "s", items, names, skipped=skipped, notes=["hello"])
     text = examine(store).text
-    assert "2 items are constant, one value all over: 3 (a), 50 (f)" in text
+    assert "2 items are constant, one value all over: item 3 (a), item 50 (f)" in text
     assert "1 classes are in both train and val, so val is not unseen: a" in text
     assert "1 classes are in both train and test, so test is not unseen: b" in text
     assert "4 train classes have no shot left beside 16 queries" in text

@@ -68,7 +68,7 @@ def test_cub_from_its_archive(cub, tmp_path):
     store = pack("cub", tmp_path / "CUB.tgz", tmp_path / "s", size=8)
     assert np.array_equal(store.items, pack("cub", cub, tmp_path / "t", size=8).items)
     assert sorted(os.listdir(tmp_path)) == ["CUB.tgz", "s", "t"]
-    assert sorted(os.listdir(tmp_path / "s")) == ["items.npy", "labels.npy", "store.json"]
+    assert sorted(os.listdir(tmp_path / "s")) == ["items.npy", "labels.npy", "names.jsonl", "store.json"]
 
 
 def test_a_benchmark_that_lacks_a_class_is_refused(cub, tmp_path):

@@ -7,6 +7,7 @@ Commands that would take minutes or wait for a reader run as smaller ones (`SMAL
 import contextlib
 import io
 import re
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from shell import check_words, run
 from test_classifier_files import pictures, small_model
 from test_study import in_this_process
 
+from anyshot import ImageClassifier
 from anyshot.data.store import write_store
 from anyshot.study import cost, runner
 
@@ -35,8 +37,10 @@ SMALLER = {
     # docs/data.md: the usage of a verb; one worker, so that nothing is measured to choose their number.
     "anyshot pack KIND SOURCE -o STORE": "anyshot pack --help",
     "anyshot study photos.py": "anyshot study photos.py --workers 1",
-    # docs/deploy.md: any port that is free.
+    # docs/deploy.md, docs/quickstart.md, docs/serve.md: any port that is free.
     "anyshot serve signs --save signs": "anyshot serve signs --save signs --port 0",
+    "anyshot serve fruit --save fruit": "anyshot serve fruit --save fruit --port 0",
+    "anyshot advise photos": "anyshot advise photos --episodes 20",
 }
 SMALLER_FILES = {'"epochs": 20, "drops": (15,)': '"epochs": 1', "episodes=2000": "episodes=20"}  # written by a page
 
@@ -109,7 +113,24 @@ def for_images_in(names):
     np.savez("clip.npz", features=features, labels=labels)
 
 
-HAS = {"README.md": for_the_readme, "docs/data.md": for_images_in}
+def for_the_quickstart(names):
+    for folder, images in (("photos", 8), ("other-days", 2)):
+        pictures(Path(folder), classes=["apple", "lemon", "plum"], images=images)
+    Path("new").mkdir()
+    shutil.copy(next(Path("other-days/apple").iterdir()), "new/1.jpg")
+
+
+def for_serving(names):
+    small_model().save(Path("MODEL/model.safetensors"))
+    ImageClassifier("MODEL").fit(pictures(Path("photos"))).save("fruit")
+
+
+HAS = {
+    "README.md": for_the_readme,
+    "docs/data.md": for_images_in,
+    "docs/quickstart.md": for_the_quickstart,
+    "docs/serve.md": for_serving,
+}
 
 
 # --------------------------------------------------------------------------------------------------------- the tests

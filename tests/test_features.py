@@ -125,7 +125,7 @@ def test_every_verb_takes_every_kind_of_name(name, here, timm, monkeypatch):
     ):
         out, err, code = run(command, monkeypatch)
         assert code == 0, f"{command}: {err}"
-        assert err == "", command
+        assert "left out" not in err.lower(), command
     rows = [line.split(",") for line in out.splitlines()[1:]]
     assert len(rows) == 18
     right = [Path(image).parent.name == answer for image, answer, *_ in rows]
@@ -349,7 +349,7 @@ def test_embeddings_of_anything_go_end_to_end(tmp_path, monkeypatch):
     np.savez("new.npz", **sentences(5, 1))
     np.savez("unlabelled.npz", features=sentences(5, 1)["features"])
     out, err, code = run("anyshot fit texts.npz -o topics", monkeypatch)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "texts.npz: 3 classes, 60 vectors (20 each).\n")
     assert "20 examples each" in out
     card = Path("topics/README.md").read_text()
     assert "image" not in card.lower()

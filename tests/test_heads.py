@@ -7,6 +7,7 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
+import anyshot
 from anyshot.models import attention
 from anyshot.models.gram import gram, hat, overlap, pack, reconstruct, reconstruct_rows, unpack
 from anyshot.models.heads import HEADS
@@ -155,6 +156,35 @@ def test_heads_equal_what_they_are_named_after(name, maps):
                     torch.testing.assert_close(found[q, c], (rebuilt * x).sum() / POSITIONS)
                     reconstruct = unpack(hat(gram(pool, {}), ridge / len(pool)))
                     torch.testing.assert_close(x @ reconstruct, rebuilt)
+
+
+@pytest.mark.parametrize("channel", [24, 64])
+@pytest.mark.parametrize("many", [2, 200])
+def test_reconstruction_is_as_exact_as_in_training_at_any_ridge(channel, many):
+    """Few features make Grams of low rank, and a small ridge makes them all but singular."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(5, many, channel, generator=generator) * torch.linspace(2, 0.1, channel)
+    grams = gram(rows, {})
+    for share in (1.0, 0.1, 0.05, 0.04, 1e-2, 1e-3, 1e-4, 1e-5):
+        ridge = share * grams.norm(dim=-1)
+        exact = hat(gram(rows.double(), {}), ridge.double())
+        error = (hat(grams, ridge) - exact).abs().max()
+        of_training = (hat(grams.clone().requires_grad_(), ridge) - exact).abs().max()
+        assert error <= 3 * of_training + 1e-6, share
+    below_rounding = 1e-9 * grams.norm(dim=-1)
+    found = unpack(hat(grams, below_rounding))
+    assert torch.linalg.eigvalsh(found.double()).min() > -1e-2  # nearly a projection
+    assert torch.linalg.eigvalsh(found.double()).max() < 1.01
+
+
+def test_the_original_reconstruction_of_wide_features():
+    """Its ridge does not grow with the features: of a few wide ones, Grams are singular to 32 bits."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 6)
+    centres = rng.gamma(0.5, 2, (3, 384))
+    features = (centres[labels] + rng.gamma(0.5, 1, (18, 384))).astype(np.float32)
+    found = anyshot.evaluate(features, labels, heads=["frn-old"], shots=(1, 2), way=3, queries=4, episodes=2)
+    assert [row["accuracy"] for row in found] == [100, 100]
 
 
 @feat_heads

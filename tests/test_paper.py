@@ -25,6 +25,7 @@ from anyshot.paper import audit, claims, printed, rounding
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, Group
 from anyshot.paper.rounding import Derived, Exact, half_unit, judge, judge_twice, parse
 from anyshot.show.grid import grids
+from anyshot.train.batches import training_batches
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT.parent / "shared" / "paper.tex"
@@ -182,7 +183,7 @@ def test_two_prints_of_a_tie_are_rounding_and_others_are_not() -> None:
 
 CONTRADICTED = {
     "sensitivity-factor": "4.5",
-    "proto-range": "7 to 14",
+    "same-data": "same",
     "four-shot-cosine-below": "none",
     "table-2/cub/resnet12/frn/own/sensitivity": "2.80",
     "table-5/cub/resnet12/frn/own/sensitivity": "2.80",
@@ -202,6 +203,24 @@ CONTRADICTED = {
 
 def test_the_contradictions_are_these_and_no_others() -> None:
     assert {check.id: check.printed for check in CHECKS if check.verdict == "contradicted"} == CONTRADICTED
+
+
+def test_contradictions_have_ten_roots() -> None:
+    roots = Counter(check.root for check in CHECKS if check.verdict == "contradicted")
+    assert len(roots) == 10
+    assert roots["cub/resnet12/frn/own/sensitivity"] == 4  # three tables, and the factor of 4.5
+    assert "They have 10 roots" in audit.markdown(CHECKS)
+
+
+def test_models_of_different_shots_do_not_see_the_same_data() -> None:
+    """As many batches as a pass gives over a hundred classes of CUB's mean size."""
+    from anyshot.paper.protocol import CUB_BATCHES, CUB_IMAGES
+
+    labels = np.repeat(np.arange(100), [60] * 50 + [58] * 47 + [59] * 3)
+    assert len(labels) == CUB_IMAGES
+    for shot, batches in CUB_BATCHES.items():
+        passes = [len(training_batches(labels, 256 // shot, shot, 0, epoch)) for epoch in range(10)]
+        assert min(passes) <= batches <= max(passes)
 
 
 def test_contradicted_table_numbers_by_floating_point() -> None:
@@ -250,6 +269,9 @@ def test_claims_have_their_known_answers() -> None:
     assert readings["high-shot-loss-bounded"]["32-shot"] == ("1.03", "contradicted")
     assert "4.501" in by_id["sensitivity-factor"].recomputed
     assert by_id["confidence-intervals"].verdict == "underivable"
+    assert by_id["proto-range"].disputed
+    assert by_id["score-bounds-performance"].disputed
+    assert "in 6 of 48 grids" in by_id["score-bounds-performance"].recomputed
 
 
 def test_a_claim_takes_its_best_reading_and_a_reading_its_worst_part() -> None:

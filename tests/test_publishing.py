@@ -8,7 +8,7 @@ import pytest
 
 from anyshot.errors import BadInput
 from anyshot.report.runs import read_runs
-from anyshot.rows import read_table
+from anyshot.rows import read_table, write_table
 from anyshot.study.publishing import publish
 from anyshot.study.ready import run_ready, write_ready
 from anyshot.study.runner import run_study
@@ -86,6 +86,59 @@ def test_publishing_again_replaces_what_was_there(ran, published, tmp_path):
     publish(source, run, data, tmp_path / "own")
     assert not (tmp_path / "own" / "old.csv").exists()
     assert (tmp_path / "own" / "table.csv").read_bytes() == (published / "table.csv").read_bytes()
+
+
+def test_a_part_is_added_and_what_is_there_stays(ran, published, tmp_path):
+    """Published model by model it is the same as published at once, but for the order of its rows."""
+    source, run, data = ran
+    out = tmp_path / "own"
+    for number, head in enumerate(("proto", "cosine-proto", "frn")):
+        publish(source, run, data, out, only=head, add=number > 0)
+    publish(source, run, data, out, add=True)  # what compares heads, and nothing else, is new
+    files = {path.relative_to(published) for path in published.rglob("*") if path.is_file()}
+    assert {path.relative_to(out) for path in out.rglob("*") if path.is_file()} == files
+    for path in files:
+        if path.suffix == ".csv":
+            whole, parts = (
+                sorted(map(str, map(sorted_items, read_table(folder / path)))) for folder in (published, out)
+            )
+            assert parts == whole, path
+
+
+def sorted_items(row):
+    return sorted(row.items())
+
+
+def test_columns_that_came_later_are_filled_in(ran, published, tmp_path):
+    source, run, data = ran
+    out = tmp_path / "own"
+    shutil.copytree(published, out)
+    later = {
+        "table": ("learner", "score", "mixed"),
+        "sensitivity": ("bias", "low_classes"),
+        "gains": ("data", "backbone"),
+    }
+    for name, columns in later.items():
+        rows = read_table(out / f"{name}.csv")
+        write_table(out / f"{name}.csv", [{k: v for k, v in row.items() if k not in columns} for row in rows])
+    publish(source, run, data, out, only="proto,cosine-proto", add=True)
+    for name in later:
+        whole, parts = (map(sorted_items, read_table(folder / f"{name}.csv")) for folder in (published, out))
+        for one, other in zip(whole, parts, strict=True):
+            assert one == other or ("head", "frn") in other
+
+
+def test_an_accuracy_that_is_published_is_not_changed_by_adding(ran, published, tmp_path):
+    source, run, data = ran
+    out = tmp_path / "own"
+    shutil.copytree(published, out)
+    rows = read_table(out / "table.csv")
+    rows[0]["accuracy"] += 0.01
+    write_table(out / "table.csv", rows)
+    with pytest.raises(BadInput, match="is published for"):
+        publish(source, run, data, out, add=True)
+    with pytest.raises(BadInput, match="nothing published"):
+        publish(source, run, data, tmp_path / "none", add=True)
 
 
 def test_nothing_but_what_was_published_is_replaced(ran, tmp_path):

@@ -122,7 +122,20 @@ def test_the_most_robust_has_the_lowest_sensitivity_and_its_interval_is_the_runs
     name, rest = robust_sentence(list_sensitivities(findings), "glyphs/conv4")
     sensitivity = decompose(best.accuracy).sensitivity
     assert name == best.name
-    assert f"{sensitivity:.2f} points (95 % interval {sensitivity - 0.2:.2f} to {sensitivity + 0.2:.2f})" in rest
+    ends = f"{sensitivity - 0.2:.2f} to {sensitivity + 0.2:.2f} over episodes"
+    assert f"{sensitivity:.2f} points (95 % interval {ends})" in rest
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_which_is_more_robust_is_judged_by_the_difference_over_new_classes(tmp_path: Path, settled: bool) -> None:
+    folder = write_run(tmp_path / "run", rows())
+    where = {"data": "glyphs", "backbone": "conv4", "head": "cosine-proto", "readout": "own", "against": "proto"}
+    where |= {"against_readout": "own"}
+    ends = {"difference": -3.1, "low_classes": -5.0, "high_classes": -1.2 if settled else 0.3}
+    write_table(folder / "sensitivity-differences.csv", [where | ends])
+    _, rest = robust_sentence(list_sensitivities(read_runs([folder])), "glyphs/conv4")
+    expected = "+1.20 to +5.00 over new classes." if settled else "-0.30 to +5.00 over new classes, so the order is not"
+    assert f"the difference is {expected}" in rest
 
 
 def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Path) -> None:

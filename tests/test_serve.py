@@ -11,16 +11,17 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from image_files import deep_tiff
 from PIL import Image
 from test_classifier_files import colours, small_model
 
 from anyshot import BadInput, ImageClassifier
+from anyshot.deploy.serving import app
 from anyshot.deploy.serving.app import Shelf, make_app
 from anyshot.deploy.serving.guards import Connection
 from anyshot.deploy.serving.run import serve
 from anyshot.deploy.serving.uploads import MOST_BYTES
 
-CHROMIUM = Path("/usr/bin/chromium")
 JPEG = {"Content-Type": "image/jpeg"}
 
 
@@ -108,6 +109,19 @@ def test_what_is_no_image_is_refused(client, body, headers, status):
     assert client.get("/api/classes").json()["classes"] == []
 
 
+@pytest.mark.parametrize("form", ["TIFF", "HEIF", "deep TIFF"])
+def test_what_phones_and_microscopes_save_is_read(client, form):
+    if form == "HEIF":
+        pytest.importorskip("pillow_heif")
+    for name, channel in (("red", 0), ("blue", 2)):
+        for seed in range(3):
+            add(client, name, picture(channel, seed))
+    plain = np.asarray(Image.open(io.BytesIO(picture(2, 9))))
+    asked = deep_tiff(plain.astype(np.uint16) * 16) if "deep" in form else picture(2, 9, form=form)  # of 12 bits
+    answer = client.post("/api/classify", content=asked, headers={"Content-Type": "image/tiff"}).json()
+    assert answer["classes"][int(np.argmax(answer["probabilities"]))] == "blue"
+
+
 def test_a_hundred_megabytes_are_refused_while_they_come(client, server):
     sent = 0
 
@@ -187,53 +201,58 @@ def test_serving_on_loopback_answers_to_the_names_of_loopback_only(tmp_path, mon
     assert [asyncio.run(ask(name)) for name in names] == [200, 200, 200, 400, 400, 400]
 
 
-def test_in_a_real_browser(server, tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api")
-    if not CHROMIUM.exists():
-        pytest.skip("there is no Chromium here")
-    files = {}
-    for channel, name in enumerate(("red", "green", "blue")):
-        files[name] = [tmp_path / f"{name}{seed}.png" for seed in range(4)]
-        for seed, path in enumerate(files[name]):
-            path.write_bytes(picture(channel, seed))
-    (tmp_path / "text.png").write_text("I am not a picture")
-    with (tmp_path / "large.png").open("wb") as file:
-        file.truncate(100_000_000)
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        page = browser.new_page()
-        problems = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(server[0])
-        for name in ("red", "green"):
-            page.get_by_label("Name of a class").fill(name)
-            page.set_input_files("#add-files", files[name][:3])
-            page.locator(f"#classes li[data-name={name}] span", has_text=f"{name} (3)").wait_for()
-        assert page.locator("#classes li[data-name=red] img").count() == 3
-        page.wait_for_function("[...document.querySelectorAll('#classes img')].every(image => image.naturalWidth > 0)")
-        page.set_input_files("#ask-file", files["red"][3])
-        page.locator("#verdict", has_text="red (").wait_for()
-        assert page.locator("#scores tr").count() == 2
-        page.locator("#shots").fill("0")
-        assert page.locator("#shots-now").inner_text() == "at most 1 example of each class"
-        assert "red" in page.locator("#verdict").inner_text()
-        for name, words in (("text.png", "not an image"), ("large.png", "at most 20 MB")):
-            page.set_input_files("#ask-file", tmp_path / name)
-            page.locator("#problem", has_text=words).wait_for()
-            page.get_by_label("Name of a class").fill("other")
-            page.set_input_files("#add-files", tmp_path / name)
-            page.locator("#problem", has_text=words).wait_for()
-        # The page's own check aside, the server refuses what is too large.
-        status = """async () => { try { const body = new Uint8Array(2.1e7);
-            const headers = {'Content-Type': 'image/png'};
-            return (await fetch('/api/classify', {method: 'POST', headers, body})).status
-            } catch (e) { return 'cut' } }"""
-        assert page.evaluate(status) in (413, "cut")
-        assert page.locator("#classes li").count() == 2
-        page.get_by_role("button", name="Remove green").click()
-        page.locator("#about", has_text="1 class").wait_for()
-        browser.close()
-    assert problems == []
+def test_examples_and_classes_are_removed_and_put_back(client):
+    for seed in range(3):
+        for channel, name in enumerate(("red", "green")):
+            add(client, name, picture(channel, seed))
+    before = client.get("/api/classes").json()
+    key = before["classes"][1]["examples"][0]
+    one = client.delete("/api/classes/examples", params={"name": "red", "key": key}).json()
+    assert [each["count"] for each in one["classes"]] == [3, 2]
+    assert client.get(f"/api/thumbnails/{key}").status_code == 404
+    whole = client.delete("/api/classes", params={"name": "red"}).json()
+    assert [each["name"] for each in whole["classes"]] == ["green"]
+    for answer in (one, whole):  # in any order
+        assert client.post("/api/undo", params={"removal": answer["removal"]}).status_code == 200
+    assert client.get("/api/classes").json() == before
+    assert client.get(f"/api/thumbnails/{key}").status_code == 200
+    assert client.post("/api/undo", params={"removal": one["removal"]}).status_code == 404  # only once
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "status"), [("red", "0" * 16, 422), ("blue", "0" * 16, 404), ("red", "x", 422), ("red", "../", 422)]
+)
+def test_an_example_that_is_not_there_cannot_be_removed(client, name, key, status):
+    add(client, "red", picture(0))
+    answer = client.delete("/api/classes/examples", params={"name": name, "key": key})
+    assert answer.status_code == status
+    assert answer.json()["detail"]
+    assert client.get("/api/classes").json()["classes"][0]["count"] == 1
+
+
+def test_what_can_be_undone_is_bounded(client, monkeypatch):
+    monkeypatch.setattr(app, "MOST_REMOVALS", 2)
+    removals = []
+    for seed in range(3):
+        add(client, "red", picture(0, seed))
+        removals.append(client.delete("/api/classes", params={"name": "red"}).json()["removal"])
+    assert [client.post("/api/undo", params={"removal": each}).status_code for each in removals] == [404, 200, 200]
+    assert client.get("/api/classes").json()["classes"][0]["count"] == 2
+
+
+def test_an_answer_has_the_nearest_examples_and_says_whether_it_could_have_been_none_of_these(client):
+    for channel, name in enumerate(("red", "green")):
+        for seed in range(2):
+            about = add(client, name, picture(channel, seed)).json()
+    assert about["until_rejection"] == 15
+    assert [one["recall"] for one in about["classes"]] == [1.0, 1.0]
+    answer = client.post("/api/classify?by_shot=false", content=picture(0, 9), headers=JPEG).json()
+    assert sorted(answer["nearest"]["red"]) == sorted(about["classes"][1]["examples"])
+    assert answer["by_shot"] == []
+    assert not answer["can_reject"]
+    for seed in range(2, 17):
+        about = add(client, "red", picture(0, seed)).json()
+    assert about["until_rejection"] == 9  # as 8 of a class are kept
 
 
 def test_many_clients_at_once_are_all_answered_and_memory_does_not_grow():

@@ -21,6 +21,7 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.models.heads import HEADS
 from anyshot.models.model import read_tensors
+from anyshot.models.registry import PACKAGE
 from anyshot.study import cost, runner
 from anyshot.study.cost import Speeds
 from anyshot.study.runner import plan_study, run_study
@@ -396,6 +397,7 @@ def test_speeds_are_measured_once_for_the_whole_study_and_kept(tmp_path, monkeyp
         yield submit
 
     monkeypatch.setattr(cost, "measure_speeds", measure)
+    monkeypatch.setattr(cost, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(runner, "launcher", launched)
     monkeypatch.setattr(cost, "cores", lambda: 3)
     source, out, data = Source(OWN, ("proto",)), decided(tmp_path / "out"), tmp_path / "data"
@@ -417,6 +419,18 @@ def test_nothing_is_measured_where_nothing_is_to_be_chosen(tmp_path, monkeypatch
     run_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
     assert "images_a_second" not in read_json(tmp_path / "out" / "about.json")
     plan_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
+
+
+def test_a_short_study_starts_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "measure_speeds", lambda *args: pytest.fail("measured"))
+    monkeypatch.setattr(runner, "launcher", in_this_process)
+    run_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data")
+    assert "images_a_second" not in read_json(tmp_path / "out" / "about.json")
+    recipes = Source(OWN, ("proto",)).load().recipes
+    long = [replace(recipe, epochs=10**6) for recipe in recipes]
+    images = {recipe.data: 10**4 for recipe in recipes}
+    assert cost.is_short([], PACKAGE, images)
+    assert not cost.is_short(long, PACKAGE, images)
 
 
 def test_a_contest_runs_both_and_leaves_no_trace(monkeypatch):

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import tyro
 from tyro.extras import SubcommandApp
 
+from anyshot.data.layout import KindLayout, Layout
 from anyshot.errors import BadInput, choose, sentence
 
 if TYPE_CHECKING:
     from anyshot.models.cache import FeatureCache
+    from anyshot.rows import Row
 
 app = SubcommandApp()
 paper = SubcommandApp()
@@ -23,6 +25,17 @@ app.command(paper, name="paper", help="The paper's printed numbers: audit them, 
 
 Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
+HowLaidOut = Annotated[Layout, tyro.conf.OmitArgPrefixes]
+USUAL, USUAL_KIND = Layout(), KindLayout()
+Splits = tuple[Literal["train", "val", "test"], ...]
+
+
+def on_device(name: str) -> None:
+    """Let networks run on the device that `--device` named."""
+    if name:
+        from anyshot.models.devices import use_device
+
+        use_device(name)
 
 
 def feature_cache(wanted: bool) -> "FeatureCache | None":
@@ -93,8 +106,12 @@ def study(
     dry_run: bool = False,
     tensorboard: bool = False,
     ready: bool = False,
+    device: str = "",
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
+
+    A study is a list of models to train (heads, which are ways to tell classes apart, each for some number of shots,
+    which are examples of a class) and how to test them.
 
     Args:
         name: A study of the package (quick, ...) or the path of a Python file with a function study(heads).
@@ -107,7 +124,9 @@ def study(
         dry_run: List models, updates, images and the estimated time on this machine, and do nothing.
         tensorboard: Mirror the histories as event files into OUT/tensorboard.
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
+        device: Where models train, as torch names it: cpu, cuda, cuda:1, mps; a GPU by default, where there is one.
     """
+    on_device(device)
     from anyshot.study.runner import plan_study, run_study
     from anyshot.study.study import Source, find_study
 
@@ -125,7 +144,7 @@ def study(
         folder = out or Path("runs") / f"{path.stem}-ready"
         rows = run_ready(source, folder, only)
     else:
-        rows = run_study(source, folder, data, only, workers, on, tensorboard)
+        rows = run_study(source, folder, data, only, workers, on, tensorboard, device)
     if rows:
         show_report([folder])
         print(f"open {write_report([folder], folder / 'report.html')}")
@@ -138,7 +157,9 @@ def publish(
     out: Folder,
     run: Path | None = None,
     data: Path = Path("data"),
+    heads: tuple[str, ...] = (),
     only: str = "",
+    add: bool = False,
     ready: str = "",
 ) -> None:
     """Gather what a study found into one folder for others: tables with intervals, side experiments, figures, recipes.
@@ -148,28 +169,30 @@ def publish(
         out: Folder to write: a new one, or one published before, which it replaces.
         run: Folder of its results; runs/NAME by default.
         data: Folder of stores.
+        heads: Heads instead of the study's own choice, as in `anyshot study`.
         only: Only some models, as in `anyshot study`.
+        add: Add these models to what is published in OUT; what is there stays, and must be the same where both have it.
         ready: Keep these models, and their features of the test classes, beside the study for `--ready`.
     """
     from anyshot.study.publishing import publish
     from anyshot.study.ready import write_ready
     from anyshot.study.study import Source, find_study, select
 
-    source = Source(find_study(name))
+    source = Source(find_study(name), heads or None)
     folder = run or Path("runs") / source.path.stem
     study = source.load()
-    kept = select(study.recipes, ready) if ready else []  # before the work, to say early what is misspelt
-    publish(source, folder, data, out, only)
+    chosen = select(study.recipes, ready) if ready else []  # before the work, to say early what is misspelt
+    publish(source, folder, data, out, only, add=add)
     print(f"open {out / 'README.md'}, or make a page of it: anyshot report {out}")
-    if kept:
-        print(f"models kept in {write_ready(source, study, kept, folder, data)}")
+    if chosen:
+        print(f"models kept in {write_ready(source, study, chosen, folder, data)}")
 
 
 @app.command
 def report(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
     /,
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = Path("report.html"),
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o", "--output"], metavar="FILE")] = Path("report.html"),
     text: bool = False,
     paper: bool = False,
 ) -> None:
@@ -177,7 +200,7 @@ def report(
 
     Args:
         runs: Folders that a study or an evaluation wrote; several are shown together.
-        output: The page to write.
+        out: The page to write.
         text: Print a summary, the sensitivities and a heatmap instead.
         paper: Add what holds in the paper; without runs, a report of the paper's printed grids.
     """
@@ -186,7 +209,7 @@ def report(
     if text:
         show_report(runs, paper)
     else:
-        print(f"open {write_report(runs, output, paper)}")
+        print(f"open {write_report(runs, out, paper)}")
 
 
 @app.command
@@ -199,23 +222,16 @@ def pack(
     fit: Literal["crop", "squash"] | None = None,
     split: tuple[float, float, float] = (0.6, 0.2, 0.2),
     seed: int = 0,
-    box: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-    train_ids: Path | None = None,
-    test_ids: Path | None = None,
-    root: Path | None = None,
-    labels: Path | None = None,
-    path_column: str = "",
-    image_column: str = "",
-    feature_column: str = "",
-    label_column: str = "",
-    split_column: str = "",
     workers: int = 0,
     embed: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[NAME]")] = None,
     cache: bool = True,
     doctor: bool = True,
     using: Path | None = None,
+    device: str = "",
+    kinds: Annotated[KindLayout, tyro.conf.OmitArgPrefixes] = USUAL_KIND,
 ) -> None:
-    """Turn images or embeddings, wherever they are, into a store; interrupted, the same command goes on.
+    """Turn images or embeddings, wherever they are, into a store: a folder that training and testing read from, where
+    pictures are squares of one size. Interrupted, the same command goes on.
 
     Args:
         kind: cub, mini, tiered, meta-inat, folder, table, huggingface, features or npz.
@@ -223,39 +239,21 @@ def pack(
         out: The store to make.
         size: Side of the stored square; 92 for own images, CUB and mini-ImageNet, 84 for the others, npz as it is.
         fit: The central square (crop), or the whole image made square (squash).
-        split: Shares of the classes for train, val and test, where the source has no split.
-        seed: Of that division.
-        box: cub: cut each image to its bounding box.
-        train_ids: meta-inat: file of the training category ids.
-        test_ids: meta-inat: file of the test category ids.
-        root: table: folder that paths are relative to; that of the table by default.
-        labels: features: file with the labels, if they are not beside the vectors.
-        path_column: table: name of the column of paths.
-        image_column: huggingface: name of the column of images.
-        feature_column: features: name of the column of vectors.
-        label_column: Name of the column of labels.
-        split_column: Name of the column of splits.
+        split: Shares of the classes for training, for choosing (val) and for testing, where the source does not say.
+        seed: Number that decides this division; the same number, the same division.
         workers: Threads that decode; one a core by default.
         embed: Store features instead of images: of efficientnet-lite0, or of what else is named, as in `fit --model`.
         cache: With --embed: keep features, and take those that were kept.
         doctor: Look the store over at the end (anyshot doctor).
         using: With --embed: a Python file with backbones of your own (`registry = anyshot.Registry(...)`).
+        device: With --embed: where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        kinds: Options of some kinds.
     """
+    on_device(device)
     from anyshot.data.doctor import visit
     from anyshot.data.kinds import pack
+    from anyshot.progress import say
 
-    options = {
-        "box": box,
-        "train_ids": train_ids,
-        "test_ids": test_ids,
-        "root": root,
-        "labels": labels,
-        "path_column": path_column,
-        "image_column": image_column,
-        "feature_column": feature_column,
-        "label_column": label_column,
-        "split_column": split_column,
-    }
     embedding = None
     if embed is not None:
         from anyshot.models import embedders
@@ -266,7 +264,7 @@ def pack(
             raise BadInput(f"--embed takes one name, not {' '.join(embed)}.")
         embeds = embedders.embedder(name, registry=registry_of(using))
         embedding = embedders.embedding(embeds, feature_cache(cache))
-    store = pack(kind, source, out, size, fit, split, seed, workers, embedding, **options)
+    store = pack(kind, source, out, size, fit, split, seed, workers, embedding, say, **vars(kinds))
     print(f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}")
     if doctor:
         print(visit(store).text)
@@ -326,7 +324,7 @@ def evaluate(
     model: str | None = None,
     heads: tuple[str, ...] = (),
     readouts: tuple[str, ...] = ("own",),
-    shots: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+    shots: tuple[int, ...] = (),
     unequal: Literal["uniform", "step", "long-tailed"] | None = None,
     way: str = "5",
     queries: int = 16,
@@ -339,29 +337,40 @@ def evaluate(
     out: Output = None,
     cache: bool = True,
     using: Path | None = None,
+    device: str = "",
+    layout: HowLaidOut = USUAL,
 ) -> None:
     """Test heads on features, or on a model's features of images.
 
+    A head is a way to tell classes apart by a few examples of each. It is tested in episodes: small tasks with some
+    classes (the way), some examples of each to learn from (the shots) and others to recognise (the queries).
+
     Args:
-        store: A store, made by `anyshot pack`; a folder of class folders of pictures; a file of features with labels.
+        store: A store, made by `anyshot pack`; pictures in class folders (or a zip of them, or a table of paths and
+            labels); a file of features with labels.
         model: What embeds images, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
             trained model, timm:NAME, or an .onnx file.
         heads: Heads to test; the model's own, or proto and cosine-proto, by default.
-        readouts: own, swapped, pcaN, estN; those that do not fit a head are left out.
-        shots: Test shots.
+        readouts: Other ways to read the same features: own, swapped (the other score), pcaN and estN (after a
+            projection to N numbers); those that do not fit a head are left out.
+        shots: Test shots; by default those of 1, 2, 4, 8, 16 and 32 that the smallest class has examples for.
         unequal: Unequal shots between 1 and the largest test shot instead.
         way: Classes an episode; 'all' for every class at once.
         queries: Queries a class.
         episodes: Episodes; the same for all heads and shots.
-        seed: Seed of the episodes.
+        seed: Number that decides the episodes; the same number, the same episodes.
         split: Classes to test on: train, val or test.
-        dirichlet: Draw how common each class is among the queries from a Dirichlet distribution.
+        dirichlet: Make some classes commoner than others among the queries, by a Dirichlet distribution: the smaller,
+            the more unequal.
         plan: Saved plan of episodes, instead of way, queries, episodes and seed.
         save_plan: Where to save the plan of episodes, to share it.
         out: Folder for the table (table.csv) and the recalls of every episode; printed only by default.
         cache: Keep features of images, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        layout: How the source is laid out.
     """
+    on_device(device)
     from anyshot.machine import keep_memory
     from anyshot.measure.evaluation import run_evaluation
     from anyshot.measure.plan import Protocol
@@ -371,24 +380,8 @@ def evaluate(
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     protocol = Protocol(shots, 0 if way == "all" else int(way), queries, episodes, seed)
-    registry = registry_of(using)
-    print(
-        run_evaluation(
-            store,
-            model,
-            heads,
-            split,
-            protocol,
-            unequal,
-            readouts,
-            dirichlet,
-            plan,
-            save_plan,
-            out,
-            registry,
-            feature_cache(cache),
-        )
-    )
+    asked = store, model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out
+    print(run_evaluation(*asked, registry_of(using), feature_cache(cache), layout))
 
 
 experiment = SubcommandApp()
@@ -406,6 +399,7 @@ def consistency(
     out: Output = None,
     figure: Path | None = None,
     using: Path | None = None,
+    device: str = "",
 ) -> None:
     """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
 
@@ -418,18 +412,14 @@ def consistency(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
     """
+    on_device(device)
     from anyshot.measure.experiments import embed_each, model_consistency
     from anyshot.models.registry import registry_of
-    from anyshot.rows import show_table
 
     embedded = embed_each(store, models, split, registry_of(using))
-    rows = [row for one in embedded for row in model_consistency(one, episodes, seed)]
-    if figure is not None:
-        from anyshot.show import figures
-
-        figures.save(figures.consistency(rows), figure)
-    print(show_table(rows, out))
+    show_side([row for one in embedded for row in model_consistency(one, episodes, seed)], "consistency", out, figure)
 
 
 @experiment.command
@@ -443,6 +433,7 @@ def terms(
     out: Output = None,
     figure: Path | None = None,
     using: Path | None = None,
+    device: str = "",
 ) -> None:
     """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
 
@@ -455,16 +446,24 @@ def terms(
         out: CSV file to keep the table in.
         figure: File to draw it to (.svg, .png, .pdf).
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
     """
+    on_device(device)
     from anyshot.measure.experiments import embed_each, model_terms
     from anyshot.models.registry import registry_of
+
+    embedded = embed_each(store, models, split, registry_of(using))
+    show_side([model_terms(one, episodes, seed) for one in embedded], "term_ratios", out, figure)
+
+
+def show_side(rows: "Sequence[Row]", draw: str, out: Path | None, figure: Path | None) -> None:
+    """Print the table of a side experiment, and keep and draw it where asked."""
     from anyshot.rows import show_table
 
-    rows = [model_terms(embedded, episodes, seed) for embedded in embed_each(store, models, split, registry_of(using))]
     if figure is not None:
         from anyshot.show import figures
 
-        figures.save(figures.term_ratios(rows), figure)
+        figures.save(getattr(figures, draw)(rows), figure)
     print(show_table(rows, out))
 
 
@@ -498,27 +497,40 @@ def fit(
     head: str = "",
     reject: float = 0.05,
     keep: int = 32,
+    split: Splits = (),
     cache: bool = True,
     using: Path | None = None,
+    device: str = "",
+    layout: HowLaidOut = USUAL,
 ) -> None:
     """Make a classifier from a folder of class folders of pictures, or from features of anything.
 
+    Features are the numbers that a network (the model, or backbone) makes of a picture; a head tells classes apart by
+    them. Folders called test are never learned from: they are for `anyshot test`.
+
     Args:
-        source: Pictures as CLASS/IMAGE.jpg; or features with labels (.npz, .npy, .safetensors, .parquet, a store).
+        source: Pictures as CLASS/IMAGE.jpg, also below train, val, test and in folders of folders; a zip or tar of
+            such; a table (.csv, .tsv, .parquet) of paths and labels; a store; or features with labels (.npz, .npy,
+            .safetensors, .parquet).
         out: Folder for the classifier; `anyshot predict`, `anyshot test` and `anyshot serve` take it.
         model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
             trained model, timm:NAME, or an .onnx file.
         head: posterior, proto, cosine-proto, frn or cosine-frn; by default a trained model's own, and the posterior for
             pretrained features.
         reject: Share of the classes' own examples that may be called none of these.
-        keep: Examples per class that are kept for calibration.
+        keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
+        split: What to learn from, where the source is divided: train by default.
         cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        layout: How the source is laid out.
     """
+    on_device(device)
     from anyshot.deploy.verbs import fit_source
     from anyshot.models.registry import registry_of
 
-    print(fit_source(source, model, out, head, reject, keep, registry_of(using), feature_cache(cache)))
+    caching, registry = feature_cache(cache), registry_of(using)
+    print(fit_source(source, model, out, head, reject, keep, registry, caching, split, layout))
 
 
 @app.command
@@ -527,22 +539,34 @@ def predict(
     images: Annotated[tuple[Path, ...], tyro.conf.Positional],
     /,
     format: Literal["table", "csv", "json"] = "table",
-    top: int = 3,
+    top: int = 0,
+    out: Output = None,
+    cache: bool = True,
     using: Path | None = None,
+    device: str = "",
+    layout: HowLaidOut = USUAL,
 ) -> None:
-    """Classify pictures, or features; those that look like none of the classes are marked.
+    """Classify pictures, or features; those that look like none of the classes are marked. Files that cannot be read
+    are left out and named.
 
     Args:
         model: Folder of a classifier, made by `anyshot fit`.
-        images: Files, or folders that are searched for pictures; files of features for a classifier of such.
+        images: Picture files; folders and zip or tar files, which are searched for pictures; tables with a column of
+            paths; stores. For a classifier of features, files or stores of features.
         format: A table for people, CSV or JSON for programs.
-        top: How many of the likeliest classes to show.
+        top: How many of the likeliest classes to show; 3 by default, 1 in CSV, where more are columns of their own.
+        out: File to write the answers to; they are printed by default.
+        cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        layout: How the sources are laid out.
     """
+    on_device(device)
     from anyshot.deploy.verbs import predict_images
     from anyshot.models.registry import registry_of
 
-    print(predict_images(model, images, format, top, registry_of(using)), end="")
+    caching = feature_cache(cache)
+    print(predict_images(model, images, format, top, out, layout, registry_of(using), caching), end="")
 
 
 @app.command(name="test")
@@ -551,22 +575,107 @@ def examine(
     source: Annotated[Path, tyro.conf.Positional],
     /,
     json: bool = False,
+    out: Output = None,
+    split: Splits = (),
     cache: bool = True,
     using: Path | None = None,
+    device: str = "",
+    layout: HowLaidOut = USUAL,
 ) -> None:
     """Say how well a classifier does on labelled examples that it has not learned from, in all and class by class.
 
     Args:
         model: Folder of a classifier, made by `anyshot fit`.
-        source: A folder of class folders of pictures; features with labels for a classifier of such.
+        source: Pictures in class folders, or what else `anyshot fit` reads; features with labels for a classifier of
+            such.
         json: Print all of it as JSON.
+        out: Folder for the page (test.html, with the mistaken pictures), the numbers (test.json) and the text.
+        split: What to test with, where the source is divided: test by default, or val where there is no test.
         cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        layout: How the source is laid out.
     """
+    on_device(device)
     from anyshot.deploy.verbs import examine
     from anyshot.models.registry import registry_of
 
-    print(examine(model, source, json, registry_of(using), feature_cache(cache)))
+    print(examine(model, source, json, out, split, layout, registry_of(using), feature_cache(cache)))
+
+
+@app.command
+def add(
+    model: Annotated[Path, tyro.conf.Positional],
+    sources: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    to: str = "",
+    out: Output = None,
+    split: Splits = (),
+    cache: bool = True,
+    using: Path | None = None,
+    device: str = "",
+    layout: HowLaidOut = USUAL,
+) -> None:
+    """Teach a classifier more examples, of the classes it has or of new ones; nothing is learned anew.
+
+    Args:
+        model: Folder of a classifier, made by `anyshot fit`.
+        sources: Pictures in class folders, or what else `anyshot fit` reads; with --to, pictures of one class.
+        to: The class that all these pictures are of, old or new.
+        out: Folder for the changed classifier; its own by default.
+        split: What to learn from, where a source is divided: train by default.
+        cache: Keep features of pictures, and take those that were kept.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        layout: How the sources are laid out.
+    """
+    on_device(device)
+    from anyshot.deploy.verbs import add_examples
+    from anyshot.models.registry import registry_of
+
+    print(add_examples(model, sources, to, out, split, layout, registry_of(using), feature_cache(cache)))
+
+
+@app.command
+def remove(
+    model: Annotated[Path, tyro.conf.Positional],
+    classes: Annotated[tuple[str, ...], tyro.conf.Positional],
+    /,
+    out: Output = None,
+    using: Path | None = None,
+) -> None:
+    """Make a classifier forget classes.
+
+    Args:
+        model: Folder of a classifier, made by `anyshot fit`.
+        classes: Names of classes.
+        out: Folder for the changed classifier; its own by default.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.verbs import remove_classes
+    from anyshot.models.registry import registry_of
+
+    print(remove_classes(model, classes, out, registry_of(using)))
+
+
+@app.command
+def merge(
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    out: Folder,
+    using: Path | None = None,
+) -> None:
+    """Make one classifier of several with the same model and head, as if it had learned from all of their examples.
+
+    Args:
+        models: Folders of classifiers, made by `anyshot fit`.
+        out: Folder for the new one.
+        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.deploy.verbs import merge_classifiers
+    from anyshot.models.registry import registry_of
+
+    print(merge_classifiers(models, out, registry_of(using)))
 
 
 @app.command
@@ -579,11 +688,14 @@ def advise(
     way: str = "all",
     episodes: int = 400,
     seed: int = 0,
+    holdout: Path | None = None,
     out: Output = None,
     cache: bool = True,
     using: Path | None = None,
+    device: str = "",
+    layout: HowLaidOut = USUAL,
 ) -> None:
-    """Say which head to use and what more labelled examples would bring, from those that are there.
+    """Say which head to use, what more labelled examples would bring and what looks wrong, from those that are there.
 
     Args:
         source: Features with labels (.npz, .npy, .safetensors, .parquet), a store, or a folder of class folders.
@@ -594,15 +706,21 @@ def advise(
         way: Classes to tell apart at once; 'all' for every class.
         episodes: Draws of support and queries.
         seed: Seed of the draws.
+        holdout: More examples of the same classes, best photos of other days: how accurate it is on them. By default the
+            test folder of the source, where it has one.
         out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
         cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        layout: How the source is laid out.
     """
+    on_device(device)
     from anyshot.deploy.verbs import advise_source
     from anyshot.models.registry import registry_of
 
     caching = feature_cache(cache)
-    print(advise_source(source, model, heads, shots, way, episodes, seed, out, registry_of(using), caching))
+    where = registry_of(using), caching, layout, holdout
+    print(advise_source(source, model, heads, shots, way, episodes, seed, out, *where))
 
 
 @app.command
@@ -633,6 +751,7 @@ def serve(
     port: int = 8000,
     save: Path | None = None,
     using: Path | None = None,
+    device: str = "",
 ) -> None:
     """Open a local web page to add classes, classify pictures and see how the decision depends on the shots.
 
@@ -643,7 +762,9 @@ def serve(
         port: Port to listen on; 0 for any that is free.
         save: Folder that the page's Save button writes to; without it nothing is ever written.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
     """
+    on_device(device)
     from anyshot.deploy.serving.run import serve as run
     from anyshot.models.registry import registry_of
 
@@ -663,6 +784,11 @@ def main() -> None:
 
     `--debug`, anywhere, shows the traceback instead.
     """
+    if sys.argv[1:] == ["--version"]:
+        from anyshot import __version__
+
+        print(f"anyshot {__version__}")
+        return
     debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown by its code
@@ -673,7 +799,9 @@ def main() -> None:
             check_verb(app, sys.argv[1:])
             app.cli(
                 prog="anyshot",
-                description="Few-shot image classification that holds at any shot. --debug shows where an error arose.",
+                description="Few-shot image classification that holds at any shot: from a few labelled pictures of "
+                "each class (the shots) to a classifier. Begin with `anyshot fit PHOTOS --out CLASSIFIER`. --version "
+                "says which anyshot this is; --debug, anywhere, shows where an error arose.",
             )
         sys.stdout.flush()
     except BadInput as error:

@@ -1,6 +1,7 @@
 """Bad input gets one clear sentence: what was wrong, where, what would be right."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -14,6 +15,15 @@ class BadInput(ValueError):
 def sentence(error: BaseException | str) -> str:
     """What an error says, on one line: names come from anyone's files, with line breaks and a terminal's codes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Around imports of packages that come with an extra: `extra` is the sentence where they are not installed."""
+    try:
+        yield
+    except ImportError:
+        raise BadInput(extra) from None
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:

@@ -1,4 +1,4 @@
-"""Progress with time left: a bar in a terminal, plain lines elsewhere."""
+"""Progress with time left: a bar in a terminal, plain lines elsewhere; and what a verb says before it works."""
 
 import sys
 import time
@@ -6,6 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[..., None]
+Say = Callable[[str], None]
+
+
+def say(words: str) -> None:
+    """Tell a person something that is no result: beside those, which may go to a file or another program."""
+    if words:
+        shown = ("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in words.split("\n"))
+        print("\n".join(shown), file=sys.stderr, flush=True)
+
+
+def quiet(words: str) -> None:
+    """For those who call functions rather than verbs."""
 
 
 @contextmanager

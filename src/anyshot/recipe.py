@@ -105,13 +105,8 @@ class Recipe:
             raise BadInput(f"{self.data!r}, {self.backbone!r}, {self.head!r}: names in a recipe have no slashes.")
         if max(self.width, self.size) > LARGEST or self.width * self.size**2 > MOST_VALUES:
             raise BadInput(f"a network of width {self.width} on images of side {self.size} is too large.")
-        for name, least in (
-            ("train_shot", 1 if self.batch else 2),
-            ("way", 2),
-            ("epochs", 1),
-            ("width", 1),
-            ("size", 1),
-        ):
+        at_least = {"train_shot": 1 if self.batch else 2, "way": 2, "epochs": 1, "width": 1, "size": 1}
+        for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise BadInput(f"{name} of a recipe must be at least {least}, not {getattr(self, name)}.")
         for shot in self.mixed:

@@ -1,17 +1,36 @@
 """Rows: tables as CSV, one row per cell, and how their values are shown. Nothing here imports torch."""
 
 import csv
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anyshot.errors import BadInput
-from anyshot.files import whole
+from anyshot.files import read_text, whole
 
 Row = dict[str, Any]
 WHOLE_NUMBERS = {"train_shot", "test_shot", "seed", "way", "queries", "episodes"}
+MOST_TEXT = 1 << 26  # bytes: its values take up to twenty times as much memory
 WORDS = {"data", "backbone", "head", "readout", "model"}
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def grouped(items: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by what they share, in the order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(by(item), []).append(item)
+    return groups
+
+
+def as_csv(lines: Iterable[Sequence[Any]]) -> str:
+    """Lines of cells as the text of a CSV file."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(lines)
+    return file.getvalue()
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -42,11 +61,23 @@ def _is_nan(value: Any) -> bool:
 
 def read_table(path: Path) -> list[Row]:
     """Read rows back with their types: shots and counts are int, words str, everything else float where it is one."""
+    if not path.is_file():
+        raise BadInput(f"there is no table {path}.")
+    lines = csv.DictReader(io.StringIO(read_text(path, MOST_TEXT), newline=""))
+    rows: list[Row] = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return [{key: _value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
-    except FileNotFoundError:
-        raise BadInput(f"there is no table {path}.") from None
+        for row in lines:
+            if None in row or None in row.values():
+                raise BadInput(f"line {lines.line_num} of {path} is not as long as the first: was it cut short?")
+            rows.append({key: _value(key, text) for key, text in row.items()})
+    except csv.Error as error:
+        raise BadInput(f"{path} is not a table of comma-separated values ({error}).") from None
+    return rows
+
+
+def as_read(row: Mapping[str, Any]) -> Row:
+    """A row as it will be when it has been written and read."""
+    return {key: _value(key, "" if _is_nan(value) else str(value)) for key, value in row.items()}
 
 
 def _value(key: str, text: str) -> Any:

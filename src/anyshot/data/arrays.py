@@ -40,12 +40,12 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
 
 def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
     """The array of an .npy file, which stays on disk until it is indexed."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
     try:
         with path.open("rb") as file:
             _check_header(file, os.fstat(file.fileno()).st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}.") from None
     except _UNREADABLE as error:
         raise BadInput(f"{path} cannot be read ({_why(error)}); was it downloaded whole?") from None
 

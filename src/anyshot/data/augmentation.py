@@ -71,11 +71,12 @@ def augment(
     if "resized-crop" not in names:
         images = _evaluation_resize(images, size, margin)
         if "crop" in names:
-            images = _pad(images, round(size * PADDING))
+            images = torch.nn.functional.pad(images, (0, 0, *[round(size * PADDING)] * 4))
     boxes = _draw_boxes(images.shape, size, names, generator).to(images.device)
     if "resized-crop" in names:
         rows, columns = _box_taps(images, boxes, size, size)
-    flips = _draw_flips(len(images), 0.5 if "flip" in names else 0.0, generator).to(images.device)
+    coins = torch.rand(len(images), generator=generator, device=generator.device)
+    flips = (coins < (0.5 if "flip" in names else 0.0)).to(images.device)
     factors, orders = (draw.to(images.device) for draw in _draw_jitter(len(images), generator))
     batch = torch.empty(len(images), images.shape[3], size, size, device=images.device)
     for order, group, upright in _groups(orders, flips, max(1, CACHE // (4 * images.shape[3] * size**2))):
@@ -156,10 +157,6 @@ def _evaluation_resize(images: Images, size: int, margin: float) -> Resized:
     taps = _box_taps(images, whole, height * target // shorter, width * target // shorter)
     pixels = _resize(images, *taps)
     return pixels.round_().to(torch.uint8).permute(0, 2, 3, 1)
-
-
-def _pad(images: Images, margin: int) -> Resized:
-    return torch.nn.functional.pad(images, (0, 0, margin, margin, margin, margin))
 
 
 def _cut(
@@ -245,10 +242,6 @@ def _resized_crop_boxes(many: int, height: int, width: int, generator: torch.Gen
     tallest, widest = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
     central = tries.new_tensor([(height - tallest) // 2, (width - widest) // 2, tallest, widest])
     return torch.where(fits.any(1)[:, None], tries, central)
-
-
-def _draw_flips(many: int, chance: float, generator: torch.Generator) -> Bool[Tensor, " image"]:
-    return torch.rand(many, generator=generator, device=generator.device) < chance
 
 
 def _draw_jitter(many: int, generator: torch.Generator) -> tuple[Float[Tensor, "image 3"], Int[Tensor, " image"]]:

@@ -5,9 +5,8 @@ neighbour) differ in at most three bits, confirmed on colour thumbnails. Three b
 equal, so only images that share a band are compared, and the search stays near linear.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from anyshot.data.sheets import draw_sheet
 from anyshot.data.store import SPLITS, Part, Store
 from anyshot.files import write_json
 from anyshot.progress import progress
+from anyshot.rows import grouped
 
 QUERIES = 16
 BITS, BANDS, CROWD = 3, 4, 64  # hashes differ in at most BITS; of a band that more than CROWD share, neighbours only
@@ -71,10 +71,9 @@ def visit(store: Store, folder: Path | None = None) -> Diagnosis:
     """Examine a store and leave diagnosis.json and, for images, one contact sheet per split in `folder`."""
     folder = folder or store.path / "doctor"
     diagnosis = examine(store)
-    findings = [
-        {"weight": finding.weight, "text": finding.text, "items": finding.items} for finding in diagnosis.findings
-    ]
-    write_json(folder / "diagnosis.json", {"splits": diagnosis.splits, "findings": findings})
+    names = [{"files": [[store.names[index] for index in some] for some in each.items]} for each in diagnosis.findings]
+    findings = [asdict(finding) | files for finding, files in zip(diagnosis.findings, names, strict=True)]
+    write_json(folder / "diagnosis.json", asdict(diagnosis) | {"findings": findings})
     if not store.is_features:
         for split in diagnosis.splits:
             draw_sheet(store.part(split), f"{store.path.name}, {split}", folder / f"{split}.png")
@@ -88,13 +87,9 @@ def spread(smallest: int, largest: int) -> str:
 
 def _facts(part: Part) -> dict[str, Any]:
     counts = part.counts
-    return {
-        "classes": len(counts),
-        "items": int(counts.sum()),
-        "smallest": int(counts.min()),
-        "largest": int(counts.max()),
-        "largest_shot": max(int(counts.min()) - QUERIES, 0),
-    }
+    smallest = int(counts.min())
+    facts = {"classes": len(counts), "items": int(counts.sum()), "smallest": smallest, "largest": int(counts.max())}
+    return facts | {"largest_shot": max(smallest - QUERIES, 0)}
 
 
 def _shot(facts: dict[str, Any]) -> str:
@@ -111,10 +106,8 @@ def _skipped(store: Store) -> Iterator[Finding]:
 
 def _feasible(parts: dict[str, Part]) -> Iterator[Finding]:
     for split, part in parts.items():
-        small = [
-            f"{part.class_names[index]} ({part.counts[index]})" for index in np.flatnonzero(part.counts <= QUERIES)
-        ]
-        if small:
+        counts = zip(part.class_names, part.counts, strict=True)
+        if small := [f"{name} ({count})" for name, count in counts if count <= QUERIES]:
             text = f"{len(small)} {split} classes have no shot left beside {QUERIES} queries: {_some(small)}"
             yield Finding("warning", text)
         if len(part.class_names) < 5:
@@ -141,18 +134,22 @@ def _constant(constant: np.ndarray, store: Store) -> Iterator[Finding]:
 
 
 def _named(store: Store, index: int) -> str:
-    return f"{index} ({store.class_names[store.labels[index]]})"
+    """An item as a person finds it: by its path, with its class where that is not in the path."""
+    name, class_name = store.names[index], store.class_names[store.labels[index]]
+    return name if class_name in name.split("/")[:-1] else f"{name} ({class_name})"
 
 
 def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
     """Pairs, by what they cross: a split leaks, a class confuses, within a class they only repeat."""
-    kinds: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for one, other in pairs:
-        a, b = store.labels[one], store.labels[other]
+
+    def crossed(pair: tuple[int, int]) -> str:
+        a, b = store.labels[list(pair)]
         across = store.class_split[a] != store.class_split[b]
-        kinds["across splits" if across else "across classes" if a != b else "within a class"].append((one, other))
+        return "across splits" if across else "across classes" if a != b else "within a class"
+
+    kinds = grouped(pairs, crossed)
     for kind in ("across splits", "across classes", "within a class"):
-        if alike := kinds[kind]:
+        if alike := kinds.get(kind):
             shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in alike[:6]])
             weight = "note" if kind == "within a class" else "warning"
             yield Finding(weight, f"{len(alike)} pairs of {what} {kind}: {shown}", [list(pair) for pair in alike])

@@ -51,9 +51,9 @@ def read_features(
     return Embeddings(vectors, label_text([_text(name) for name in names], labels or path), splits)
 
 
-def read_vectors(path: Path) -> Float[np.ndarray, "image position channel"]:
+def read_vectors(path: Path, feature_column: str = "") -> Float[np.ndarray, "image position channel"]:
     """Vectors alone, whatever else the file holds."""
-    return _stack(column(_columns(path), "", VECTORS, "feature", path), path)
+    return _stack(column(_columns(path), feature_column, VECTORS, "feature", path), path)
 
 
 def _columns(path: Path) -> Columns:
@@ -71,7 +71,7 @@ def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | f
     placed = arrange(items, fractions, seed)
     order = np.array([int(item.name) for item in placed])
     chunks = (embeddings.features[order[start : start + 4096]] for start in range(0, len(order), 4096))
-    return write_store(out, chunks, *numbered(placed), notes=[])
+    return write_store(out, chunks, *numbered(placed), names=[f"row {item.name}" for item in placed], notes=[])
 
 
 def _stack(values: Any, path: Path) -> Float[np.ndarray, "image position channel"]:

@@ -5,7 +5,6 @@ with a pen of its own width among stray strokes of other hands, and adds noise. 
 makes images of one class differ. Every class is a pure function of the seed and its number.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +32,9 @@ def glyphs(
         raise BadInput("glyphs need at least 1 image per class, 8 pixels per side and a difficulty of 0 or more.")
     splits = [split for split, count in split_classes.items() for _ in range(count)]
     labels = np.repeat(np.arange(len(splits)), images)
-
-    def chunks() -> Iterator[UInt8[np.ndarray, "image height width 1"]]:
-        for number in range(len(splits)):
-            yield draw_class(number, images, difficulty, size, seed)
-
+    drawn = (draw_class(number, images, difficulty, size, seed) for number in range(len(splits)))
     names = [f"glyph-{number:04d}" for number in range(len(splits))]
-    return write_store(path, chunks(), labels, names, splits, source="glyphs", difficulty=difficulty, seed=seed)
+    return write_store(path, drawn, labels, names, splits, source="glyphs", difficulty=difficulty, seed=seed)
 
 
 def draw_class(
@@ -50,7 +45,7 @@ def draw_class(
     shape = _strokes(rng, int(rng.integers(2, 5)))
     jitter = shape + 0.18 * difficulty * rng.normal(size=(images, *shape.shape))
     glyph = _curves(_affine(rng, jitter, difficulty))
-    stray = _curves(np.stack([_strokes(rng, 2, spread=0.3) + _corner(rng) for _ in range(images)]))
+    stray = _curves(np.stack([_strokes(rng, 2, spread=0.3) + rng.uniform(-0.8, 0.8, size=2) for _ in range(images)]))
     width = 0.05 * np.exp(0.23 * difficulty * rng.normal(size=(images, 1, 1)))
     strength = rng.uniform(0.3, 1.0, size=(images, 1, 1)) * min(difficulty, 1.0)
     ink = _ink(glyph, width, size) + strength * _ink(stray, width, size)
@@ -62,10 +57,6 @@ def draw_class(
 def _strokes(rng: np.random.Generator, count: int, spread: float = 1.0) -> Float[np.ndarray, "stroke 4 2"]:
     """Control points of cubic Bezier strokes in the square [-1, 1]."""
     return spread * rng.uniform(-1.1, 1.1, size=(count, 4, 2))
-
-
-def _corner(rng: np.random.Generator) -> Float[np.ndarray, " 2"]:
-    return rng.uniform(-0.8, 0.8, size=2)
 
 
 def _affine(

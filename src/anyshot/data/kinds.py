@@ -15,9 +15,11 @@ from anyshot.data.embeddings import VECTORS, pack_features
 from anyshot.data.packing import Embedding, Source, pack_images, packing
 from anyshot.data.pictures import Fit
 from anyshot.data.shards import is_shards
-from anyshot.data.store import Store, check_free, checksum
+from anyshot.data.sources import remarks, understood
+from anyshot.data.store import Store, checksum
 from anyshot.errors import BadInput, choose
 from anyshot.files import write_text
+from anyshot.progress import Say, quiet
 
 READERS = {
     "cub": "benchmarks.read_cub",
@@ -55,10 +57,11 @@ def pack(
     seed: int = 0,
     workers: int = 0,
     embedding: Embedding | None = None,
+    say: Say = quiet,
     **options: Any,
 ) -> Store:
-    """Read a source of some kind and write a store: of its images, or with an `embedding` of their features. `options`
-    are those of the kind's reader."""
+    """Read a source of some kind and write a store: of its images, or with an `embedding` of their features. What was
+    understood of it is said before the work; `options` are those of the kind's reader."""
     module, name = choose("kind", kind, READERS).split(".")
     reader = getattr(import_module(f"anyshot.data.{module}"), name)
     if size is not None and not 1 <= size <= 1024:
@@ -70,7 +73,6 @@ def pack(
         raise BadInput("--size, --fit and --embed are for images, not for features.")
     if embedding is not None and (size is not None or fit is not None):
         raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
-    check_free(out)
     with packing(out) as folder:
         contents: Any  # a Source, or Embeddings
         stamp = checksum(source) if kind != "features" and source.is_file() else ""
@@ -80,9 +82,13 @@ def pack(
             contents = reader(source, **given)
         if kind == "features":
             return pack_features(contents, out, split, seed)
+        say(understood(contents, source))
         about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
         about |= contents.about
-        contents = replace(contents, size=size or contents.size, fit=fit or contents.fit, about=about, stamp=stamp)
+        notes = tuple(remarks(contents))
+        contents = replace(
+            contents, size=size or contents.size, fit=fit or contents.fit, about=about, stamp=stamp, notes=notes
+        )
         return pack_images(contents, out, split, seed, workers, embedding)
 
 

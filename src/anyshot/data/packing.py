@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from anyshot.data.pictures import Box, Fit, picture
+from anyshot.data.pictures import Box, Fit, picture, reason
 from anyshot.data.splits import divide
 from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
 from anyshot.errors import BadInput
@@ -38,6 +38,7 @@ from anyshot.progress import progress
 
 CHUNK = 64  # images: what a thread decodes in one go, and a line of progress
 Skipped = dict[int, str]  # number of an item -> why it could not be read
+LeftOut = tuple[str, str]  # the name of a file that a reader did not list, and why
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,17 @@ class File:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """An image of a store, when it is asked for."""
+
+    store: Store
+    index: int
+
+    def __call__(self) -> np.ndarray:
+        return np.array(self.store.items[self.index])
+
+
+@dataclass(frozen=True)
 class Source:
     """What a reader lists, and the square that its images are stored as (None: as they are)."""
 
@@ -69,6 +81,8 @@ class Source:
     size: int | None = 92
     fit: Fit = "crop"
     notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    """Files that are there and not listed, and why."""
     stamp: str = ""
     """The checksum of the file that all items are from, where they are from one."""
     about: dict[str, Any] = field(default_factory=dict)
@@ -115,7 +129,12 @@ def packing(out: Path) -> Iterator[Path]:
             if (out / "store.json").is_file():  # what was left by a pack that was killed when all was done
                 shutil.rmtree(folder, ignore_errors=True)
             check_free(out)
-            yield folder
+            try:
+                yield folder
+            except BadInput as error:
+                if not isinstance(error.__cause__, OSError):  # as of a full disk: the same command goes on
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
     finally:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -138,10 +157,6 @@ def pack_images(
     try:
         _pack(items, source, folder, workers, embedding)
         put(folder / "store", out)
-    except BadInput as error:
-        if not isinstance(error.__cause__, OSError):  # as of a full disk: the same command goes on
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
     except OSError as error:
         raise BadInput(
             f"could not write {out}: {error.strerror or error}; what is done is kept, the same command goes on."
@@ -171,7 +186,7 @@ def _pack(items: Sequence[Item], source: Source, folder: Path, workers: int, emb
     made = {"fit": source.fit} if embedding is None else embedding.about
     about = {**source.about, "notes": notes, **made}
     about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
-    seal(folder / "store", len(readable), *numbered(readable), about)
+    seal(folder / "store", len(readable), *numbered(readable), about, [item.name for item in readable])
 
 
 def packing_folder(out: Path) -> Path:
@@ -222,10 +237,12 @@ def _decoded(
     """Chunks of images, or of reasons why there is none; the next ones are decoded while one is written."""
 
     def decode(item: Item) -> UInt8[np.ndarray, "height width channel"] | str:
+        data: bytes | np.ndarray = b""
         try:
-            return picture(item.read(), source.size, source.fit, item.box)
+            data = item.read()
+            return picture(data, source.size, source.fit, item.box)
         except Exception as error:  # a broken image can fail in any way
-            return _reason(error)
+            return reason(error, data[:64] if isinstance(data, bytes) else b"")
 
     workers = workers or os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
@@ -239,14 +256,6 @@ def _decoded(
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, BadInput):
-        return str(error)[:200]
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image of a known format"
-    return f"{type(error).__name__}: {error}"[:200]
 
 
 class _Log(contextlib.AbstractContextManager):

@@ -1,19 +1,29 @@
 """Any image file to a square of uint8 pixels: the part of the evaluation transform that no model has a say in.
 
+The levels of deeper pictures (12 and 16 bits, fractions) are scaled by their range.
+
 crop     the shorter side to `size`, then the central square (CUB, mini-ImageNet, own images)
 squash   the whole image to a square (meta-iNat)
 """
 
 import contextlib
 import io
+import sys
 import threading
 from typing import Literal
 
 import numpy as np
-from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from jaxtyping import Shaped, UInt8
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from anyshot.errors import BadInput
+
+try:  # the extra `heic`: what phones save
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener(thumbnails=False)
+except ImportError:
+    pass
 
 Fit = Literal["crop", "squash"]
 Resample = Literal["bilinear", "bicubic"]
@@ -27,6 +37,7 @@ SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().it
 MOST_PIXELS = 64_000_000  # as they are decoded
 LARGE = 8_000_000  # pictures of so many are decoded one at a time: each takes up to ten bytes per pixel
 ROWS = 256
+DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey level, as cameras and microscopes have them
 REDUCE = 8  # a photo this many times larger than what is stored is decoded at a reduced scale, never below half of that
 
 
@@ -49,7 +60,7 @@ def picture(
     with _one_large if pixels > LARGE else contextlib.nullcontext():
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
-        image = _to_rgb(image)
+        image = _to_rgb(_all_bits(image, data))
         if box is not None:
             image = image.crop(_clip(box, image.size))
         return np.asarray(image if size is None else _fit(image, size, fit, resample))
@@ -84,13 +95,61 @@ def _clip(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
+def reason(error: Exception, data: bytes = b"") -> str:
+    """Why a picture could not be read, in words; `data` are the first bytes of its file."""
+    if isinstance(error, BadInput):
+        return str(error)[:200]
+    if isinstance(error, UnidentifiedImageError):
+        if data[4:8] == b"ftyp" and data[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
+            return "it is HEIC, which `pip install 'anyshot[heic]'` reads"
+        return "not an image of a known format" if data.strip(b"\0") else "there is nothing in it"
+    if isinstance(error, OSError) and "truncated" in str(error):
+        return "it is cut short"
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def _all_bits(image: Image.Image, data: bytes) -> Image.Image:
+    """An upright colour TIFF of 16 bits, of which Pillow has kept the upper bytes, as bytes scaled by the range that it
+    uses; as it is where it uses all of it, and where it is anything else."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "RGB":
+        return image
+    if max(image.tag_v2.get(258, (8,))) <= 8 or (upper := np.asarray(image)).max() >= 1 << (DEPTHS[-2] - 8):
+        return image
+    lower = Image.open(io.BytesIO(data), formats=("TIFF",))
+    assert isinstance(lower, ImageFile.ImageFile)
+    tiles = []
+    for tile in lower.tile:  # the lower bytes are what Pillow keeps where the order of bytes is the other one
+        mode, *more = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+        if not str(mode).startswith("RGB;16"):
+            return image
+        first = mode[-1] == "L" or (mode[-1] == "N" and sys.byteorder == "little")
+        args = ("RGB;16B" if first else "RGB;16L", *more)
+        tiles.append(tile._replace(args=args if isinstance(tile[3], tuple) else args[0]))
+    lower.tile = tiles
+    ImageOps.exif_transpose(lower, in_place=True)
+    return Image.fromarray(_to_bytes(upper.astype(np.uint16) << 8 | np.asarray(lower)))
+
+
+def _to_bytes(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
+    """Grey levels of any depth as bytes. Whole numbers are taken to have the fewest bits that hold the brightest, of
+    those that cameras have; fractions from 0 to 1 as that; what has neither range goes from its darkest to its
+    brightest."""
+    if values.dtype.kind == "f":
+        values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = values.min(), values.max()
+    if low < 0 or high > (255 if values.dtype.kind == "f" else 65535):
+        values, low, high = values.astype(np.float64) - low, 0, float(high) - float(low)
+        return (values * (255 / high) if high > 0 else values).round().astype(np.uint8)
+    if values.dtype.kind == "f":
+        return (values * 255 if high <= 1 else values).round().astype(np.uint8)
+    bits = next(bits for bits in DEPTHS if int(high) < 1 << bits)
+    return (values >> (bits - 8)).astype(np.uint8)
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Grey becomes three equal channels, 16 bits become 8, what is transparent becomes white."""
-    if image.mode in ("I;16", "I;16B", "I;16L", "I"):
-        values = np.asarray(image)
-        return Image.fromarray((values >> 8 if values.max() > 255 else values).clip(0, 255).astype(np.uint8)).convert(
-            "RGB"
-        )
+    """Grey becomes three equal channels, deeper levels become bytes, what is transparent becomes white."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
     if image.has_transparency_data:
         opaque = Image.new("RGB", image.size)
         for top in range(0, image.height, ROWS):  # a strip at a time, as all at once would take four times the memory

@@ -2,6 +2,7 @@
 
     items.npy    memory-mapped: uint8 images "image height width channel", or float32 features "image position channel"
     labels.npy   the class of each item, an index into the class names
+    names.jsonl  where each item came from: its path in the source, one JSON text per line (not in stores of old)
     store.json   class names, the split of each class, what the items are and where they came from, checksums
 
 Items lie in order of split, then class, so that a split is one slice of the map and a class one slice of a split.
@@ -9,9 +10,11 @@ Items lie in order of split, then class, so that a split is one slice of the map
 
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ from jaxtyping import Int, Shaped
 
 from anyshot.data.arrays import read_npy
 from anyshot.errors import BadInput, unknown
-from anyshot.files import read_json, whole, write_json
+from anyshot.files import read_json, read_text, whole, write_json
 
 SPLITS = ("train", "val", "test")
+NAMES = "names.jsonl"
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,19 @@ class Store:
     def is_features(self) -> bool:
         """Whether the items are features rather than images."""
         return self.items.dtype != np.uint8
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What a person finds each item by: its path in the source, or its number where the store does not say."""
+        if not (self.path / NAMES).is_file():
+            return tuple(f"item {index}" for index in range(len(self.items)))
+        try:
+            names = tuple(json.loads(line) for line in read_text(self.path / NAMES).splitlines())
+            if len(names) != len(self.items) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{len(names)} names for {len(self.items)} items")
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"the store {self.path} is damaged ({NAMES}: {error}): pack it again.") from None
+        return names
 
     def part(self, split: str) -> Part:
         """The slice of one split."""
@@ -121,9 +138,11 @@ def write_store(
     labels: Sequence[int] | np.ndarray,
     class_names: Sequence[str],
     class_split: Sequence[str],
+    names: Sequence[str] = (),
     **about: Any,
 ) -> Store:
-    """Write a store whole. `chunks` yields the items; they and `labels` must be in order of split, then class."""
+    """Write a store whole. `chunks` yields the items; they, `labels` and `names` must be in order of split, then
+    class."""
     check_free(path)
     with whole(path) as aside:
         aside.mkdir()
@@ -131,7 +150,7 @@ def write_store(
             for chunk in chunks:
                 items.append(chunk)
             items.finish()
-        seal(aside, items.rows, labels, class_names, class_split, about)
+        seal(aside, items.rows, labels, class_names, class_split, about, names)
     return open_store(path)
 
 
@@ -148,16 +167,27 @@ def seal(
     class_names: Sequence[str],
     class_split: Sequence[str],
     about: dict[str, Any],
+    names: Sequence[str] = (),
 ) -> None:
-    """Make a folder with items.npy a store: check the order, write labels, names and checksums."""
+    """Make a folder with items.npy a store: check the order, write labels, names (where there are any) and
+    checksums."""
     labels = np.asarray(labels, np.int32)
     order = [SPLITS.index(split) for split in class_split]
     if order != sorted(order) or (np.diff(labels) < 0).any() or len(class_split) != len(class_names):
         raise BadInput("the items of a store must lie in order of split (train, val, test), then class.")
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
+    try:
+        _check(read_npy(folder / "items.npy"), labels, tuple(class_names), tuple(class_split))
+    except ValueError as error:
+        raise BadInput(f"that would be no store: {error}.") from None
     np.save(folder / "labels.npy", labels)
-    checksums = {name: checksum(folder / name) for name in ("items.npy", "labels.npy")}
+    files = ["items.npy", "labels.npy"]
+    if names:
+        lines = (json.dumps(name) + "\n" for _, name in zip(labels, names, strict=True))
+        (folder / NAMES).write_text("".join(lines), encoding="ascii")
+        files.append(NAMES)
+    checksums = {name: checksum(folder / name) for name in files}
     splits = {"class_names": list(class_names), "class_split": list(class_split)}
     write_json(folder / "store.json", {"format": 1, **splits, "about": about, "sha256": checksums})
 
@@ -178,8 +208,8 @@ def open_store(path: Path, verify: bool = False) -> Store:
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"the store {path} is damaged ({error}): pack it again.") from None
     if verify:
-        for name in ("items.npy", "labels.npy"):
-            if checksum(path / name) != checksums.get(name):
+        for name in ("items.npy", "labels.npy", *({NAMES} & checksums.keys())):
+            if not (path / name).is_file() or checksum(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
     return Store(path, items, labels, names, splits, about.get("about", {}))
 

@@ -12,9 +12,14 @@ from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput, unknown
 from anyshot.files import read_text
 
-PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
+PATHS = (
+    "path", "paths", "file", "files", "filename", "file_name", "filepath", "file_path", "image", "images", "image_path",
+    "image_name", "img", "picture", "photo",
+)  # fmt: skip
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
-SPLIT_NAMES = {name: name for name in SPLITS} | {"valid": "val", "validation": "val", "dev": "val"}
+SPLIT_NAMES = {name: name for name in SPLITS} | {
+    "valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test",
+}  # fmt: skip
 Columns = dict[str, Any]  # lists or arrays
 MOST_TEXT = 1 << 26  # bytes of a table: its values take up to twenty times as much memory
 MOST_ROWS, MOST_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
@@ -36,6 +41,25 @@ def read_table(
     return Source(items)
 
 
+def read_paths(path: Path, root: Path | None = None, path_column: str = "") -> list[Item]:
+    """The pictures that a table names, whatever else it says of them."""
+    names = column(read_columns(path), path_column, PATHS, "path", path)
+    return [Item(str(name), "", None, File(inside(root or path.parent, str(name), path))) for name in names]
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of the columns of a Parquet file."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise BadInput("reading Parquet needs pyarrow: pip install 'anyshot[parquet]'.") from None
+    try:
+        return list(pyarrow.parquet.read_schema(path).names)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise BadInput(f"{path} is not a Parquet file ({(str(error) or 'memory').splitlines()[0]}).") from None
+
+
 def read_columns(path: Path) -> Columns:
     """The columns of a CSV, TSV or Parquet file, all as long as each other."""
     if not path.is_file():
@@ -44,7 +68,7 @@ def read_columns(path: Path) -> Columns:
         return _parquet(path)
     text = io.StringIO(read_text(path, MOST_TEXT).removeprefix("\ufeff"), newline="")
     try:
-        rows = csv.reader(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        rows = csv.reader(text, delimiter=_delimiter(text, path), strict=True)
         filled = (row for row in rows if row)
         names = [name.strip() for name in next(filled, [])]
         columns: list[list[str]] = [[] for _ in names]
@@ -60,6 +84,14 @@ def read_columns(path: Path) -> Columns:
     if len(set(names)) < len(names):
         raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
     return dict(zip(names, columns, strict=True))
+
+
+def _delimiter(text: io.StringIO, path: Path) -> str:
+    """What the first row separates most of its names by: commas, semicolons or tabs, whatever the file is called."""
+    first = next((line for line in text if line.strip()), "")
+    text.seek(0)
+    usual = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
+    return max((usual, ",", ";", "\t"), key=first.count)
 
 
 def _parquet(path: Path) -> Columns:

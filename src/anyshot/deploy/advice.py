@@ -13,12 +13,17 @@ import torch
 from numpy.typing import ArrayLike
 
 from anyshot.data.doctor import spread
+from anyshot.data.likeness import Sketch
+from anyshot.deploy.bursts import find_bursts, leave_out_bursts
+from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.duplicates import near_duplicates
+from anyshot.deploy.left_out import LeftOut
 from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
-from anyshot.deploy.suspects import Found, confusions, look
+from anyshot.deploy.suspects import Found, Suspect, confusions, look
+from anyshot.deploy.testing import Result, run_test
 from anyshot.errors import BadInput
 from anyshot.measure.engine import vectors_of
 from anyshot.measure.evaluation import check_features, check_labels, evaluate, untrained
-from anyshot.measure.recalls import Recalls
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Parameters, Reading
 from anyshot.models.registry import PACKAGE, Registry
@@ -26,12 +31,25 @@ from anyshot.models.registry import PACKAGE, Registry
 HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")
 HEADS_OF_MAPS = ("cosine-frn", "frn")
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-MORE = (1, 2, 5, 10)
+MORE = (1, 2, 5, 10, 20)  # examples that may be added; and as many as there are
 LEAST_IMAGES = 3  # of a class, to be drawn into episodes
 FEW_CLASS = 20  # images a class below which the curve is rough
 FLOATS = 400_000_000  # of a bank of vectors: beyond, a head is left out
 OPERATIONS = 2e11  # of heads that are fitted to every support anew: about a minute; episodes are as many as fit
 LEAST_EPISODES = 20
+LOW, FLAT = 0.85, 0.15  # accuracy below which, and share of the errors that doubling ends, features are the limit
+
+
+@dataclass(frozen=True)
+class OtherFeatures:
+    """What another backbone would bring, measured on a sample of the pictures."""
+
+    backbone: str
+    own: float
+    other: float
+    shot: int
+    way: int
+    examples: int
 
 
 @dataclass(frozen=True)
@@ -54,17 +72,49 @@ class Advice:
     lead: dict[str, tuple[float, float]]
     """How far the best head is ahead of the others, on the same episodes, with half of a 95 % interval."""
     forecasts: dict[str, Forecast]
+    left_out: LeftOut
     classes: list[dict[str, Any]]
-    """By class: examples, recall when left out, what the last doubling of its shots brought."""
+    """By class: examples, recall when left out, the probability of the class for its examples; those first where more
+    examples are expected to help most."""
     confused: list[dict[str, Any]]
+    unlikely: list[dict[str, Any]]
+    """Examples by how unlikely their own label is; the least likely first."""
     mislabelled: list[dict[str, Any]]
-    duplicates: list[tuple[int, int]]
+    """Examples by how likely another label is; the likeliest first."""
+    duplicates: list[dict[str, Any]]
+    """Pairs of examples that are one picture; under two labels they are a conflict, and come first."""
     same_class: list[dict[str, Any]]
+    holdout: Result | None = None
+    """The best head on examples that were held out, which are best photos of other days."""
+    holdout_accuracies: dict[str, float] = field(default_factory=dict)
+    """And the accuracy of every head on them."""
+    other_features: OtherFeatures | None = None
     doubts: list[str] = field(default_factory=list)
     """What the data are too few to say, in sentences."""
 
+    @property
+    def accuracy(self) -> float:
+        """The best that is known of the accuracy with all examples: held out, in whole bursts, or each left out."""
+        if self.holdout is not None:
+            return self.holdout.accuracy[0]
+        return self.left_out.alone if self.left_out.in_bursts is None else self.left_out.in_bursts
+
+    @property
+    def doubling(self) -> float | None:
+        """What twice the examples are expected to bring, where that can be said."""
+        told = self.forecasts.get(self.best)
+        return None if told is None else told.gain[-1]
+
+    @property
+    def features_are_the_limit(self) -> bool:
+        """Whether accuracy is low and more examples would hardly help."""
+        gain = self.doubling
+        return gain is not None and self.accuracy < LOW and gain < FLAT * (1 - self.accuracy)
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All of it, for JSON."""
+        more = {"features_are_the_limit": self.features_are_the_limit, "accuracy": self.accuracy}
+        return {**asdict(self), **more}
 
 
 def advise(
@@ -76,6 +126,10 @@ def advise(
     episodes: int = 400,
     seed: int = 0,
     *,
+    holdout: tuple[ArrayLike | torch.Tensor, ArrayLike] | None = None,
+    names: Sequence[str] = (),
+    times: Sequence[float | None] = (),
+    picture: Callable[[int], np.ndarray] | None = None,
     parameters: Mapping[str, Parameters] | None = None,
     embed: Mapping[str, str] | None = None,
     registry: Registry = PACKAGE,
@@ -91,13 +145,18 @@ def advise(
         way: Classes to tell apart at once; 'all' for every class.
         episodes: Draws of support and queries.
         seed: Seed of the draws.
+        holdout: Features and labels of other examples of the same classes, best of other days, for a test.
+        names: What a person finds the images by; numbers and times in file names tell of bursts.
+        times: When they were taken, in seconds, where that is known.
+        picture: Gives the picture of an image, by its number: without pictures only near-identical features tell of
+            copies.
         parameters: What trained heads have learned, by head.
         embed: How features become a vector (flatten, mean, max, gram), by head; the head's own way by default.
         registry: What heads are looked up in.
         progress: Called with shares of the whole that add up to 1.
     """
     maps = check_features(features)
-    names, codes = check_labels(labels, len(maps))
+    every_class, codes = check_labels(labels, len(maps))
     counts = np.bincount(codes)
     tried = list(heads) or heads_for(maps)
     for name in tried:
@@ -109,12 +168,12 @@ def advise(
             f"advice needs at least 2 classes of {LEAST_IMAGES} examples; {len(inside)} have as many: label more first."
         )
     if len(inside) < len(counts):
-        some = ", ".join(names[place] for place in np.flatnonzero(counts < LEAST_IMAGES)[:5])
+        some = ", ".join(every_class[place] for place in np.flatnonzero(counts < LEAST_IMAGES)[:5])
         doubts.append(
             f"{len(counts) - len(inside)} classes have fewer than {LEAST_IMAGES} examples ({some}): left out."
         )
     here = np.isin(codes, inside)
-    used, used_names = np.searchsorted(inside, codes[here]), [names[place] for place in inside]
+    used, used_names = np.searchsorted(inside, codes[here]), [every_class[place] for place in inside]
     smallest = int(counts[inside].min())
     queries = max(1, smallest // 4)
     measured = [step for step in STEPS if step <= smallest - queries]
@@ -133,7 +192,8 @@ def advise(
     best, robust = _choose_heads(accuracies, places)
     steps, pool = np.array(measured), Pool(int(np.median(counts[inside])), len(inside), ways, queries)
     widths = {name: pool.half_widths(a, steps) for name, a in accuracies.items()}
-    forecasts = {n: f for n, a in accuracies.items() if (f := forecast(steps, a, pool.images, MORE, pool, seed))}
+    more = tuple(sorted({step for step in MORE if step < pool.images} | {pool.images}))
+    forecasts = {n: f for n, a in accuracies.items() if (f := forecast(steps, a, pool.images, more, pool, seed))}
     top = accuracies[best].mean(1) - widths[best]
     if top.max() <= 1 / ways:
         doubts.append(
@@ -141,8 +201,27 @@ def advise(
             "what is said above is noise. Try other features before labelling more."
         )
     _doubt(doubts, used_names, counts[inside], measured, widths[best], forecasts.get(best))
-    seen = _look(used_maps, used, best, together.get(best), (embed or {}).get(best), registry)
+
+    def classifier(name: str) -> FewShotClassifier:
+        learned = {key: value.double().numpy() for key, value in together[name].items()} if name in together else None
+        return FewShotClassifier(name, embed=(embed or {}).get(name), parameters=learned, registry=registry)
+
     original = np.flatnonzero(here)
+    vectors, reading = _vectors(used_maps, best, together.get(best), (embed or {}).get(best), registry)
+    seen = look(vectors, used, reading)
+    bursts = find_bursts(
+        vectors,
+        used,
+        [names[image] for image in original.tolist()] if names else (),
+        [times[image] for image in original.tolist()] if times else (),
+    )
+    alone = float((seen.predicted == used)[seen.predicted >= 0].mean())
+    predicted, left_out = seen.predicted, LeftOut(alone)
+    if bursts.told_by:
+        predicted, left_out = leave_out_bursts(lambda: classifier(best), used_maps.numpy(), used, bursts, alone)
+        doubts += _single_bursts(predicted, used, used_names)
+    tests = _tests(classifier, tried, used_maps.numpy(), [used_names[place] for place in used], holdout)
+    told = _Told(original, used, used_names, names)
     return Advice(
         class_names=used_names,
         counts=counts[inside].tolist(),
@@ -156,19 +235,80 @@ def advise(
         expected_shots=expected,
         lead=_lead(accuracies, best, places, steps, pool),
         forecasts=forecasts,
-        classes=_by_class(evaluation.of(best), seen, used, used_names),
+        left_out=left_out,
+        classes=_by_class(seen, predicted, used, used_names),
         confused=[
             {**one, "class": used_names[one["class"]], "taken_for": used_names[one["taken_for"]]}
-            for one in confusions(seen.predicted, used)
+            for one in confusions(predicted, used)
         ],
-        mislabelled=[
-            {"image": int(original[i]), "label": used_names[used[i]], "looks_like": used_names[c], "probability": p}
-            for i, c, p in seen.mislabelled
-        ],
-        duplicates=[(int(original[i]), int(original[j])) for i, j in seen.duplicates],
+        unlikely=[told.suspect(one) for one in seen.unlikely],
+        mislabelled=[told.suspect(one) for one in seen.mislabelled],
+        duplicates=told.duplicates(
+            near_duplicates(vectors, used, None if picture is None else lambda i: Sketch.of(picture(int(original[i]))))
+        ),
         same_class=[{"classes": [used_names[i], used_names[j]], "told_apart": p} for i, j, p in seen.same_class],
+        holdout=tests.get(best),
+        holdout_accuracies={name: test.accuracy[0] for name, test in tests.items()},
         doubts=doubts,
     )
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Images and classes as a reader knows them."""
+
+    original: np.ndarray
+    labels: np.ndarray
+    class_names: list[str]
+    names: Sequence[str]
+
+    def image(self, place: int) -> dict[str, Any]:
+        number = int(self.original[place])
+        name = self.names[number] if number < len(self.names) else f"example {number}"
+        return {"image": number, "name": name, "label": self.class_names[self.labels[place]]}
+
+    def suspect(self, one: Suspect) -> dict[str, Any]:
+        sure = {"own_probability": float(np.exp(one.log_own)), "probability": one.other}
+        return {**self.image(one.image), "looks_like": self.class_names[one.looks_like], **sure}
+
+    def duplicates(self, pairs: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
+        rows = [
+            {
+                "one": self.image(a),
+                "other": self.image(b),
+                "likeness": alike,
+                "conflict": bool(self.labels[a] != self.labels[b]),
+            }
+            for a, b, alike in pairs
+        ]
+        return sorted(rows, key=lambda row: not row["conflict"])
+
+
+def _single_bursts(predicted: np.ndarray, labels: np.ndarray, names: list[str]) -> list[str]:
+    """What cannot be said of classes that are one burst."""
+    single = np.setdiff1d(np.arange(len(names)), labels[predicted >= 0])
+    if not len(single):
+        return []
+    some = ", ".join(names[place] for place in single[:5])
+    return [
+        f"{len(single)} classes are a single burst ({some}): nothing can be said of how they are recognised on another "
+        "occasion."
+    ]
+
+
+def _tests(
+    classifier: Callable[[str], FewShotClassifier],
+    tried: Sequence[str],
+    features: np.ndarray,
+    labels: Sequence[str],
+    holdout: tuple[ArrayLike | torch.Tensor, ArrayLike] | None,
+) -> dict[str, Result]:
+    """Every head, fitted on all examples, on those that were held out."""
+    if holdout is None:
+        return {}
+    held_out = check_features(holdout[0]).numpy()
+    asked = [str(label) for label in np.asarray(holdout[1]).tolist()]
+    return {name: run_test(classifier(name).fit(features, np.array(labels)), held_out, asked) for name in tried}
 
 
 def _affordable(episodes: int, d: int, way: int, shots: Sequence[int]) -> int:
@@ -184,18 +324,13 @@ def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
     return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if maps.ndim == 3 and maps.shape[1] > 1 and room else ())]
 
 
-def _look(
-    maps: torch.Tensor,
-    labels: np.ndarray,
-    name: str,
-    learned: Parameters | None,
-    how: str | None,
-    registry: Registry,
-) -> Found:
-    """Leave-one-out, in double precision, with the head that is advised."""
+def _vectors(
+    maps: torch.Tensor, name: str, learned: Parameters | None, how: str | None, registry: Registry
+) -> tuple[np.ndarray, Reading]:
+    """What the head that is advised takes the mean of, in double precision."""
     head, parameters = registry.head(name), learned or untrained(name, maps, registry)
     vectors = torch.cat(list(vectors_of(maps, EMBEDS[how] if how else head.embed, parameters).split(4096))).double()
-    return look(vectors.numpy(), labels, Reading(head, {key: v.double() for key, v in parameters.items()}))
+    return vectors.numpy(), Reading(head, {key: v.double() for key, v in parameters.items()})
 
 
 def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> list[int]:
@@ -233,25 +368,18 @@ def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[
     ]
 
 
-def _by_class(recalls: Recalls, seen: Found, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
-    """Each class, those first that gained most when their shots doubled last and still fail."""
-    recall, classes = recalls.recall, recalls.classes
-    shots = [int(shot) for shot in recalls.shots]
-    half = max((i for i, shot in enumerate(shots) if shot <= shots[-1] / 2), default=0)
+def _by_class(seen: Found, predicted: np.ndarray, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
+    """Each class, those first that would profit most from more examples: whose own are recognised least surely and are
+    few. (`benchmarks/advice.py` compares this with other rules.)"""
     rows = []
     for place, name in enumerate(names):
-        mine = classes == place
-        known = (labels == place) & (seen.predicted >= 0)
-        gained = float(recall[-1][mine].mean() - recall[half][mine].mean()) if mine.any() else float("nan")
-        rows.append(
-            {
-                "class": name,
-                "examples": int((labels == place).sum()),
-                "recall": float((seen.predicted[known] == place).mean()) if known.any() else None,
-                "last_doubling": gained,
-            }
-        )
-    return sorted(rows, key=lambda row: -row["last_doubling"])
+        mine = labels == place
+        judged = mine & (predicted >= 0)
+        recall = float((predicted[judged] == place).mean()) if judged.any() else None
+        probability = float(np.exp(seen.log_own[mine]).mean())
+        many = int(mine.sum())
+        rows.append({"class": name, "examples": many, "recall": recall, "probability": probability})
+    return sorted(rows, key=lambda row: (row["probability"] - 1) / row["examples"])
 
 
 def _doubt(

@@ -1,8 +1,9 @@
 """Advice in words: for the terminal, as Markdown, and as a page that stands alone. Nothing here imports torch."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import altair as alt
 import vl_convert
@@ -13,7 +14,9 @@ from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inlin
 if TYPE_CHECKING:
     from anyshot.deploy.advice import Advice
 
-MOST = 10  # rows of a list; all are in the JSON
+MOST = 10  # rows of a list about classes; all are in the JSON
+MOST_IMAGES = 40  # and about images
+MOST_PRINTED = 20  # of these, in a terminal
 STYLE = """
 :root { color-scheme: light; font: 16px/1.55 system-ui, sans-serif; }
 body { max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
@@ -22,31 +25,100 @@ th, td { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px soli
 td { font-variant-numeric: tabular-nums; }
 .doubt { border-left: 4px solid #D55E00; padding-left: .8rem; }
 svg { max-width: 100%; height: auto; }
+td img { display: block; max-width: 96px; border-radius: 4px; }
+td small { display: block; max-width: 16rem; overflow-wrap: anywhere; }
 """
-Table = tuple[Sequence[str], list[Sequence[str]]]
-Part = tuple[str, list[str], Table | None]
-"""A heading, paragraphs, and a table."""
 
 
-def parts(advice: "Advice", images: Sequence[str] | None = None) -> list[Part]:
-    """The whole advice, for whatever form it takes. `images` has the names of the images."""
-    names = images or []
+class Picture(NamedTuple):
+    """An image in a table: shown where it can be, named elsewhere."""
 
-    def image(index: int) -> str:
-        return names[index] if index < len(names) else f"example {index}"
+    image: int
+    name: str
 
+
+Cell = str | Picture
+
+
+class Table(NamedTuple):
+    """A heading, the names of the columns, and rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+class Part(NamedTuple):
+    """A heading, paragraphs, and tables."""
+
+    title: str
+    words: Sequence[str]
+    tables: Sequence[Table] = ()
+    is_doubt: bool = False
+
+
+def parts(advice: "Advice") -> list[Part]:
+    """The whole advice, for whatever form it takes."""
     return [
-        ("Which head", _head_words(advice), _curve_table(advice)),
-        ("What more examples would bring", *_gains(advice)),
-        ("Where to add examples first", *_classes(advice)),
-        ("What is confused", *_confused(advice)),
-        ("What looks wrong", *_wrong(advice, image)),
-        (
+        _accuracy(advice),
+        Part("Which head", _head_words(advice), [_curve_table(advice)]),
+        _gains(advice),
+        _classes(advice),
+        _confused(advice),
+        _suspects(advice),
+        _copies(advice),
+        Part(
             "What these data cannot say",
             advice.doubts or ["Nothing: there are enough examples for all of the above."],
-            None,
+            is_doubt=bool(advice.doubts),
         ),
     ]
+
+
+def shown_images(advice: "Advice") -> list[int]:
+    """The images that a page shows, by their numbers."""
+    cells = (cell for part in parts(advice) for table in part.tables for row in table.rows for cell in row)
+    return sorted({cell.image for cell in cells if isinstance(cell, Picture)})
+
+
+def _accuracy(advice: "Advice") -> Part:
+    words = [advice.left_out.words]
+    test = advice.holdout
+    if test is None:
+        return Part(
+            "How accurate it is", [*words, "Name a folder of such photos, --holdout FOLDER, to know how much harder."]
+        )
+    rate, low, high = test.accuracy
+    words.append(
+        f"On the {test.examples} examples that were held out, {advice.best} is right on {rate:.1%} "
+        f"({low:.1%} to {high:.1%}): that is the accuracy to expect. Expected calibration error "
+        f"{test.calibration_error:.1%}; {test.accepted:.1%} of them are taken for one of the classes at all."
+    )
+    if test.strangers:
+        words.append(
+            f"{test.strangers} examples of other classes are not counted; {test.strangers_rejected:.1%} of these are "
+            "called none of the classes."
+        )
+    if test.absent:
+        some = ", ".join(test.absent[:5]) + (" and more" if len(test.absent) > 5 else "")
+        words.append(f"Not tested, for want of examples: {some}.")
+    heads: list[Sequence[Cell]] = [
+        [name, f"{accuracy:.1%}"]
+        for name, accuracy in sorted(advice.holdout_accuracies.items(), key=lambda head: -head[1])
+    ]
+    worst = sorted(test.classes, key=lambda one: (one.recall[0], one.name))[:MOST]
+    classes: list[Sequence[Cell]] = [
+        [
+            one.name,
+            f"{one.right} of {one.examples}",
+            f"{one.recall[1]:.0%} to {one.recall[2]:.0%}",
+            ", ".join(f"{name} {times}" for name, times in one.taken_for[:2]) or "-",
+        ]
+        for one in worst
+    ]
+    tables = [Table("Every head on the examples held out", ["head", "accuracy"], heads)] if len(heads) > 1 else []
+    columns = ["class", "right", "95 % interval", "mostly taken for"]
+    return Part("How accurate it is", words, [*tables, Table("Recognised least, held out", columns, classes)])
 
 
 def _head_words(advice: "Advice") -> list[str]:
@@ -72,108 +144,199 @@ def _head_words(advice: "Advice") -> list[str]:
 
 
 def _curve_table(advice: "Advice") -> Table:
-    rows: list[Sequence[str]] = []
+    rows: list[Sequence[Cell]] = []
     for name, curve in advice.curves.items():
         rows.append([name, *(f"{100 * row['accuracy']:.1f} ± {50 * (row['high'] - row['low']):.1f}" for row in curve)])
-    return ["accuracy at shot", *map(str, advice.shots)], rows
+    return Table("", ["accuracy at shot", *map(str, advice.shots)], rows)
 
 
-def _gains(advice: "Advice") -> tuple[list[str], Table | None]:
+def _gains(advice: "Advice") -> Part:
+    title = "What more examples would bring"
+    words = _features_words(advice)
     forecast = advice.forecasts.get(advice.best)
     if forecast is None:
-        return ["The examples are too few to say: see below."], None
-    rows: list[Sequence[str]] = [
+        return Part(title, [*words, "The examples are too few to say: see below."])
+    rows: list[Sequence[Cell]] = [
         [f"+{more}", f"{100 * gain:+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"]
         for more, gain, low, high in zip(forecast.more, forecast.gain, forecast.low, forecast.high, strict=True)
     ]
-    words = [
-        f"With about {forecast.now} examples per class {advice.best} should reach {forecast.accuracy:.1%}; further "
-        "examples per class are expected to bring so many points:"
-    ]
+    words.append(
+        f"With about {forecast.now} examples per class {advice.best} should reach {forecast.accuracy:.1%} on examples "
+        "of the same kind; further ones per class, up to twice as many, are expected to bring so many points:"
+    )
     if forecast.held_out:
         held_out = (f"{fit:.1%} at {shot} shots ({measured:.1%} measured)" for shot, fit, measured in forecast.held_out)
         words.append(f"The check: fitted without the larger shots, the same curve says {', '.join(held_out)}.")
-    return words, (["examples more", "points", "95 % interval"], rows)
+    return Part(title, words, [Table("", ["examples more", "points", "95 % interval"], rows)])
 
 
-def _classes(advice: "Advice") -> tuple[list[str], Table | None]:
-    rows: list[Sequence[str]] = [
+def _features_words(advice: "Advice") -> list[str]:
+    """Whether better features would bring more than more labels."""
+    other, doubling = advice.other_features, advice.doubling
+    if other is not None:
+        far, sample = (
+            100 * (other.other - other.own),
+            f"{other.way} classes, {other.shot} shots, {other.examples} examples",
+        )
+        twice = "" if doubling is None else f"; twice the examples would bring {100 * doubling:+.1f}"
+        if other.other - other.own > max(doubling or 0.0, 0.01):
+            return [
+                f"Better features, not more labels: on a sample ({sample}) {other.backbone} is right on "
+                f"{other.other:.1%} where these features are on {other.own:.1%}, {far:+.1f} points{twice}. Name "
+                f"--model {other.backbone}, or none."
+            ]
+        return [
+            f"Other features would not bring more: on a sample ({sample}) {other.backbone} is right on "
+            f"{other.other:.1%}, these features on {other.own:.1%}{twice}."
+        ]
+    if advice.features_are_the_limit:
+        return [
+            f"Better features, not more labels: at {advice.accuracy:.1%} the curve is flat, and twice the examples "
+            f"would bring {100 * (doubling or 0.0):+.1f} points. Try a stronger network, --model timm:NAME."
+        ]
+    return []
+
+
+def _classes(advice: "Advice") -> Part:
+    rows: list[Sequence[Cell]] = [
         [row["class"], str(row["examples"]), "-" if row["recall"] is None else f"{row['recall']:.0%}",
-         f"{100 * row['last_doubling']:+.1f}"]
+         f"{row['probability']:.0%}"]
         for row in advice.classes[:MOST]
     ]  # fmt: skip
-    half = [shot for shot in advice.shots if shot <= advice.shots[-1] / 2] or advice.shots[:1]
-    words = f"Classes by what going from {half[-1]} to {advice.shots[-1]} shots brought them; the first profit most."
-    return [words], (["class", "examples", "found when left out", "points gained"], rows)
+    words = (
+        "Classes by how little their own examples, left out, are taken for them, and how few these are; the first "
+        "profit most."
+    )
+    columns = ["class", "examples", "found when left out", "probability"]
+    return Part("Where to add examples first", [words], [Table("", columns, rows)])
 
 
-def _confused(advice: "Advice") -> tuple[list[str], Table | None]:
-    if not advice.confused:
-        return ["Left out, every example is found in its own class."], None
-    rows: list[Sequence[str]] = [[c["class"], c["taken_for"], f"{c['share']:.0%}"] for c in advice.confused]
-    return [], (["class", "taken for", "of its examples"], rows)
-
-
-def _wrong(advice: "Advice", image: Any) -> tuple[list[str], Table | None]:
+def _confused(advice: "Advice") -> Part:
     words = [
         f"{' and '.join(pair['classes'])} are hardly told apart ({pair['told_apart']:.0%}): are they one class?"
         for pair in advice.same_class[:MOST]
     ]
-    words += [f"{image(one)} and {image(other)} look like the same example." for one, other in advice.duplicates[:MOST]]
-    if len(advice.duplicates) > MOST:
-        words.append(f"{len(advice.duplicates) - MOST} more pairs look alike.")
-    if not advice.mislabelled:
-        return words or ["Nothing."], None
-    rows: list[Sequence[str]] = [
-        [image(one["image"]), one["label"], one["looks_like"], f"{one['probability']:.0%}"]
-        for one in advice.mislabelled[:MOST]
+    if not advice.confused:
+        return Part("What is confused", [*words, "Left out, every example is found in its own class."])
+    rows: list[Sequence[Cell]] = [[c["class"], c["taken_for"], f"{c['share']:.0%}"] for c in advice.confused]
+    return Part("What is confused", words, [Table("", ["class", "taken for", "of its examples"], rows)])
+
+
+def _suspects(advice: "Advice") -> Part:
+    title = "Labels that may be wrong"
+    if not advice.unlikely and not advice.mislabelled:
+        return Part(title, ["None."])
+    tables = [
+        Table(
+            f"Least likely under their own label ({len(advice.unlikely)})",
+            ["example", "label", "probability of it", "looks like"],
+            [
+                [_picture(one), one["label"], f"{one['own_probability']:.1g}", one["looks_like"]]
+                for one in advice.unlikely[:MOST_IMAGES]
+            ],
+        ),
+        Table(
+            f"Most likely of another class ({len(advice.mislabelled)})",
+            ["example", "label", "looks like", "probability"],
+            [
+                [_picture(one), one["label"], one["looks_like"], f"{one['probability']:.0%}"]
+                for one in advice.mislabelled[:MOST_IMAGES]
+            ],
+        ),
     ]
-    words.append(f"{len(advice.mislabelled)} examples may have the wrong label; the likeliest:")
-    return words, (["example", "label", "looks like", "probability"], rows)
+    words = (
+        "Two rankings: the first finds labels mixed up at random, the second those confused with a class that looks "
+        "alike. Look at them from the top, until they are right."
+    )
+    return Part(title, [words], [table for table in tables if table.rows])
+
+
+def _copies(advice: "Advice") -> Part:
+    title = "The same picture twice"
+    if not advice.duplicates:
+        return Part(title, ["No picture is found twice."])
+    conflicts = sum(row["conflict"] for row in advice.duplicates)
+    words = [
+        f"{len(advice.duplicates)} pairs of examples look like one picture, a copy of it (cropped, turned, brighter), or "
+        "the same scene a moment later."
+    ]
+    if conflicts:
+        words.append(f"{conflicts} of them have two labels: a conflict, one of the two is wrong.")
+    rows: list[Sequence[Cell]] = [
+        [
+            _picture(row["one"]),
+            _picture(row["other"]),
+            f"{row['one']['label']} or {row['other']['label']}?" if row["conflict"] else row["one"]["label"],
+            f"{row['likeness']:.0%}",
+        ]
+        for row in advice.duplicates[:MOST_IMAGES]
+    ]
+    return Part(title, words, [Table("", ["one", "other", "label", "alike"], rows)])
+
+
+def _picture(row: dict[str, Any]) -> Picture:
+    return Picture(row["image"], row["name"])
 
 
 # ---------------------------------------------------------------------------------------------------------------- forms
 
 
-def as_text(advice: "Advice", images: Sequence[str] | None = None) -> str:
+def as_text(advice: "Advice") -> str:
     """For the terminal."""
     lines: list[str] = []
-    for title, words, table in parts(advice, images):
-        lines += [title, *(f"  {sentence}" for sentence in words)]
-        if table:
-            rows = [table[0], *table[1]]
-            widths = [max(len(row[place]) for row in rows) for place in range(len(table[0]))]
+    for part in parts(advice):
+        lines += [part.title, *(f"  {sentence}" for sentence in part.words)]
+        for table in part.tables:
+            rows = [table.columns, *(_plain(row) for row in table.rows[:MOST_PRINTED])]
+            widths = [max(len(row[place]) for row in rows) for place in range(len(table.columns))]
+            lines += [f"  {table.title}"] if table.title else []
             lines += ["    " + "  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
+            if len(table.rows) > MOST_PRINTED:
+                lines.append("    ... more on the page (--out FOLDER)")
         lines.append("")
     return "\n".join(lines).rstrip()
 
 
-def as_markdown(advice: "Advice", images: Sequence[str] | None = None) -> str:
+def as_markdown(advice: "Advice") -> str:
     """Advice as a Markdown page."""
     lines = ["# Advice", ""]
-    for title, words, table in parts(advice, images):
-        lines += [f"## {title}", "", *(line for sentence in words for line in (_markdown(sentence), ""))]
-        if table:
-            rule = "|".join("---" for _ in table[0])
-            lines += [_row(table[0]), f"|{rule}|", *(_row(row) for row in table[1]), ""]
+    for part in parts(advice):
+        lines += [f"## {part.title}", "", *(line for sentence in part.words for line in (_markdown(sentence), ""))]
+        for table in part.tables:
+            rule = "|".join("---" for _ in table.columns)
+            lines += [f"{_markdown(table.title)}:", ""] if table.title else []
+            lines += [_row(table.columns), f"|{rule}|", *(_row(_plain(row)) for row in table.rows), ""]
     return "\n".join(lines)
 
 
-def as_html(advice: "Advice", images: Sequence[str] | None = None) -> str:
-    """A page of its own: words, tables, the curves as SVG; no script."""
+def as_html(advice: "Advice", pictures: Mapping[int, bytes] | None = None) -> str:
+    """A page of its own: words, tables, the curves as SVG; no script. `pictures` has small JPEGs of images."""
     body = ["<h1>Advice</h1>", curves_svg(advice)]
-    for title, words, table in parts(advice, images):
-        kind = ' class="doubt"' if words is advice.doubts else ""
-        body.append(f"<h2>{escape(title)}</h2>" + "".join(f"<p{kind}>{escape(sentence)}</p>" for sentence in words))
-        if table:
-            head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table[0])
-            rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table[1])
+
+    def cell(value: Cell) -> str:
+        if isinstance(value, str):
+            return escape(value)
+        jpeg = (pictures or {}).get(value.image)
+        source = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else ""
+        return (f'<img src="{source}" alt="" loading="lazy">' if jpeg else "") + f"<small>{escape(value.name)}</small>"
+
+    for part in parts(advice):
+        kind = ' class="doubt"' if part.is_doubt else ""
+        body.append(f"<h2>{escape(part.title)}</h2>" + "".join(f"<p{kind}>{escape(words)}</p>" for words in part.words))
+        for table in part.tables:
+            head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
+            rows = "".join("<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row) + "</tr>" for row in table.rows)
+            body.append(f"<h3>{escape(table.title)}</h3>" if table.title else "")
             body.append(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>anyshot: advice</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body>{''.join(body)}</body></html>\n"
     )
+
+
+def _plain(row: Sequence[Cell]) -> list[str]:
+    return [cell if isinstance(cell, str) else cell.name for cell in row]
 
 
 def curves(advice: "Advice") -> alt.LayerChart:

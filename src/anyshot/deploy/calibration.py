@@ -141,6 +141,13 @@ def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], 
     return float(np.abs(gaps).sum() / len(labels))
 
 
+def recalls(logits: Scores, owner: Int[np.ndarray, " image"], way: int) -> Float[np.ndarray, " way"]:
+    """The share of each class's images that are told right; NaN for a class without any."""
+    right = np.bincount(owner, logits.argmax(1) == owner if len(owner) else None, minlength=way)
+    many = np.bincount(owner, minlength=way)
+    return np.where(many > 0, right / np.maximum(many, 1), np.nan)
+
+
 @dataclass(frozen=True)
 class Coverage:
     """What a rejection threshold does, measured by leaving images (known) and whole classes (unknown) out."""

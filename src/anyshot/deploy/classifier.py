@@ -181,6 +181,35 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.ledger_ = self.ledger_.without(gone)
         return self._settle()
 
+    def take_out(self, label: Any, key: int | None = None) -> Support:
+        """Forget a class, or one kept example of it (by its key in `support_`); `put_back` of what is returned undoes
+        it. Without its last class the classifier is as if never fitted."""
+        check_is_fitted(self, "ledger_")
+        if label not in self.classes_:
+            raise BadInput(f"there is no class {label!s} to take from.")
+        support = self.support_
+        place = int(np.searchsorted(support.labels, label))
+        keys = support.keys[support.owner == place]
+        if key is not None and key not in keys:
+            raise BadInput(f"class {label!s} has no such example.")
+        if key is not None and len(keys) == 1 < support.counts[place]:
+            raise BadInput(f"this is the last example that was kept of class {label!s}: take out the class.")
+        left, taken = support.taken(label, key)
+        if left is None:
+            self.forget()
+            return taken
+        self.ledger_ = Ledger(left, self.keep)
+        self._settle()
+        return taken
+
+    def put_back(self, taken: Support) -> "FewShotClassifier":
+        """Learn again what `take_out` took."""
+        if "ledger_" in self.__dict__:
+            self.ledger_.add(taken)
+        else:
+            self.ledger_ = Ledger(taken, self.keep).copy()
+        return self._settle()
+
     def _check_examples(self, X: Any, y: Any, fresh: bool) -> tuple[Rows, Labels]:
         if y is None:
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
@@ -317,6 +346,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self._settled.coverage
 
     @property
+    def recalls_(self) -> Float[np.ndarray, " way"]:
+        """Of each class's kept examples, each left out, the share that is told right; NaN for a class of one, and for
+        those of many that took no part."""
+        return self._settled.recalls
+
+    @property
     def _settled(self) -> Settled:
         if "settled_" not in self.__dict__:
             raise AttributeError("this classifier has not learned a class yet")
@@ -373,6 +408,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
         """What a class is a mean of: the embedded and projected vector of each image."""
         return np.concatenate([part for part, _, _ in self._vectors(self._check_rows(X))])
+
+    def nearest(self, vector: Float[np.ndarray, " d"], label: Any, many: int = 4) -> UInt64[np.ndarray, " example"]:
+        """Keys of the kept examples of a class that, each alone in its place, would speak most for this vector."""
+        support = self.support_
+        here = support.owner == np.searchsorted(support.labels, label)
+        kept = self._coordinates(support.kept[here])
+        alone = self.reading_.head.refined(kept, torch.ones(len(kept), dtype=torch.int64), self.reading_.parameters)
+        scores = self.reading_.head.score(self._coordinates(vector[None]), alone)[0]
+        return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
         """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""

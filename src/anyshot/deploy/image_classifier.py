@@ -3,7 +3,8 @@
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -15,35 +16,42 @@ from PIL import Image
 from safetensors.torch import save_file
 from sklearn.utils.validation import check_is_fitted
 
-from anyshot.data.folders import read_folder
 from anyshot.data.packing import Item
+from anyshot.data.sources import choose_splits
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.support import keys_of
+from anyshot.deploy.support import Support, keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embed, Embedded, Embedder, embed_items, embedder, side_by_side
+from anyshot.models.examples import chosen_pictures
 from anyshot.models.model import Model, read_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 LEARN = 1024  # pictures that are learned at once: a calibration each
-THUMBNAIL = 96
+THUMBNAIL = 144
 HEAD = "posterior"  # of features that no head was trained on; a trained model has its own
 
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
 Done = Callable[[float], None]
+Seen = Callable[[Sequence[Embedded], Labels], None]
 
 
 def _ignore(share: float) -> None: ...
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What was taken out of a classifier, and can be put back."""
+
+    support: Support
+    thumbnails: dict[int, bytes]
+
+
 class ImageClassifier:
     """Any number of classes from a few pictures each.
-
-    >>> classifier = ImageClassifier("runs/quick/glyphs-conv4-cosine-proto-16shot-...")   # doctest: +SKIP
-    >>> classifier.fit("photos").predict(["new.jpg"])                                     # doctest: +SKIP
 
     Args:
         backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, an
@@ -52,6 +60,10 @@ class ImageClassifier:
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
         arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
             or the posterior on features that no head was trained on.
+
+    Examples:
+        >>> ImageClassifier().fit("photos").predict(["new.jpg"])  # doctest: +SKIP
+        array(['apple'], dtype='<U5')
     """
 
     def __init__(
@@ -80,7 +92,8 @@ class ImageClassifier:
         progress: Done = _ignore,
         cache: FeatureCache | None = None,
     ) -> "ImageClassifier":
-        """Learn from a folder of class folders, or from pictures and their labels; forget what was known."""
+        """Learn from a folder of class folders (or an archive of one, or a table of paths and labels), or from pictures
+        and their labels; forget what was known. What such a source holds back for testing is not learned from."""
         self.classifier.forget()
         self.thumbnails = {}
         return self.partial_fit(images, labels, progress, cache)
@@ -94,39 +107,58 @@ class ImageClassifier:
     ) -> "ImageClassifier":
         """Learn from more pictures, of known classes or new ones. `progress` is called with the share that is done;
         with a `cache`, pictures whose features it has are not embedded again. Files of a folder that cannot be read are
-        left out with a warning."""
+        left out, each with a warning."""
         if labels is None:
             if not isinstance(images, str | Path):
                 raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
-            items = read_folder(Path(images)).items
-            names: list[Any] = [item.class_name for item in items]
-        else:
-            given = [images] if isinstance(images, str | Path) else list(images)
-            names = list(labels)
-            if len(given) != len(names):
-                raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
-            items = [_item(image) for image in given]
-        pairs = (
-            pair
-            for pair in zip(self._embedded(items, cache, all_must_do=labels is not None), names, strict=True)
-            if pair[0].features is not None
-        )
+            with chosen_pictures(Path(images), choose=partial(choose_splits, wanted=(), for_test=False)) as items:
+                unread = self.learn(items, [item.class_name for item in items], progress, cache)
+            for why in unread:
+                warnings.warn(f"left out: {why}", stacklevel=2)
+            return self
+        given = [images] if isinstance(images, str | Path) else list(images)
+        names = list(labels)
+        if len(given) != len(names):
+            raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
+        self.learn([_item(image) for image in given], names, progress, cache, all_must_do=True)
+        return self
+
+    def learn(
+        self,
+        items: Sequence[Item],
+        labels: Sequence[Any],
+        progress: Done = _ignore,
+        cache: FeatureCache | None = None,
+        all_must_do: bool = False,
+        seen: Seen | None = None,
+    ) -> list[str]:
+        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must.
+        `seen` is called with what was learned, some pictures at a time, and their labels."""
+        unread: list[str] = []
+        pairs = zip(self._embedded(items, cache, unread if not all_must_do else None), labels, strict=True)
+        readable = (pair for pair in pairs if pair[0].features is not None)
         learned = 0
-        while batch := list(islice(pairs, LEARN)):
-            self._learn([one for one, _ in batch], np.array([label for _, label in batch]))
+        while batch := list(islice(readable, LEARN)):
+            examples, names = [one for one, _ in batch], np.array([label for _, label in batch])
+            self._learn(examples, names)
+            if seen is not None:
+                seen(examples, names)
             learned += len(batch)
             progress(len(batch) / len(items))
         if not learned:
-            raise BadInput("there are no pictures to learn from.")
-        return self
+            why = f" (the first: {unread[0]})" if unread else ""
+            raise BadInput(f"there are no pictures to learn from{why}.")
+        return unread
 
-    def _embedded(self, items: Sequence[Item], cache: FeatureCache | None, all_must_do: bool) -> Iterator[Embedded]:
-        """The pictures in their order, one by one; one that cannot be read is an error, or named in a warning."""
+    def _embedded(
+        self, items: Sequence[Item], cache: FeatureCache | None, unread: list[str] | None = None
+    ) -> Iterator[Embedded]:
+        """The pictures in their order, one by one; why one cannot be read goes to `unread`, or is an error."""
         for one in chain.from_iterable(embed_items(self.backbone, items, cache)):
-            if one.features is None and all_must_do:
+            if one.features is None and unread is None:
                 raise BadInput(one.why)
-            if one.features is None:
-                warnings.warn(f"left out: {one.why}", stacklevel=4)
+            if one.features is None and unread is not None:
+                unread.append(one.why)
             yield one
 
     def _learn(self, examples: Sequence[Embedded], labels: Labels) -> None:
@@ -143,10 +175,14 @@ class ImageClassifier:
         pixels = example.pixels
         if pixels is None:  # its features were at hand, and nothing else
             pixels = self.backbone.read(example.item.read(), example.item.name, example.item.box)
-        return _thumbnail(pixels)
+        return thumbnail(pixels)
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
         """Take in the classes of others that use the same backbone and head."""
+        for other in others:
+            if self.backbone.content != other.backbone.content:
+                one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
+                raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
         kept = set(self.classifier.support_.keys.tolist())
         for other in others:
@@ -158,6 +194,21 @@ class ImageClassifier:
         self.classifier.remove(labels)
         kept = set(self.classifier.support_.keys.tolist())
         self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        return self
+
+    def take_out(self, label: Any, key: int | None = None) -> "Taken":
+        """Forget a class, or one kept example of it (a key of `thumbnails`); `put_back` undoes it."""
+        support = self.classifier.take_out(label, key)
+        rest = getattr(self.classifier, "support_", None)
+        kept = set() if rest is None else set(rest.keys.tolist())
+        gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        return Taken(support, gone)
+
+    def put_back(self, taken: "Taken") -> "ImageClassifier":
+        """Learn again what `take_out` took."""
+        self.classifier.put_back(taken.support)
+        self.thumbnails = self.thumbnails | taken.thumbnails
         return self
 
     # ----------------------------------------------------------------------------------------------------- predicting
@@ -191,7 +242,7 @@ class ImageClassifier:
         items = [_item(image) for image in ([images] if one else images)]  # type: ignore[arg-type, union-attr]
         if not items:
             raise BadInput("there are no pictures.")
-        rows = [example.features for example in self._embedded(items, cache, all_must_do=True)]
+        rows = [example.features for example in self._embedded(items, cache)]
         return np.stack([row for row in rows if row is not None])
 
     def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
@@ -296,7 +347,8 @@ def _item(image: Picture, name: str = "a picture") -> Item:
     return Item(name, "", None, lambda: image)
 
 
-def _thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
+def thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
+    """A small JPEG of a picture."""
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     out = io.BytesIO()

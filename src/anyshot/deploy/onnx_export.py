@@ -4,8 +4,16 @@ The prototypes are an input with a default, so the number of classes is free: av
 gives for the examples of a new class and append the mean, and where the head looks at the number of examples, that to
 `counts`. The file refines the prototypes; only FRN's ridge has no operator in ONNX, so its prototypes go in refined, as
 the default has them.
+
+The metadata say all that else is needed:
+
+    anyshot.classes     the names of the classes as JSON, in the order of the logits
+    anyshot.threshold   what is below is none of these: the largest logit, or `evidence` where the file has that output
+    anyshot.pictures    what pictures are before they go in, in words; numbers are in anyshot.side, margin, resample,
+                        mean and deviation (see `anyshot.models.onnx_backbone`)
 """
 
+import json
 import logging
 import warnings
 from pathlib import Path
@@ -15,12 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, needing
 from anyshot.files import whole
 from anyshot.models.embedders import Embedder
 from anyshot.models.onnx_backbone import metadata
 
 OPSET = 20
+MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
 
 
 class _Graph(nn.Module):
@@ -29,6 +38,7 @@ class _Graph(nn.Module):
     scale: Tensor
     centre: Tensor
     matrix: Tensor
+    unseen: Tensor
 
     def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
         super().__init__()
@@ -42,8 +52,11 @@ class _Graph(nn.Module):
         if self.adapts:
             self.register_buffer("centre", classifier.fit_.mean.float())
             self.register_buffer("matrix", classifier.fit_.matrix.float())
+            nothing = torch.zeros(1, len(classifier.fit_.mean)).double(), torch.zeros(1, dtype=torch.long)
+            unseen = self.head.refined(*nothing, classifier.reading_.parameters)
+            self.register_buffer("unseen", unseen.float())  # what a class of no image predicts
 
-    def forward(self, inputs: Tensor, prototypes: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor, prototypes: Tensor, counts: Tensor | None = None) -> tuple[Tensor, ...]:
         features = inputs.unflatten(1, (self.positions, -1)) if self.backbone is None else self.backbone(inputs)
         parameters = {name: getattr(self, f"learned_{name}") for name in self.names}
         vectors = self.apply_readout(self.embed(features, parameters), parameters)
@@ -52,12 +65,16 @@ class _Graph(nn.Module):
             query, prototypes = (vectors - self.centre) @ self.matrix, (prototypes - self.centre) @ self.matrix
         if counts is not None:
             prototypes = self.head.refined(prototypes, counts, parameters)
-        return self.scale * self.head.score(query, prototypes), vectors
+        logits = self.scale * self.head.score(query, prototypes)
+        if not self.adapts:
+            return logits, vectors
+        return logits, vectors, logits.amax(1) - self.scale * self.head.score(query, self.unseen)[:, 0]
 
 
 def export_backbone(backbone: Embedder, path: Path) -> None:
     """Write an embedder as a file that is one itself, on pixels from 0 to 255 "image channel side side"."""
-    onnx = _onnx()
+    with needing(MISSING):
+        import onnx
     network, example = pixel_network(backbone)
     model = _traced(network.eval(), (example,), ({0: torch.export.Dim("image")},), ["images"], ["features"])
     onnx.helper.set_model_props(
@@ -76,59 +93,61 @@ def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
 
 def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:
     """Write the classifier, with the backbone before it where there is one."""
-    onnx = _onnx()
+    with needing(MISSING):
+        import onnx
     head, support = classifier.reading_.head, classifier.support_
     refines = head.refine is not None and head.has_onnx
     means = torch.from_numpy(support.sums / support.counts[:, None])
     stored = {"prototypes": (means if refines else classifier.prototypes_).float()}
     if refines:
         stored["counts"] = torch.from_numpy(support.counts)
-    network, example = (
-        (None, torch.zeros(3, classifier.n_features_in_)) if backbone is None else pixel_network(backbone)
-    )
+    alone = None, torch.zeros(3, classifier.n_features_in_)
+    network, example = alone if backbone is None else pixel_network(backbone)
     graph = _Graph(classifier, network).eval()
     way = torch.export.Dim("way", min=1)
     free = {"inputs": {0: torch.export.Dim("image")}, **{name: {0: way} for name in stored}}
     # Two or more of everything while tracing: a size of one would be taken for a constant.
     sample = [value if len(value) > 1 else torch.cat([value] * 3) for value in stored.values()]
     names = ["features" if backbone is None else "images", *stored]
-    model = _traced(graph, (example, *sample), free, names, ["logits", "vectors"])
+    outputs = ["logits", "vectors", *(["evidence"] if graph.adapts else [])]
+    model = _traced(graph, (example, *sample), free, names, outputs)
     # A value of the same name makes the input optional.
     for name, value in stored.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
     words = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
-    onnx.helper.set_model_props(model, words | ({} if backbone is None else metadata(backbone, "vectors")))
+    words["anyshot.classes"] = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
+    if classifier.coverage_ is not None:
+        words["anyshot.threshold"] = repr(float(classifier.coverage_.threshold))
+    if backbone is not None:
+        words |= metadata(backbone, "vectors") | {"anyshot.pictures": _pictures(backbone)}
+    onnx.helper.set_model_props(model, words)
     _write(model, path)
 
 
-def _onnx() -> Any:
-    try:
-        import onnx
-    except ImportError:
-        raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
-    return onnx
+def _pictures(backbone: Embedder) -> str:
+    """What has to be done to a picture before it goes in, in words."""
+    colours = "RGB" if backbone.colours == 3 else "grey"
+    larger = round(backbone.side * backbone.margin)
+    return (
+        f"Turned upright as its EXIF says, transparent parts white, {colours}, the shorter side resized "
+        f"({backbone.resample}, antialiased) to {larger}, the central {backbone.side}x{backbone.side} of that; "
+        'float32 from 0 to 255, "image channel height width". What is not larger than that is resized to it at once.'
+    )
 
 
 def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: list[str], outputs: list[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about itself
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            network,
-            inputs,
-            dynamo=True,
-            dynamic_shapes=free,
-            opset_version=OPSET,
-            verbose=False,
-            input_names=names,
-            output_names=outputs,
-        )
+        about: dict[str, Any] = {"dynamic_shapes": free, "input_names": names, "output_names": outputs}
+        program = torch.onnx.export(network, inputs, dynamo=True, opset_version=OPSET, verbose=False, **about)
     assert program is not None
     return program.model_proto
 
 
 def _write(model: Any, path: Path) -> None:
-    onnx = _onnx()
+    with needing(MISSING):
+        import onnx
     onnx.checker.check_model(model)
     with whole(path) as aside:
         onnx.save(model, aside)

@@ -24,6 +24,7 @@ from anyshot.deploy.calibration import (
     leave_one_out,
     next_shot,
     prototypes,
+    recalls,
     rejection,
 )
 from anyshot.deploy.ledger import Ledger
@@ -183,6 +184,21 @@ class Settled:
             scores, owner = self.left_out
             evidence = self.scale * scores
         return rejection(evidence, owner, self.reject) if len(owner) else None
+
+    @cached_property
+    def recalls(self) -> Float[np.ndarray, " way"]:
+        """Of each class's examples that took part, each left out, the share that is told right among those classes."""
+        shares = np.full(len(self.ledger), np.nan)
+        if self.ledger.examples:
+            support, _ = self.sample
+            if self.adapts:
+                left = self.adaptation[1]
+                scores, owner = left.logits.numpy(), left.owner.numpy()
+            else:
+                scores, owner = self.left_out
+            place = np.searchsorted(self.labels, support.labels)
+            shares[place] = recalls(scores, owner, len(support.labels))
+        return shares
 
     def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:
         """Logits of left-out examples for their own class and for the best of all others; and what speaks for these."""

@@ -7,6 +7,7 @@ of the example, so that which ones stay is a fair draw, yet depends on nothing b
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,35 @@ class Support:
     def kept_of(self, shot: int) -> Int[np.ndarray, " chosen"]:
         """The places of at most `shot` kept examples per class, those with the smallest keys."""
         return _smallest(self.keys, self.owner, shot)[0]
+
+    def taken(self, label: Any, key: int | None = None) -> "tuple[Support | None, Support]":
+        """What is left without a class, or without one kept example of it, and what was taken: joined they are as
+        before. A class goes with its only example, and nothing is left without the last class."""
+        place = int(np.searchsorted(self.labels, label))
+        mine = np.flatnonzero(self.owner == place)
+        if key is not None and self.counts[place] > 1:
+            return self._without_example(int(mine[self.keys[mine] == np.uint64(key)][0]))
+        if len(self.labels) == 1:
+            return None, self
+        return self.without(self.labels[[place]]), self._part(place, mine, self.sums[[place]], self.counts[[place]])
+
+    def _without_example(self, example: int) -> "tuple[Support, Support]":
+        place, vector = int(self.owner[example]), self.kept[example]
+        sums, counts, scatter = self.sums.copy(), self.counts.copy(), self.scatter
+        sums[place] -= vector
+        counts[place] -= 1
+        if scatter is not None:  # what `joined` will add
+            apart = (sums[place] / counts[place] - vector) * np.sqrt(counts[place] / self.counts[place])
+            scatter = scatter - np.outer(apart, apart)
+        kept, owner, keys = (np.delete(values, example, 0) for values in (self.kept, self.owner, self.keys))
+        left = Support(self.labels, sums, counts, kept, owner, keys, scatter, self.freedom - 1)
+        return left, self._part(place, np.array([example]), vector[None], np.ones(1, np.int64))
+
+    def _part(self, place: int, examples: Int[np.ndarray, " part"], sums: Any, counts: Any) -> "Support":
+        """Some of a class, to be joined again: of how its images vary it says nothing."""
+        scatter = None if self.scatter is None else np.zeros(self.scatter.shape)
+        owner, label = np.zeros(len(examples), np.int64), self.labels[[place]]
+        return Support(label, sums, counts, self.kept[examples], owner, self.keys[examples], scatter)
 
     def first(self, shot: int) -> "Support":
         """The classes as they would be with at most `shot` examples: sums of the first kept ones, nested in `shot`."""

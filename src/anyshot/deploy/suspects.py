@@ -1,25 +1,37 @@
-"""What looks wrong in labelled features: images of another class, images twice, two classes that are one."""
+"""What looks wrong in labelled features: images of another class, two classes that are one.
+
+Two rankings of suspects, for two kinds of mistakes. An image that is least likely under its own label may be anything:
+this finds labels that were mixed up at random. One that is surely of another class finds those confused with a class
+that looks alike, where the own label is never out of the question.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
-from scipy.special import softmax
+from jaxtyping import Float
+from scipy.special import log_softmax
 
 from anyshot.deploy.calibration import adapted, fit_scale, leave_one_out
+from anyshot.deploy.duplicates import Labels, Vectors
 from anyshot.deploy.support import support_of
 from anyshot.models.law import Reading
 
-SURE = 0.8  # of another class, for an image to be suspected
-UNLIKELY = 0.05  # its own class
-SAME = 1e-3  # squared distance of two images that are one, as a share of the usual one to the nearest
+UNLIKELY = 0.02  # probability of its own class, below which an image is suspected
+SURE = 0.5  # and of another, above which it is
 ONE_CLASS = 0.65  # two classes are told apart less often than this
-MOST_IMAGES = 20_000  # beyond, pairs of images are not compared
 
-Vectors = Float[np.ndarray, "image d"]
-Labels = Int[np.ndarray, " image"]
+
+@dataclass(frozen=True)
+class Suspect:
+    """An image whose label may be wrong. Indices are those of images and classes."""
+
+    image: int
+    looks_like: int
+    log_own: float
+    """The logarithm of the probability of its own class, when it is left out."""
+    other: float
+    """The probability of the class that it looks like."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +40,18 @@ class Found:
 
     predicted: Labels
     """The class of each image when it is left out; -1 for the only image of a class."""
-    mislabelled: list[tuple[int, int, float]]
-    """Image, the class it looks like, the probability of that; the likeliest first."""
-    duplicates: list[tuple[int, int]]
+    log_own: Float[np.ndarray, " image"]
+    """The logarithm of the probability of its own class; of the only image of a class, that of chance."""
+    unlikely: list[Suspect]
+    """Least likely under the own class first."""
+    mislabelled: list[Suspect]
+    """Most likely of another class first."""
     same_class: list[tuple[int, int, float]]
     """Two classes and how often an image of one is told from the other when only these two are asked for."""
 
 
 def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
-    """Leave every image out once, and compare all pairs of images."""
+    """Leave every image out once."""
     numbers = np.arange(len(labels)).astype(np.uint64)
     support = support_of(vectors.astype(np.float64), numbers, labels, len(labels), reading.head.adapts)
     if reading.head.adapts:
@@ -47,37 +62,29 @@ def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
     image = support.keys[support.counts[support.owner] > 1].astype(np.int64)
     predicted = np.full(len(labels), -1)
     predicted[image] = scores.argmax(1)
-    return Found(predicted, _mislabelled(scores, owner, image), _duplicates(vectors), _same_class(scores, owner))
+    log_own = np.full(len(labels), -np.log(len(support.labels)))
+    if len(owner):
+        log_own[image] = log_softmax(fit_scale(scores, owner) * scores, axis=1)[np.arange(len(owner)), owner]
+    suspects = suspects_of(scores, owner, image)
+    return Found(
+        predicted,
+        log_own,
+        sorted((one for one in suspects if one.log_own <= np.log(UNLIKELY)), key=lambda one: one.log_own),
+        sorted((one for one in suspects if one.other >= SURE), key=lambda one: (-one.other, one.log_own)),
+        _same_class(scores, owner),
+    )
 
 
-def _mislabelled(scores: np.ndarray, owner: np.ndarray, image: np.ndarray) -> list[tuple[int, int, float]]:
+def suspects_of(scores: np.ndarray, owner: Labels, image: Labels) -> list[Suspect]:
+    """All images that are not found in their own class, from scores of images that were left out."""
     if not len(owner) or scores.shape[1] < 2:
         return []
-    sure = softmax(fit_scale(scores, owner) * scores, axis=1)
+    sure = log_softmax(fit_scale(scores, owner) * scores, axis=1)
     best = sure.argmax(1)
-    odd = (sure.max(1) >= SURE) & (sure[np.arange(len(owner)), owner] <= UNLIKELY)
-    suspects = [(int(image[i]), int(best[i]), float(sure[i, best[i]])) for i in np.flatnonzero(odd)]
-    return sorted(suspects, key=lambda suspect: -suspect[2])
-
-
-def _duplicates(vectors: Vectors) -> list[tuple[int, int]]:
-    """Pairs that are far nearer to each other than images usually are to their nearest."""
-    if not 3 <= len(vectors) <= MOST_IMAGES:
-        return []
-    x = torch.from_numpy(np.ascontiguousarray(vectors)).double()
-    x = x - x.mean(0)
-    square = x.square().sum(1)
-    near, pairs = torch.empty(len(x), dtype=torch.float64), []
-    for start in range(0, len(x), 1024):
-        part = x[start : start + 1024]
-        apart = (square[start : start + 1024, None] + square - 2 * part @ x.mT).clamp_min(0)
-        apart[torch.arange(len(part)), torch.arange(start, start + len(part))] = torch.inf
-        near[start : start + 1024] = apart.amin(1)
-        closest = apart.argmin(1)
-        pairs += [(start + i, int(other)) for i, other in enumerate(closest.tolist())]
-    # Rounding leaves about this much between equal vectors; a data set of nothing but twins has no usual distance.
-    limit = max(SAME * float(near[near > 1e-12 * square.mean()].median().nan_to_num()), 1e-10 * float(square.mean()))
-    return sorted({(min(pair), max(pair)) for pair, apart in zip(pairs, near.tolist(), strict=True) if apart <= limit})
+    return [
+        Suspect(int(image[i]), int(best[i]), float(sure[i, owner[i]]), float(np.exp(sure[i, best[i]])))
+        for i in np.flatnonzero(best != owner)
+    ]
 
 
 def _same_class(scores: np.ndarray, owner: np.ndarray) -> list[tuple[int, int, float]]:

@@ -2,17 +2,25 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import softmax
 from scipy.stats import beta
 
+from anyshot.data.packing import Item
 from anyshot.deploy.calibration import calibration_error
 from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.image_classifier import ImageClassifier, thumbnail
+from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import embed_items
+from anyshot.models.examples import say_unread
+from anyshot.progress import Say, progress, quiet
 
+SHOWN = 60  # mistakes on the page
 Share = tuple[float, float, float]
 
 
@@ -27,6 +35,20 @@ class ClassResult:
     """The share of its examples that was recognised, with the ends of its 95 % interval."""
     taken_for: list[tuple[str, int]]
     """What the others were taken for, the commonest first."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An example that was taken for another class."""
+
+    place: int
+    """Its number among all examples of the test."""
+    name: str
+    label: str
+    taken_for: str
+    probability: float
+    is_known: bool
+    """Whether it was taken for one of the classes at all, rather than for none of these."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,12 @@ class Result:
     strangers_rejected: float
     absent: list[str]
     """Classes of the classifier without an example here."""
+    confused: list[tuple[str, str, int]]
+    """What was taken for what, and how often, the commonest first."""
+    mistakes: list[Mistake]
+    """The surest first."""
+    learned: int
+    """Examples that the classifier learned from, as far as it still has them: they make the test too easy."""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -58,8 +86,10 @@ def share(right: int, examples: int) -> Share:
     return right / examples, low, high
 
 
-def run_test(classifier: FewShotClassifier, features: np.ndarray, labels: Sequence[Any]) -> Result:
-    """Classify examples with labels, and count."""
+def run_test(
+    classifier: FewShotClassifier, features: np.ndarray, labels: Sequence[Any], names_of: Sequence[str] | None = None
+) -> Result:
+    """Classify examples with labels, and count. `names_of` are what a person finds the examples by."""
     names = classifier.classes_.astype(str)
     truth = np.array([str(label) for label in labels])
     vectors = classifier.vectors(features)
@@ -79,6 +109,10 @@ def run_test(classifier: FewShotClassifier, features: np.ndarray, labels: Sequen
     order = np.argsort(names)
     place = order[np.searchsorted(names, truth[is_mine], sorter=order)]
     strangers = int((~is_mine).sum())
+    sure = softmax(logits, axis=1).max(1)
+    wrong_places = sorted(np.flatnonzero(is_mine & ~right).tolist(), key=lambda one: (-sure[one], one))
+    pairs = Counter((str(truth[one]), str(answers[one])) for one in wrong_places)
+    keys = keys_of(np.asarray(features).reshape(len(truth), -1))
     return Result(
         int(is_mine.sum()),
         int(right.sum()),
@@ -89,11 +123,45 @@ def run_test(classifier: FewShotClassifier, features: np.ndarray, labels: Sequen
         strangers,
         float((~is_known[~is_mine]).mean()) if strangers else 0.0,
         sorted(set(names) - set(truth)),
+        [(label, answer, times) for (label, answer), times in pairs.most_common()],
+        [
+            Mistake(
+                one,
+                names_of[one] if names_of else f"example {one}",
+                str(truth[one]),
+                str(answers[one]),
+                round(float(sure[one]), 6),
+                bool(is_known[one]),
+            )
+            for one in wrong_places
+        ],
+        int(np.isin(keys, classifier.support_.keys).sum()),
     )
 
 
-def as_text(result: Result, worst: int = 10) -> str:
-    """For a terminal: the whole, then the classes that are recognised least."""
+def run_picture_test(
+    classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: Say = quiet
+) -> tuple[Result, dict[int, bytes]]:
+    """The same for pictures, and small copies of the surest mistakes by their place."""
+    embedded = []
+    with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
+        for part in embed_items(classifier.backbone, items, cache):
+            embedded += [replace(one, pixels=None) for one in part]
+            advance(float(len(part)))
+    say_unread([one.why for one in embedded if one.features is None], say)
+    readable = [one for one in embedded if one.features is not None]
+    if not readable:
+        raise BadInput("none of the pictures could be read.")
+    features = np.stack([one.features for one in readable if one.features is not None])
+    names, labels = [one.item.name for one in readable], [one.item.class_name for one in readable]
+    result = run_test(classifier.classifier, features, labels, names)
+    shown = {mistake.place: readable[mistake.place].item for mistake in result.mistakes[:SHOWN]}
+    read = classifier.backbone.read
+    return result, {place: thumbnail(read(item.read(), item.name, item.box)) for place, item in shown.items()}
+
+
+def head_lines(result: Result) -> list[str]:
+    """The whole of a test, in sentences."""
     accuracy, low, high = result.accuracy
     lines = [
         f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {result.right} of {result.examples} examples of "
@@ -107,8 +175,22 @@ def as_text(result: Result, worst: int = 10) -> str:
             f"{result.strangers} examples of other classes are not counted; {result.strangers_rejected:.1%} of these "
             "are called none of the classes."
         )
+    if result.learned:
+        lines.append(
+            f"{result.learned} of the examples are among those that the classifier learned from: this says too much "
+            "good of it."
+        )
     if result.absent:
         lines.append(f"Not tested, for want of examples: {_some(result.absent)}.")
+    if result.confused:
+        pairs = [f"{label} for {answer} ({times})" for label, answer, times in result.confused[:3]]
+        lines.append(f"Most often mistaken: {', '.join(pairs)}.")
+    return lines
+
+
+def as_text(result: Result, worst: int = 10) -> str:
+    """For a terminal: the whole, then the classes that are recognised least."""
+    lines = head_lines(result)
     ranked = sorted(result.classes, key=lambda one: (one.recall[0], one.name))
     lines += ["", f"{'class':30} {'right':>9} {'recall':>7} {'95 % interval':>16}  mostly taken for"]
     for one in ranked[:worst]:
@@ -118,6 +200,12 @@ def as_text(result: Result, worst: int = 10) -> str:
         lines.append(f"{one.name[:30]:30} {numbers}  {wrong}".rstrip())
     if len(ranked) > worst:
         lines.append(f"... and {len(ranked) - worst} classes that are recognised better: --json has them all.")
+    if result.mistakes:
+        lines += ["", "The surest mistakes:"]
+        lines += [
+            f"  {one.name}: {one.label}, taken for {one.taken_for} ({one.probability:.0%})"
+            for one in result.mistakes[:worst]
+        ]
     return "\n".join(lines)
 
 

@@ -1,35 +1,31 @@
 """What the deploying verbs of the command line do, as functions that return what is printed."""
 
-import csv
-import io
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
-from scipy.special import softmax
 
 from anyshot.data.doctor import spread
-from anyshot.data.embeddings import read_vectors
-from anyshot.data.pictures import SUFFIXES
-from anyshot.data.store import open_store
+from anyshot.data.layout import Layout
+from anyshot.data.sources import choose_splits
+from anyshot.deploy import changing
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import HEAD, ImageClassifier
+from anyshot.deploy.learned import Learned, accuracy_words
+from anyshot.deploy.predicting import Form, predict_sources
+from anyshot.deploy.sharing import check_place
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, embedder
-from anyshot.models.examples import holds_features, read_examples
+from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
 from anyshot.models.registry import PACKAGE, Registry
-from anyshot.progress import progress
-
-NONE = "none of these"
-BATCH = 256
+from anyshot.progress import progress, say
 
 
 def fit_source(
@@ -41,30 +37,31 @@ def fit_source(
     keep: int,
     registry: Registry = PACKAGE,
     cache: FeatureCache | None = None,
+    split: Sequence[str] = (),
+    layout: Layout | None = None,
 ) -> str:
-    """Fit and save a classifier of a folder of pictures, or of features with labels."""
+    """Fit and save a classifier of pictures in folders, an archive, a table or a store, or of features with labels.
+    What the source holds back for testing is not learned from."""
+    check_place(out)
     if head:
         registry.head(head)  # before the work, to say early what is misspelt
+    choose = partial(choose_splits, wanted=split, for_test=False)
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
+    learned = Learned()
     if holds_features(source):
         inner, what = _features_classifier(source, model, registry, arguments), "examples"
-        examples = read_examples(source, None)
+        examples = read_examples(source, None, None, layout, choose, say)
         inner.fit(examples.features, np.array(examples.labels)).save(out)
     else:
         classifier = ImageClassifier(model or DEFAULT, registry=registry, **arguments)
-        with progress("learning", 1.0) as advance:
-            classifier.fit(source, progress=advance, cache=cache)
+        with chosen_pictures(source, layout, choose, say) as items, progress("learning", 1.0) as advance:
+            names = [item.class_name for item in items]
+            say_unread(classifier.learn(items, names, advance, cache, seen=learned.see), say)
         classifier.save(out)
         inner, what = classifier.classifier, "pictures"
-    counts, coverage = inner.support_.counts, inner.coverage_
+    counts = inner.support_.counts
     words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} {what} each."
-    if coverage is not None and len(counts) > 1:
-        error = inner.support_calibration_error()
-        words += (
-            f" Left out, {coverage.accuracy_of_all:.1%} of the {what} are classified rightly; "
-            f"expected calibration error {error:.1%}."
-        )
-    return words
+    return f"{words} {accuracy_words(inner, learned, out)}".rstrip()
 
 
 def _features_classifier(
@@ -86,98 +83,89 @@ def open_classifier(folder: Path, registry: Registry = PACKAGE) -> ImageClassifi
 
 def predict_images(
     model: Path,
-    images: Sequence[Path],
-    form: Literal["table", "csv", "json"],
-    top: int,
+    sources: Sequence[Path],
+    form: Form,
+    top: int = 0,
+    out: Path | None = None,
+    layout: Layout | None = None,
     registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
 ) -> str:
-    """Classify pictures, those of folders too, or the rows of files of features."""
-    classifier = open_classifier(model, registry)
-    rows: list[dict[str, Any]] = []
-    if isinstance(classifier, FewShotClassifier):
-        for path in images:
-            vectors = np.asarray(open_store(path).items) if (path / "store.json").is_file() else read_vectors(path)
-            named = [path.name if len(vectors) == 1 else f"{path.name}[{index}]" for index in range(len(vectors))]
-            rows += _predictions(classifier, named, vectors, top)
-        return _FORMS[form](rows)
-    paths = list(_pictures(images))
-    if not paths:
-        raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
-    with progress("classifying", 1.0) as advance:
-        for start in range(0, len(paths), BATCH):
-            batch = paths[start : start + BATCH]
-            rows += _predictions(classifier.classifier, list(map(str, batch)), classifier.features_of(batch), top)
-            advance(len(batch) / len(paths))
-    return _FORMS[form](rows)
-
-
-def _predictions(
-    inner: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int
-) -> Iterator[dict[str, Any]]:
-    vectors = inner.vectors(features)
-    logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
-    threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
-    for name, row, sure, known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
-        best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
-        yield {"image": name, "class": best[0][0], "is_known": bool(known), "best": best}
-
-
-def _pictures(images: Sequence[Path]) -> Iterator[Path]:
-    for path in images:
-        if path.is_dir():
-            yield from sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        elif path.is_file():
-            yield path
-        else:
-            raise BadInput(f"there is no file or folder {path}.")
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    table = Table("image", "class", "probability", "then")
-    for row in rows:
-        (name, sure), *others = row["best"]
-        then = ", ".join(f"{other} {chance:.1%}" for other, chance in others)
-        table.add_row(row["image"], str(name) if row["is_known"] else f"{NONE} ({name}?)", f"{sure:.1%}", then)
-    out = io.StringIO()
-    width = None if sys.stdout.isatty() else 160
-    Console(file=out, width=width).print(table)
-    return out.getvalue()
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["image", "class", "probability", "is_known"])
-    for row in rows:
-        writer.writerow([row["image"], row["class"], row["best"][0][1], row["is_known"]])
-    return out.getvalue()
-
-
-def _json(rows: Sequence[dict[str, Any]]) -> str:
-    named = [{**row, "best": [{"class": name, "probability": p} for name, p in row["best"]]} for row in rows]
-    return json.dumps(named, indent=2, ensure_ascii=False) + "\n"
-
-
-_FORMS = {"table": _table, "csv": _csv, "json": _json}
+    """Classify pictures, those of folders, archives and tables too, or the rows of files of features."""
+    return predict_sources(open_classifier(model, registry), sources, form, top, out, layout, cache, say)
 
 
 def examine(
-    model: Path, source: Path, as_json: bool, registry: Registry = PACKAGE, cache: FeatureCache | None = None
+    model: Path,
+    source: Path,
+    as_json: bool,
+    out: Path | None = None,
+    split: Sequence[str] = (),
+    layout: Layout | None = None,
+    registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
 ) -> str:
-    """How well a classifier does on labelled examples, as text or JSON."""
-    from anyshot.deploy.testing import as_text, run_test
+    """How well a classifier does on labelled examples, as text or JSON; with `out` also as a page."""
+    from anyshot.deploy.testing import as_text, run_picture_test, run_test
+    from anyshot.deploy.testing_page import as_html
 
     classifier = open_classifier(model, registry)
+    choose = partial(choose_splits, wanted=split, for_test=True)
+    pictures: dict[int, bytes] = {}
     if isinstance(classifier, FewShotClassifier):
         if not holds_features(source):
             raise BadInput(f"{model} classifies features: {source} should be a file or a store of such, with labels.")
-        inner, examples = classifier, read_examples(source, None)
+        examples = read_examples(source, None, None, layout, choose, say)
+        result = run_test(classifier, examples.features, examples.labels, examples.names)
     else:
         if holds_features(source):
             raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
-        inner, examples = classifier.classifier, read_examples(source, classifier.backbone, cache)
-    result = run_test(inner, examples.features, examples.labels)
+        with chosen_pictures(source, layout, choose, say) as items:
+            result, pictures = run_picture_test(classifier, items, cache, say)
+    if out is not None:
+        write_json(out / "test.json", result.to_dict())
+        write_text(out / "test.txt", as_text(result) + "\n")
+        write_text(out / "test.html", as_html(result, pictures, f"{model.name}, tested with {source.name}"))
+        say(f"open {out / 'test.html'}")
     return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else as_text(result)
+
+
+def add_examples(
+    model: Path,
+    sources: Sequence[Path],
+    class_name: str = "",
+    out: Path | None = None,
+    split: Sequence[str] = (),
+    layout: Layout | None = None,
+    registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
+) -> str:
+    """Teach a classifier more examples, in its place or into another folder."""
+    classifier = open_classifier(model, registry)
+    words = changing.add(classifier, sources, class_name, split, layout, cache, say)
+    return _saved(classifier, out or model, words)
+
+
+def remove_classes(model: Path, names: Sequence[str], out: Path | None = None, registry: Registry = PACKAGE) -> str:
+    """Make a classifier forget classes, in its place or into another folder."""
+    classifier = open_classifier(model, registry)
+    return _saved(classifier, out or model, changing.remove(classifier, names))
+
+
+def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = PACKAGE) -> str:
+    """One classifier of the classes of several."""
+    if len(models) < 2:
+        raise BadInput("name at least two classifiers to merge.")
+    check_place(out)
+    first, *others = [open_classifier(model, registry) for model in models]
+    return _saved(first, out, changing.merge(first, others))
+
+
+def _saved(classifier: changing.Classifier, out: Path, words: str) -> str:
+    classifier.save(out)
+    counts = changing.inner_of(classifier).support_.counts
+    each = spread(int(counts.min()), int(counts.max()))
+    return f"{out}: {words}; {len(counts)} classes now, {each} examples each."
 
 
 def export(model: str, out: Path, registry: Registry = PACKAGE) -> str:
@@ -215,20 +203,40 @@ def advise_source(
     out: Path | None,
     registry: Registry = PACKAGE,
     cache: FeatureCache | None = None,
+    layout: Layout | None = None,
+    holdout: Path | None = None,
 ) -> str:
-    """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON."""
+    """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON. With
+    `holdout`, or where the source has a test folder, it is tested on other examples, too."""
     from anyshot.deploy.advice import advise
-    from anyshot.deploy.advice_page import as_html, as_markdown, as_text
+    from anyshot.deploy.advice_page import as_html, as_markdown, as_text, shown_images
+    from anyshot.deploy.advising import other_features, picture_of, thumbnails, times_of
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     trained = _trained_head(model, registry)
     if holds_features(source):
         _features_classifier(source, model, registry, {})
-        examples = read_examples(source, None)
+        embeds, picture = None, None
     else:
-        examples = read_examples(source, embedder(model or DEFAULT, registry=registry), cache)
+        embeds = embedder(model or DEFAULT, registry=registry)
+    if holdout is not None and holds_features(holdout) != (embeds is None):
+        raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
+    everything = read_examples(source, embeds, cache, layout, say=say)
+    places, words = choose_splits(everything.splits, (), for_test=False)
+    say(f"  {words}." if words else "")
+    examples, held_out = everything.at(places), None
+    if holdout is not None:
+        held_out = read_examples(holdout, embeds, cache, layout, partial(choose_splits, wanted=(), for_test=True), say)
+    elif "test" in everything.splits:
+        held_out = everything.at([place for place, split in enumerate(everything.splits) if split == "test"])
     features, labels, names = examples.features, examples.labels, examples.names
+    if embeds is not None:
+        picture = picture_of(examples, embeds)
+    learned: dict[str, Any] = {
+        "parameters": {} if trained is None else {trained.head: _floats(trained)},
+        "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
+    }
     with progress("drawing episodes", 1.0) as advance:
         advice = advise(
             features,
@@ -238,16 +246,21 @@ def advise_source(
             "all" if way == "all" else int(way),
             episodes,
             seed,
-            parameters={} if trained is None else {trained.head: _floats(trained)},
-            embed={trained.head: trained.embed} if trained is not None and trained.embed else {},
+            holdout=None if held_out is None else (held_out.features, held_out.labels),
+            names=names,
+            times=times_of(examples),
+            picture=picture,
             registry=registry,
             progress=advance,
+            **learned,
         )
+    if embeds is not None:
+        advice = replace(advice, other_features=other_features(advice, examples, embeds, learned, cache, registry))
     if out is not None:
         write_json(out / "advice.json", advice.to_dict())
-        write_text(out / "advice.md", as_markdown(advice, names))
-        write_text(out / "advice.html", as_html(advice, names))
-    return as_text(advice, names)
+        write_text(out / "advice.md", as_markdown(advice))
+        write_text(out / "advice.html", as_html(advice, thumbnails(picture, shown_images(advice))))
+    return as_text(advice)
 
 
 def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:

@@ -172,9 +172,8 @@ def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Read
     gathered = plan.way * (plan.shot + plan.queries) * 8  # a number read from far costs as much as 8 multiply-adds
     made = plan.way * (plan.shot + plan.queries) * work
     sums = plan.episodes * (made + d * (gathered + patterns * plan.way * queries))
-    pairs = images * images * (d + work / BLOCK) / 2 + plan.episodes * look_up * plan.way * plan.shot * (
-        queries + plan.shot
-    )
+    entries = plan.episodes * plan.way * plan.shot * (queries + plan.shot)
+    pairs = images * images * (d + work / BLOCK) / 2 + look_up * entries
     return "pairs" if pairs < sums else "sums"
 
 

@@ -11,8 +11,10 @@ or trained models.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from anyshot.data.layout import Layout
 from anyshot.data.store import Part, Store, open_store
 from anyshot.errors import BadInput, choose
 from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, vectors_of
@@ -38,6 +41,7 @@ from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress as bar
+from anyshot.progress import say
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, shown, write_table
 
@@ -90,17 +94,15 @@ class Evaluation:
             numbers = f"{row['accuracy']:8.2f}% {shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
             lines.append(f"{title(row):26} {row['test_shot']:>11} {numbers}")
         plan = self.plan
-        lines.append(
-            f"{plan.way}-way, {plan.queries} queries per class, {plan.episodes} paired episodes, seed {plan.seed}."
-        )
+        episodes = f"{plan.episodes} paired episodes, seed {plan.seed}"
+        lines.append(f"{plan.way}-way, {plan.queries} queries per class, {episodes}.")
         lines.append("95 % intervals: '+- episodes' over other draws of episodes from these images (is this table well")
         lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
         if plan.episodes < 2:
             lines.append("An interval over episodes needs at least two episodes.")
         if any(np.isnan(row["ci95_classes"]) for row in rows):
-            lines.append(
-                f"An interval over new classes needs three classes, each absent from {LEAST_WITHOUT} episodes."
-            )
+            needs = f"three classes, each absent from {LEAST_WITHOUT} episodes"
+            lines.append(f"An interval over new classes needs {needs}.")
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
         return "\n".join(lines)
@@ -166,20 +168,24 @@ def evaluate(
     patterns, words = shot_patterns(shots, plan)
     arrays = _recall_all(maps, base, heads, readouts, parameters or {}, embed or {}, plan, patterns, registry, progress)
     unequal = full_patterns(patterns, plan) if isinstance(shots, str) else None
-    classes, episodes_of = plan.draw(0, plan.episodes).classes, plan.about()
-    recalls = [
-        Recalls(
-            {**(about or {}), "head": head, "readout": readout, **kind_of(head, registry.head(head))},
-            episodes_of,
-            tuple(words),
-            classes,
-            array,
-            unequal,
-            dirichlet,
-        )
-        for (head, readout), array in arrays.items()
+    of = [{**(about or {}), "head": h, "readout": r, **kind_of(h, registry.head(h))} for h, r in arrays]
+    return Evaluation(plan, _recalls(of, arrays.values(), plan, words, unequal, dirichlet))
+
+
+def _recalls(
+    of: Iterable[Row],
+    arrays: Iterable[Float[np.ndarray, "pattern episode way"]],
+    plan: Plan,
+    shots: Sequence[int | str],
+    patterns: np.ndarray | None,
+    dirichlet: float | None = None,
+) -> list[Recalls]:
+    """Recalls on one plan: what each is of, and its array."""
+    about, classes = plan.about(), plan.draw(0, plan.episodes).classes
+    return [
+        Recalls(one, about, tuple(shots), classes, array, patterns, dirichlet)
+        for one, array in zip(of, arrays, strict=True)
     ]
-    return Evaluation(plan, recalls)
 
 
 def kind_of(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
@@ -211,11 +217,8 @@ def recalls_of_model(
     asked = [(model.reading, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
     arrays = read_out(asked, model.vectors(features), fitted, plan, wanted, registry)
-    classes, about, of = plan.draw(0, plan.episodes).classes, plan.about(), columns_of(model, data)
-    return [
-        Recalls({**of, "readout": readout}, about, tuple(shots), classes, array, patterns)
-        for readout, array in zip(readouts, arrays, strict=True)
-    ]
+    of = [columns_of(model, data) | {"readout": readout} for readout in readouts]
+    return _recalls(of, arrays, plan, shots, patterns)
 
 
 def fitted_on_training_classes(model: Model, store: Store, registry: Registry = PACKAGE) -> Fitted:
@@ -261,14 +264,9 @@ def _recall_all(
             arrays[keys[0]] = _adapted(vectors, plan, patterns, scaled(progress, 1 / len(groups)))
             asked, keys = asked[1:], keys[1:]
 
-        def base_vectors(how: Embed = how, used: Parameters = used) -> tuple[Tensor, Tensor]:
-            return _base_vectors(base, how, used)
-
-        fitted, share = fit_on(base_vectors, registry), scaled(progress, 1 / len(groups))
+        fitted, share = fit_on(partial(_base_vectors, base, how, used), registry), scaled(progress, 1 / len(groups))
         arrays |= dict(zip(keys, read_out(asked, vectors, fitted, plan, patterns, registry, share), strict=True))
-    return {
-        (name, readout): arrays[name, readout] for name in heads for readout in readouts if (name, readout) in arrays
-    }
+    return {key: arrays[key] for key in product(heads, readouts) if key in arrays}
 
 
 def _adapted(
@@ -439,25 +437,28 @@ def run_evaluation(
     out: Path | None,
     registry: Registry,
     cache: FeatureCache | None = None,
+    layout: Layout | None = None,
 ) -> str:
     """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows. A `way` of 0 in
-    the protocol means every class at once."""
+    the protocol means every class at once; without shots in it, those are measured that fit."""
     is_store = (store / "store.json").is_file() or not store.exists()
     opened = open_store(store) if is_store else None
     if model is None and not (opened.is_features if opened is not None else holds_features(store)):
         model = DEFAULT
     embeds = embedder(model, registry=registry) if model is not None else None
     if opened is None:
-        opened = read_examples(store, embeds, cache).store(store)
+        opened = read_examples(store, embeds, cache, layout, say=say).store(store)
         if embeds is not None and not holds_features(store):
             opened.about["content"] = embeds.content
     check_kind(opened, embeds)
     part = opened.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
+    protocol, words = (protocol, "") if protocol.shots else protocol.fitting(codes)
     if plan is None:
         episodes = replace(protocol, way=protocol.way or len(names)).plan(codes, names)
     else:
         episodes = Plan.load(plan, codes, names)
+    say(words)
     with bar("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
             opened, embeds, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,

@@ -14,6 +14,7 @@ from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput
 from anyshot.measure.engine import Logits, Vectors, each_logits
 from anyshot.measure.evaluation import columns_of
+from anyshot.measure.intervals import episode_interval
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram, pack, reconstruct, unpack
 from anyshot.models.heads import HEADS
@@ -38,8 +39,8 @@ def consistency(vectors: Vectors, readings: Sequence[Reading], plan: Plan, shot:
             guesses[number, index, start : start + len(logits)] = logits[:, 0].argmax(1)
 
         each_logits(vectors, readings, other, [shot], keep)
-    kept = 100 * (guesses[0] == guesses[1]).mean(-1)
-    return [(float(row.mean()), 1.96 * float(row.std(ddof=1)) / len(row) ** 0.5) for row in kept]
+    same = 100 * (guesses[0] == guesses[1]).mean(-1)
+    return [(float(row.mean()), episode_interval(row)) for row in same]
 
 
 @dataclass(frozen=True)
@@ -126,16 +127,11 @@ def model_consistency(embedded: Embedded, episodes: int, seed: int, queries: int
     learned = model.reading.parameters
     readings = [Reading(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = embedded.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
-    found = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
+    shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
     return [
-        {
-            **embedded.about(),
-            "score": score,
-            "episodes": episodes,
-            "consistency": round(percent, 4),
-            "ci95": round(interval, 4),
-        }
-        for score, (percent, interval) in found
+        {**embedded.about(), "score": score, "episodes": episodes}
+        | {"consistency": round(percent, 4), "ci95": round(interval, 4)}
+        for score, (percent, interval) in shares
     ]
 
 
@@ -145,5 +141,5 @@ def model_terms(embedded: Embedded, episodes: int, seed: int, queries: int = 16)
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
     plan = embedded.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
-    found = term_ratio(embedded.vectors(), model.reading.parameters, plan)
-    return embedded.about() | {name: round(value, 5) for name, value in vars(found).items()}
+    ratio = term_ratio(embedded.vectors(), model.reading.parameters, plan)
+    return embedded.about() | {name: round(value, 5) for name, value in vars(ratio).items()}

@@ -7,7 +7,7 @@ however they are chunked.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from jaxtyping import Int
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 
+MOST_DRAWN = 1 << 28  # of a plan from a file: its id is made by drawing them
 SHUFFLED = 2048  # rows at a time: their cards stay in the cache
 
 
@@ -38,6 +39,16 @@ class Protocol:
     queries: int = 16
     episodes: int = 10_000
     seed: int = 0
+
+    def fitting(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
+        """The protocol at those of the usual shots that the smallest class has images for, beside its queries; with
+        fewer queries where even one shot would not fit. And what there is to say of it."""
+        usual, smallest = Protocol().shots, int(np.bincount(labels).min())
+        queries = self.queries if smallest > self.queries else max(1, smallest // 2)
+        shots = tuple(shot for shot in usual if shot + queries <= smallest) or (1,)
+        fewer = f" and {queries} instead of {self.queries} queries" if queries != self.queries else ""
+        words = f"The smallest class has {smallest} images: measuring {', '.join(map(str, shots))} shots{fewer}."
+        return replace(self, shots=shots, queries=queries), "" if shots == usual else words
 
     def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
         """The episodes, for images with these labels."""
@@ -71,13 +82,12 @@ class Plan:
         for name in ("shot", "queries", "episodes"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not 0 <= self.seed < 1 << 64:
+            raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {self.seed}.")
         classes = len(self._counts)
         if not 2 <= self.way <= classes:
-            fit = (
-                f"choose 2 to {classes} ways"
-                if classes > 2
-                else "choose 2 ways, or pack with --split for more classes here"
-            )
+            many, few = f"choose 2 to {classes} ways", "choose 2 ways, or pack with --split for more classes here"
+            fit = many if classes > 2 else few
             raise BadInput(f"an episode of {self.way} ways does not fit {classes} classes: {fit}.")
         smallest = int(self._counts.argmin())
         feasible = int(self._counts[smallest]) - self.queries
@@ -118,14 +128,16 @@ class Plan:
     def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
         """The plan that was saved, for images with these labels; its episodes are checked against its id."""
         saved = read_json(path)
-        if not isinstance(saved, dict) or saved.pop("plan", None) != 1 or "id" not in saved:
+        saved_id, names = saved.pop("id", None), {"way", "shot", "queries", "episodes", "seed"}
+        if saved.pop("plan", None) != 1 or saved.keys() != names or any(type(saved[name]) is not int for name in names):
             raise BadInput(f"{path} is not a saved plan.")
-        saved_id = saved.pop("id")
+        drawn = saved["episodes"] * saved["way"] * (saved["shot"] + saved["queries"])
+        if drawn > MOST_DRAWN:
+            raise BadInput(f"{path} plans {drawn} images: a plan that is loaded may draw {MOST_DRAWN}.")
         plan = cls(labels, **saved, class_names=class_names)
         if plan.id != saved_id:
-            raise BadInput(
-                f"the plan {path} was made for other images: their labels draw other episodes from its seed."
-            )
+            why = "their labels draw other episodes from its seed"
+            raise BadInput(f"the plan {path} was made for other images: {why}.")
         return plan
 
     def draw(self, start: int, stop: int) -> Draw:

@@ -12,6 +12,7 @@ from anyshot.measure.engine import Shots, Vectors, recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.law import Parameters, Reading
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.rows import grouped
 
 Base = Callable[[], tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]]
 Fitted = Callable[[str], Parameters]
@@ -30,9 +31,8 @@ def read_out(
     """Recalls of each (reading, name of a readout) over the same episodes and vectors; what reads the same vectors
     shares its products. `fitted` is asked only for readouts that have something to fit (see `fit_on`). `progress` is
     called with shares of the whole that add up to 1."""
-    groups: dict[str, list[int]] = {}
-    for index, (_, name) in enumerate(asked):
-        groups.setdefault(name if registry.readout(name).apply else "", []).append(index)
+    names = [name if registry.readout(name).apply else "" for _, name in asked]
+    groups = grouped(range(len(asked)), lambda index: names[index])
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         readout = registry.readout(name or "own")

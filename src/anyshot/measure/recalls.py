@@ -7,8 +7,6 @@ classes. Nothing here imports torch.
 
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from anyshot.data.arrays import read_npz
 from anyshot.errors import BadInput
 from anyshot.files import whole
 from anyshot.measure.intervals import class_interval, episode_interval
@@ -93,11 +92,8 @@ def measured(
     accuracies: Float[np.ndarray, " episode"], classes: Int[np.ndarray, "episode way"], name: str = "accuracy"
 ) -> Row:
     """The mean of accuracies (or of gains) over episodes, and half of its two 95 % intervals."""
-    values = {
-        name: float(accuracies.mean()),
-        "ci95": episode_interval(accuracies),
-        "ci95_classes": class_interval(accuracies, classes),
-    }
+    new_classes = class_interval(accuracies, classes)
+    values = {name: float(accuracies.mean()), "ci95": episode_interval(accuracies), "ci95_classes": new_classes}
     return {key: round(value, 4) for key, value in values.items()}
 
 
@@ -137,27 +133,59 @@ def sensitivities(recalls: Iterable[Recalls]) -> list[Row]:
 
 
 def sensitivity_differences(recalls: Iterable[Recalls]) -> list[Row]:
-    """How much more sensitive each head and readout is than each head of the same learner as trained, on the same
-    episodes, with the 95 % interval over new classes: one row per pair."""
+    """How much more sensitive each head and readout is than each head of the same learner as trained or read alike, on
+    the same episodes, with the 95 % interval over new classes: one row per pair."""
     rows = []
     for grids in _grids(recalls).values():
         over = over_classes([grid.cells for grid in grids], grids[0].classes)
         if over is None:
             continue
-        for (grid, ours), (other, theirs) in product(zip(grids, over, strict=True), repeat=2):
-            if grid is other or other.of["readout"] != "own" or grid.of["learner"] != other.of["learner"]:
-                continue
+        for one, other in _rivals(grids):
+            ours, theirs = over[one], over[other]
             low, high = ours.difference(theirs)
-            row = {name: grid.of[name] for name in GRID} | {"against": other.of["head"]}
-            row |= {"difference": round(ours.sensitivity - theirs.sensitivity, 4)}
-            rows.append(row | {"low_classes": round(low, 4), "high_classes": round(high, 4)})
+            difference = {"difference": ours.sensitivity - theirs.sensitivity, "low_classes": low, "high_classes": high}
+            rows.append(
+                _against(grids[one], grids[other]) | {key: round(value, 4) for key, value in difference.items()}
+            )
     return rows
+
+
+def accuracy_differences(recalls: Iterable[Recalls]) -> list[Row]:
+    """How much more accurate each head and readout is than each head of the same learner as trained or read alike, on
+    the same episodes; the mean over train shots and seeds: one row per pair and test shot, and one for all."""
+    rows = []
+    for grids in _grids(recalls).values():
+        means = [grid.cells.mean((0, 2)) for grid in grids]
+        for one, other in _rivals(grids):
+            gain = means[one] - means[other]
+            for shot, episodes in zip([*grids[one].shots, "all"], [*gain, gain.mean(0)], strict=True):
+                row = _against(grids[one], grids[other]) | {"test_shot": shot}
+                rows.append(row | measured(episodes, grids[one].classes, "gain"))
+    return rows
+
+
+def _rivals(grids: Sequence["_Cells"]) -> list[tuple[int, int]]:
+    """The places of each head and readout, and of each head of the same learner as trained or read alike."""
+    return [
+        (one, other)
+        for (one, ours), (other, theirs) in product(enumerate(grids), repeat=2)
+        if one != other
+        and theirs.of["readout"] in ("own", ours.of["readout"])
+        and ours.of["learner"] == theirs.of["learner"]
+    ]
+
+
+def _against(ours: "_Cells", theirs: "_Cells") -> Row:
+    seeds = {"seeds": min(len(ours.cells), len(theirs.cells))}
+    other = {"against": theirs.of["head"], "against_readout": theirs.of["readout"]}
+    return {name: ours.of[name] for name in GRID} | other | seeds
 
 
 class _Cells(NamedTuple):
     """The accuracies of a whole grid, episode by episode."""
 
     of: Mapping[str, Any]
+    shots: tuple[int | str, ...]
     cells: Float[np.ndarray, "seed test_shot train_shot episode"]
     classes: Int[np.ndarray, "episode way"]
 
@@ -176,7 +204,9 @@ def _grids(recalls: Iterable[Recalls]) -> dict[tuple[Any, ...], list[_Cells]]:
             continue
         cells = np.stack([np.stack([by_cell[seed, shot].accuracies for shot in shots], 1) for seed in seeds])
         first = by_cell[seeds[0], shots[0]]
-        grids.setdefault((*key[: len(SETTING)], key[-1]), []).append(_Cells(first.of, cells, first.classes))
+        grids.setdefault((*key[: len(SETTING)], key[-1]), []).append(
+            _Cells(first.of, first.shots, cells, first.classes)
+        )
     return grids
 
 
@@ -220,13 +250,8 @@ def _is_counterpart(their: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
 def write_recalls(path: Path, recalls: Sequence[Recalls]) -> None:
     """Write recalls of the same episodes and shots as one file, whole or not at all."""
     first = recalls[0]
-    about = {
-        "format": FORMAT,
-        "plan": dict(first.plan),
-        "shots": first.shots,
-        "dirichlet": first.dirichlet,
-        "of": [dict(one.of) for one in recalls],
-    }
+    about = {"format": FORMAT, "plan": dict(first.plan), "shots": first.shots, "dirichlet": first.dirichlet}
+    about["of"] = [dict(one.of) for one in recalls]
     arrays: dict[str, np.ndarray] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     arrays["classes"] = first.classes.astype(np.int32)
     if first.patterns is not None:
@@ -243,24 +268,43 @@ def read_recalls(path: Path) -> list[Recalls]:
         path: What `write_recalls` wrote (`recalls-*.npz` in a run's folder); one that is damaged, or another kind of
             file, gets a sentence.
     """
+    if not path.is_file():
+        raise BadInput(f"there are no recalls {path}.")
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            about = json.loads(file["about"].tobytes())
-            if about["format"] != FORMAT:
-                raise ValueError(f"format {about['format']}")
-            patterns = file["patterns"] if "patterns" in file.files else None
-            shots, classes = tuple(about["shots"]), file["classes"]
-            arrays = [file[f"recall{number}"] for number in range(len(about["of"]))]
-            if any(array.shape != (len(shots), *classes.shape) for array in arrays):
-                raise ValueError("its arrays do not fit together")
-    except FileNotFoundError:
-        raise BadInput(f"there are no recalls {path}.") from None
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        file = read_npz(path)
+        about = json.loads(file["about"].tobytes())
+        if about["format"] != FORMAT:
+            raise ValueError(f"format {about['format']}")
+        shots, classes, patterns = tuple(about["shots"]), file["classes"], file.get("patterns")
+        arrays = [file[f"recall{number}"] for number in range(len(about["of"]))]
+        _check(about, classes, patterns, arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{path} holds no recalls that can be read ({error}): run the same command again.") from None
     return [
         Recalls(of, about["plan"], shots, classes, array, patterns, about["dirichlet"])
         for of, array in zip(about["of"], arrays, strict=True)
     ]
+
+
+def _check(
+    about: Mapping[str, Any], classes: np.ndarray, patterns: np.ndarray | None, arrays: Sequence[np.ndarray]
+) -> None:
+    """What everyone who reads recalls relies on."""
+    shapes = {array.shape for array in (*arrays, *([] if patterns is None else [patterns]))}
+    if classes.ndim != 2 or classes.dtype.kind not in "iu" or shapes != {(len(about["shots"]), *classes.shape)}:
+        raise ValueError("its arrays do not fit together")
+    if any(array.dtype.kind != "f" or not np.isfinite(array).all() for array in arrays):
+        raise ValueError("its recalls are not numbers")
+    plan = about["plan"]
+    if not all(type(plan[name]) is int for name in ("way", "queries", "episodes", "seed")) or not plan["id"]:
+        raise ValueError("its plan does not say of which episodes")
+    if not all(isinstance(shot, int | str) for shot in about["shots"]) or not isinstance(
+        about["dirichlet"], int | float | None
+    ):
+        raise ValueError("its shots are neither numbers nor names")
+    for of in about["of"]:
+        if not isinstance(of["head"], str) or not all(isinstance(value, str | int | float) for value in of.values()):
+            raise ValueError("it does not say of what")
 
 
 def are_there(path: Path) -> bool:

@@ -145,8 +145,10 @@ def over_classes(
     moved -= moved.mean(0)
     chance = ((n - without) / (n * without)).sum()
     values, turn = np.linalg.eigh((many - 1) / many * (moved.T @ moved - chance * noise))
+    # A covariance less its noise may have directions below zero; without them the rest is too large by as much.
+    spread = values.clip(0) * max(0.0, values.sum()) / max(values.clip(0).sum(), 1e-30)
     rng = np.random.default_rng(0)
-    drawn = (rng.normal(size=(draws, len(values))) * values.clip(0) ** 0.5) @ turn.T
+    drawn = (rng.normal(size=(draws, len(values))) * spread**0.5) @ turn.T
     drawn += rng.multivariate_normal(np.zeros(len(values)), noise / n, draws, method="eigh")
     drawn *= ((many - 1) / rng.chisquare(many - 1, draws))[:, None] ** 0.5
     ends = np.cumsum([one[0].size for one in by_episode])[:-1]

@@ -61,8 +61,8 @@ def _dropout(x: Tensor, share: float, parameters: Parameters) -> Tensor:
     if not (torch.is_grad_enabled() and parameters["attend_out"].requires_grad):
         return x
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= round(share * 2**16) - 2**15
-    return x * kept.to(x.dtype).mul_(1 / (1 - share))
+    stays = draws.view(torch.int16)[: x.numel()].view(x.shape) >= round(share * 2**16) - 2**15
+    return x * stays.to(x.dtype).mul_(1 / (1 - share))
 
 
 def attention_parameters(features: Features, recipe: Recipe) -> dict[str, Tensor]:

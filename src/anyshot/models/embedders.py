@@ -28,9 +28,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from anyshot.data.packing import Embedding, Item
-from anyshot.data.pictures import Box, Resample, picture
+from anyshot.data.pictures import Box, Resample, picture, reason
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache, Kept, content_key
+from anyshot.models.devices import embedding_device
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, folded, pretrained
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import PACKAGE, Registry
@@ -42,7 +43,7 @@ Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
-PREPARATION = 1  # counts the ways in which pictures were decoded and resized: features of another are not taken
+PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -154,7 +155,8 @@ class Embedder:
             Image.DecompressionBombError,
             Image.DecompressionBombWarning,
         ) as error:
-            raise BadInput(f"{name} cannot be read as an image ({type(error).__name__}).") from None
+            start = data[:64] if isinstance(data, bytes) else b""
+            raise BadInput(f"{name} cannot be read as an image: {reason(error, start)}.") from None
 
     def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
         if self.is_whole or images.shape[1:] == (self.side, self.side, 3):
@@ -321,7 +323,7 @@ def _own(model: Model, path: Path | None, registry: Registry) -> Embedder:
     about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)
     mean, deviation = model.kind.moments[model.channels]
     return Embedder(
-        model.reader(),
+        model.reader(embedding_device()),
         recipe.size,
         model.kind.margin,
         about=about,
@@ -400,12 +402,13 @@ def _lite0(size: str) -> Embedder:
         raise BadInput(
             f"{DEFAULT} takes pictures of {LEAST_SIDE} to {MOST_SIDE} pixels, as in {DEFAULT}:160, not {size!r}."
         )
-    network = folded(_lite0_network())
+    device = embedding_device()
+    network = folded(_lite0_network()).to(device)
 
     @torch.inference_mode()
     def embed(pictures: Pictures) -> np.ndarray:
-        pixels = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float()
-        return network(pixels.sub_(127.5).div_(127.5)).numpy()
+        pixels = torch.from_numpy(np.array(pictures)).to(device).permute(0, 3, 1, 2).float()
+        return network(pixels.sub_(127.5).div_(127.5)).cpu().numpy()
 
     about = {
         "backbone": f"{DEFAULT}, trained by Google on ImageNet (Apache-2.0), {side} px, sha256 {LITE0_SHA256[:12]}"

@@ -32,7 +32,8 @@ DOUBT = 0.5  # standard deviation of the logarithm of that number
 RATIO = 0.8  # variation between classes over that within them, in the directions that tell classes apart
 UNDERSTATED = 2.0  # that ratio over its mean in all directions, most of which tell nothing apart
 LEAST_RATIO, MOST_RATIO = 0.02, 100.0
-SHRINK_SUPPORT = 0.8  # of the way to the identity that the estimated shrinkage leaves
+SHRINK_SUPPORT = 0.8  # of the way to the identity that the estimated shrinkage leaves, where images are few
+SHRINK_IMAGES = 800  # images of a support that make it half of that
 SHRINK_BASE = 0.5
 FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much of the variance of class means
 CHANCE = 1.4  # beyond so many times what chance makes of it
@@ -160,12 +161,14 @@ def _bounded(ratio: float) -> float:
 
 
 def support_shrinkage(covariance: Float[Tensor, "m m"], d: int, freedom: int) -> float:
-    """How far a support's W goes to the identity: four fifths of the way, and of the rest as much as is best for normal
-    data (oracle approximating shrinkage, Chen et al., 2010: from the covariance alone, without fourth moments)."""
+    """How far a support's W goes to the identity: four fifths of the way for few images and less for many, and of the
+    rest as much as is best for normal data (oracle approximating shrinkage, Chen et al., 2010: from the covariance
+    alone, without fourth moments)."""
     total, square = float(covariance.trace()), float(covariance.square().sum())
     below = (freedom + 1 - 2 / d) * (square - total**2 / d)
     best = 1.0 if below <= 0 else min(1.0, ((1 - 2 / d) * square + total**2) / below)
-    return SHRINK_SUPPORT + (1 - SHRINK_SUPPORT) * best
+    surely = SHRINK_SUPPORT / (1 + freedom / SHRINK_IMAGES)
+    return surely + (1 - surely) * best
 
 
 def apparent_size(trace_of_inverse: float, within: float, d: int, s: float, freedom: int) -> float:

@@ -1,24 +1,31 @@
-"""Examples with labels, from whatever holds them: a store, a folder of pictures, or a file of features.
+"""Examples with labels, from whatever holds them: pictures in folders, archives, tables or stores, or features.
 
 Pictures become features here, each once: what was embedded before comes from a cache.
 """
 
-import warnings
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from anyshot.data.embeddings import READERS, read_features
-from anyshot.data.folders import read_folder
-from anyshot.data.packing import Item, arrange, numbered
+from anyshot.data.archives import is_archive
+from anyshot.data.embeddings import READERS, VECTORS, read_features
+from anyshot.data.layout import Layout
+from anyshot.data.packing import Item, Source, Stored, arrange, numbered
 from anyshot.data.shards import is_shards, on_disk, read_shards
+from anyshot.data.sources import labelled_pictures, understood
 from anyshot.data.store import Store, open_store
+from anyshot.data.tables import column_names
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import Embedder, embed_items
-from anyshot.progress import progress
+from anyshot.progress import Say, progress, quiet
+
+Choose = Callable[[Sequence[str | None]], tuple[list[int], str]]
+"""The examples that are wanted of those with these splits, and what to say of it (`sources.choose_splits`)."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,9 @@ class Examples:
     labels: list[str]
     names: list[str]
     splits: list[str | None]
+    items: Sequence[Item] = ()
+    """The pictures, to be read again; none where there are only features, or where an archive was unpacked for a
+    while."""
 
     def store(self, path: Path) -> Store:
         """The same as a store in memory; where the source has no splits, all classes are test classes."""
@@ -43,6 +53,12 @@ class Examples:
         in_order = bool((order[:-1] < order[1:]).all())  # then they may stay on disk
         return Store(path, features if in_order else features[order], np.array(labels), tuple(names), tuple(splits), {})
 
+    def at(self, places: Sequence[int]) -> "Examples":
+        """Some of them."""
+        labels, names = ([values[place] for place in places] for values in (self.labels, self.names))
+        items = [self.items[place] for place in places] if self.items else ()
+        return Examples(self.features[list(places)], labels, names, [self.splits[place] for place in places], items)
+
 
 def holds_features(source: Path) -> bool:
     """Whether a source has features already: a file of them, or a store."""
@@ -50,38 +66,66 @@ def holds_features(source: Path) -> bool:
         return open_store(source).is_features
     if is_shards(source):
         return True
-    return not source.is_dir() and (source.suffix.lower() in READERS)
+    suffix = source.suffix.lower()
+    if suffix in (".parquet", ".pq") and source.is_file():  # a table of paths, or of vectors
+        return any(name.lower() in VECTORS for name in column_names(source))
+    return not source.is_dir() and suffix in READERS
 
 
-def read_examples(source: Path, embeds: Embedder | None, cache: FeatureCache | None = None) -> Examples:
-    """The examples of a source; pictures need what embeds them."""
+@contextlib.contextmanager
+def chosen_pictures(
+    source: Path, layout: Layout | None = None, choose: Choose | None = None, say: Say = quiet
+) -> Iterator[Sequence[Item]]:
+    """The pictures of a source that are wanted; what was understood of it is said first."""
+    with _pictures(source, layout) as pictures:
+        say(understood(pictures, source))
+        places, words = choose([item.split for item in pictures.items]) if choose else (range(len(pictures.items)), "")
+        say(f"  {words}." if words else "")
+        yield [pictures.items[place] for place in places]
+
+
+@contextlib.contextmanager
+def _pictures(source: Path, layout: Layout | None) -> Iterator[Source]:
+    if not (source / "store.json").is_file():
+        with labelled_pictures(source, layout) as pictures:
+            yield pictures
+        return
+    store = open_store(source)
+    labels, splits = _of_store(store)
+    rows = zip(store.names, labels, splits, strict=True)
+    yield Source([Item(*row, Stored(store, index)) for index, row in enumerate(rows)])
+
+
+def read_examples(
+    source: Path,
+    embeds: Embedder | None,
+    cache: FeatureCache | None = None,
+    layout: Layout | None = None,
+    choose: Choose | None = None,
+    say: Say = quiet,
+) -> Examples:
+    """The examples of a source, or those of them that are wanted; pictures need what embeds them. What was understood
+    is said before the work, and afterwards what could not be read."""
     if (source / "store.json").is_file():
         store = open_store(source)
-        labels = [store.class_names[label] for label in store.labels]
-        splits: list[str | None] = [store.class_split[label] for label in store.labels]
-        features = np.asarray(store.items)
-        if embeds is not None and not store.is_features:
-            with progress("embedding", float(len(labels))) as advance:
-                features = embeds.features(store.items, advance, cache)
-        return Examples(features, labels, [f"item {index}" for index in range(len(labels))], splits)
-    if is_shards(source):
-        return _of_shards(source)
-    if not source.is_dir():
-        found = read_features(source)
-        names = [f"row {index}" for index in range(len(found.labels))]
-        return Examples(found.features, list(found.labels), names, list(found.splits))
-    items = read_folder(source).items
+        if embeds is None or store.is_features or choose is None:
+            return _read_store(store, embeds, cache, choose, say)
+    elif is_shards(source):
+        return _chosen(_of_shards(source), source, choose, say)
+    elif holds_features(source) or not source.exists():
+        return _chosen(_read_features(source, layout or Layout()), source, choose, say)
     assert embeds is not None
-    rows, readable = [], []
-    with progress("embedding", float(len(items))) as advance:
+    rows, readable, unread = [], [], []
+    with chosen_pictures(source, layout, choose, say) as items, progress("embedding", float(len(items))) as advance:
         for part in embed_items(embeds, items, cache):
             for one in part:
                 if one.features is None:
-                    warnings.warn(f"left out: {one.why}", stacklevel=2)
+                    unread.append(one.why)
                 else:
                     rows.append(one.features)
                     readable.append(one.item)
             advance(float(len(part)))
+    say_unread(unread, say)
     if not rows:
         raise BadInput(f"no picture of {source} can be read.")
     return Examples(
@@ -89,6 +133,7 @@ def read_examples(source: Path, embeds: Embedder | None, cache: FeatureCache | N
         [item.class_name for item in readable],
         [item.name for item in readable],
         [item.split for item in readable],
+        () if is_archive(source) else readable,
     )
 
 
@@ -104,3 +149,49 @@ def _of_shards(source: Path) -> Examples:
     order = [int(item.name) for item in arrange(items, (), 0)]
     labels, names = [labels[i] for i in order], [names[i] for i in order]
     return Examples(on_disk(source, order), labels, names, [splits[i] for i in order])
+
+
+def say_unread(unread: Sequence[str], say: Say, most: int = 10) -> None:
+    """Tell of pictures that could not be read, after the work."""
+    if unread:
+        more = [f"  and {len(unread) - most} more."] if len(unread) > most else []
+        files = "file" if len(unread) == 1 else "files"
+        say("\n".join([f"Left out, {len(unread)} {files}:", *(f"  {why}" for why in unread[:most]), *more]))
+
+
+def _of_store(store: Store) -> tuple[list[str], list[str | None]]:
+    """The labels and splits of a store's items. A division of the classes, as `pack` makes it, divides no pictures of a
+    class: then none has a split."""
+    by_class = len(set(store.class_names)) == len(store.class_names)
+    labels = [store.class_names[label] for label in store.labels]
+    return labels, [None if by_class else store.class_split[label] for label in store.labels]
+
+
+def _read_store(
+    store: Store, embeds: Embedder | None, cache: FeatureCache | None, choose: Choose | None, say: Say
+) -> Examples:
+    labels, splits = _of_store(store)
+    features = np.asarray(store.items)
+    if embeds is not None and not store.is_features:
+        with progress("embedding", float(len(labels))) as advance:
+            features = embeds.features(store.items, advance, cache)
+    rows = zip(store.names, labels, splits, strict=True)
+    items = () if store.is_features else [Item(*row, Stored(store, index)) for index, row in enumerate(rows)]
+    return _chosen(Examples(features, labels, list(store.names), splits, items), store.path, choose, say)
+
+
+def _read_features(source: Path, layout: Layout) -> Examples:
+    found = read_features(source, layout.labels, layout.feature_column, layout.label_column, layout.split_column)
+    names = [f"row {index}" for index in range(len(found.labels))]
+    return Examples(found.features, list(found.labels), names, list(found.splits))
+
+
+def _chosen(examples: Examples, source: Path, choose: Choose | None, say: Say) -> Examples:
+    """What was understood of features, said as of pictures, and those that are wanted."""
+    rows = zip(examples.names, examples.labels, examples.splits, strict=True)
+    say(understood(Source([Item(*row, bytes) for row in rows]), source, "vector"))
+    if choose is None:
+        return examples
+    places, more = choose(examples.splits)
+    say(f"  {more}." if more else "")
+    return examples.at(places)

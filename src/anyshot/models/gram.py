@@ -10,6 +10,8 @@ from torch import Tensor
 
 from anyshot.models.law import Counts, Features, Parameters, Prototypes, Vectors
 
+SAFE = 0.05  # ridge over the norm of a Gram, from where inverting by halves is as exact as by Cholesky
+
 
 def gram(features: Features, parameters: Parameters) -> Vectors:
     """Upper triangle of X^T X / positions, off-diagonal times sqrt 2: an inner product of two such vectors is the trace
@@ -99,19 +101,37 @@ def hat(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Vectors:
         inverse = _RidgeInverse.apply(grams, ridge)
         return _eye_like(inverse) - ridge[..., None] * inverse
     eye, size = _eye_like(grams), ridge[..., None]
-    inverse = _inverse(unpack(torch.addcmul(grams, size, eye).view(-1, len(eye))))
+    matrix = unpack(torch.addcmul(grams, size, eye).view(-1, len(eye)))
+    is_safe = bool((ridge >= SAFE * grams.norm(dim=-1)).all())
+    inverse = _inverse_by_halves(matrix) if is_safe else _inverse(matrix, ridge.reshape(-1))
     return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
 
 
-def _inverse(matrix: Float[Tensor, "batch channel channel"]) -> Float[Tensor, "batch channel channel"]:
-    """Of symmetric positive definite matrices, by halves (Schur's complement) down to where a factorisation has little
-    to do: a quarter faster at 64 channels, as most of it is products. Not for training: its gradient would be slow."""
+def _inverse(
+    matrix: Float[Tensor, "*batch channel channel"], ridge: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch channel channel"]:
+    """Of Grams with so much added to their diagonal, by Cholesky; in 64 bits where what was added is lost in 32; and
+    where it is less than the rounding of the Gram itself, which may then be far from positive definite, by eigenvalues
+    that are at least as large."""
+    for precision in (matrix.dtype, torch.float64):
+        factor, failed = torch.linalg.cholesky_ex(matrix.to(precision), upper=True)
+        if not failed.any():  # LAPACK's matrices lie column by column: this way round, packing needs no copy
+            return torch.cholesky_inverse(factor, upper=True).mT.to(matrix.dtype)
+    values, vectors = torch.linalg.eigh(matrix.double())
+    values = values.maximum(ridge.double()[..., None])
+    return ((vectors / values[..., None, :]) @ vectors.mT).to(matrix.dtype)
+
+
+def _inverse_by_halves(matrix: Float[Tensor, "batch channel channel"]) -> Float[Tensor, "batch channel channel"]:
+    """Of symmetric positive definite matrices (Schur's complement), down to where a factorisation has little to do: up
+    to a quarter faster, as most of it is products, and no less exact where they are well conditioned (`SAFE`). Not for
+    training: its gradient would be slow."""
     if (channel := matrix.shape[-1]) <= 16:
         return torch.cholesky_inverse(torch.linalg.cholesky(matrix, upper=True), upper=True).mT
     first, last = slice(channel // 2), slice(channel // 2, None)
-    corner, side = _inverse(matrix[:, first, first]), matrix[:, last, first]
+    corner, side = _inverse_by_halves(matrix[:, first, first]), matrix[:, last, first]
     across = side @ corner
-    other = _inverse(torch.baddbmm(matrix[:, last, last], across, side.mT, alpha=-1))
+    other = _inverse_by_halves(torch.baddbmm(matrix[:, last, last], across, side.mT, alpha=-1))
     below = other @ across
     corner = torch.baddbmm(corner, across.mT, below)
     return torch.cat([torch.cat([corner, -below.mT], 2), torch.cat([-below, other], 2)], 1)
@@ -124,9 +144,9 @@ class _RidgeInverse(torch.autograd.Function):
     def forward(ctx: Any, grams: Tensor, ridge: Tensor) -> Tensor:
         matrix = unpack(grams)
         matrix.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix, upper=True), upper=True)
-        ctx.save_for_backward(inverse)
-        return pack(inverse.mT)  # LAPACK's matrices lie column by column: this way round, packing needs no copy
+        inverse = _inverse(matrix, ridge)
+        ctx.save_for_backward(inverse.mT)
+        return pack(inverse)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,15 +34,8 @@ def _old_ridge_parameters(features: Features, recipe: Recipe) -> dict[str, Tenso
     return {"alpha": torch.tensor(0.0), "beta": torch.tensor(0.0)}
 
 
-_feat = partial(
-    Head,
-    peak,
-    refine=attention,
-    parameters=attention_parameters,
-    needs_training=True,
-    couples=True,
-    refine_folds=attention_folds,
-)
+_attends = partial(Head, peak, refine=attention, refine_folds=attention_folds, couples=True)
+_feat = partial(_attends, parameters=attention_parameters, needs_training=True)
 
 HEADS: dict[str, Head] = {
     "proto": Head(flatten, euclidean),
@@ -66,9 +59,8 @@ def _map_parameters(features: Features, recipe: Recipe) -> dict[str, Tensor]:
     return {"map": torch.randn(d, recipe.width) / d**0.5}
 
 
+_linear = partial(Head, _mapped, parameters=_map_parameters, needs_training=True)
 LINEAR: dict[str, Head] = {
-    "linear-proto": Head(_mapped, euclidean, parameters=_map_parameters, needs_training=True),
-    "cosine-linear-proto": Head(
-        _mapped, cosine, parameters=_map_parameters, needs_training=True, alternative_to="linear-proto"
-    ),
+    "linear-proto": _linear(euclidean),
+    "cosine-linear-proto": _linear(cosine, alternative_to="linear-proto"),
 }

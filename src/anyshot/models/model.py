@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -38,9 +39,8 @@ class Model(nn.Module):
         super().__init__()
         self.recipe, self.channels, self.positions = recipe, channels, positions
         if recipe.frozen and (recipe.feature_scale != 1 or recipe.augment or recipe.start is not None):
-            raise BadInput(
-                "features of a frozen backbone are taken as they are: neither scaled, augmented nor started."
-            )
+            why = "neither scaled, augmented nor started"
+            raise BadInput(f"features of a frozen backbone are taken as they are: {why}.")
         self.head = registry.head(recipe.head)
         self.kind = FROZEN if recipe.frozen else registry.backbone(recipe.backbone)
         self.embed = choose("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
@@ -64,13 +64,14 @@ class Model(nn.Module):
         Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
 
-    def reader(self) -> "Reader":
-        """`features` of the model as it is now, made ready once for those who ask often."""
+    def reader(self, device: str | None = None) -> "Reader":
+        """`features` of the model as it is now, made ready once for those who ask often; on a device of its own where
+        one is named."""
         if self.recipe.frozen:
             return partial(_as_they_are, self.recipe)
-        device = next(self.parameters()).device
-        backbone = _fused(copy.deepcopy(self.backbone).eval())
-        return partial(_read, backbone, self.kind, self.recipe, self.channels, device)
+        place = torch.device(device or next(self.parameters()).device)
+        backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
+        return partial(_read, backbone, self.kind, self.recipe, self.channels, place)
 
     @property
     def reading(self) -> Reading:
@@ -95,15 +96,24 @@ def find_model(path: Path, hint: str = "") -> Path:
     if path.is_file() or (path / "model.safetensors").is_file():
         return path
     ready = [file.parent for studies in own_studies() for file in sorted(studies.glob("ready/*/*/model.safetensors"))]
-    known = {key: folder for folder in ready for key in (folder.name, folder.name.rpartition("-")[0])}
-    if path.name in known and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
-        return known[path.name]
+    by_name = {key: folder for folder in ready for key in (folder.name, folder.name.rpartition("-")[0])}
+    if path.name in by_name and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
+        return by_name[path.name]
     if not path.exists():
-        such = f", such as {min(key for key in known if known[key].name != key)}" if known else ""
-        raise BadInput(
-            f"there is no trained model {path}: name its folder, or one that comes with anyshot{such}{hint}."
-        )
+        such = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
+        ours = f"one that comes with anyshot{such}{hint}"
+        raise BadInput(f"there is no trained model {path}: name its folder, or {ours}.")
     return path
+
+
+def _count(path: Path, about: Mapping[str, str], what: str, of: Container[int]) -> int:
+    """A number that a model's file says of what it reads."""
+    text = about.get(what, "")
+    number = int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
+    if number not in of:
+        expected = "1 or 3" if isinstance(of, tuple) else "a number"
+        raise BadInput(f"{path} says {about.get(what)!r} {what} of what it reads: {expected} was expected.")
+    return number
 
 
 def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
@@ -115,10 +125,10 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
             has it (`registry_of`).
     """
     path = find_model(path)
-    if path.is_dir() and not (path / "model.safetensors").exists() and any(path.glob("*/model.safetensors")):
-        raise BadInput(
-            f"{path} is the folder of a study: name the folder of one of its models, such as {_one_of(path)}."
-        )
+    models = sorted(path.glob("*/model.safetensors"))
+    if models and not (path / "model.safetensors").exists():
+        such = f"name the folder of one of its models, such as {models[0].parent}"
+        raise BadInput(f"{path} is the folder of a study: {such}.")
     path = path / "model.safetensors" if path.is_dir() else path
     state, about = read_tensors(path)
     if "recipe" not in about:
@@ -131,13 +141,9 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
         recipe.head in registry.heads and (recipe.frozen or recipe.backbone in registry.backbones)
     ):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
-    channels = {"1": 1, "3": 3}.get(about.get("channels", ""))
-    if channels is None:
-        raise BadInput(f"{path} says {about.get('channels')!r} channels of its images: 1 or 3 was expected.")
-    positions = about.get("positions", "1")
-    if not (positions.isascii() and positions.isdigit() and 0 < int(positions) <= 10**4):
-        raise BadInput(f"{path} says {positions!r} positions of its features: a number was expected.")
-    model = Model(recipe, channels, registry, int(positions))
+    channels = _count(path, about, "channels", range(1, 10**6) if recipe.frozen else (1, 3))
+    positions = _count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
+    model = Model(recipe, channels, registry, positions)
     shapes = {name: (value.shape, value.is_floating_point()) for name, value in model.state_dict().items()}
     for name in sorted(shapes.keys() | state.keys()):
         value = state.get(name)
@@ -145,14 +151,9 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
             raise BadInput(f"{path} does not hold the weights of its recipe: {name} is missing, or of another shape.")
         if not torch.isfinite(value).all():
             raise BadInput(f"{path} has weights that are not finite, in {name}.")
-    model.load_state_dict(
-        {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
-    )
+    state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    model.load_state_dict(state)
     return model.eval()
-
-
-def _one_of(study: Path) -> Path:
-    return min(study.glob("*/model.safetensors")).parent
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:

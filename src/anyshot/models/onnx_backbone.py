@@ -22,10 +22,12 @@ from jaxtyping import Float, UInt8
 
 from anyshot.data.augmentation import MOMENTS, as_channels
 from anyshot.data.pictures import Resample
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, needing
+from anyshot.files import read_bytes
+from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
-SIDE = 224.0
+SIDE, MOST_SIDE = 224.0, 4096
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
@@ -43,18 +45,16 @@ def metadata(embeds: Embedder, output: str) -> dict[str, str]:
 
 def onnx_embedder(path: Path) -> Embedder:
     """The embedder of an ONNX file."""
-    try:
+    with needing("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."):
         import onnxruntime
-    except ImportError:
-        raise BadInput("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'.") from None
     if not path.is_file():
         raise BadInput(f"there is no file {path}.")
-    data = path.read_bytes()
+    data = read_bytes(path, 1 << 31)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # pictures run side by side
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(data, options, providers=_providers(onnxruntime))
     except Exception as error:  # the runtime's own kinds of errors have no common one
         why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise BadInput(
@@ -81,6 +81,17 @@ def onnx_embedder(path: Path) -> Embedder:
     )
 
 
+def _providers(onnxruntime: Any) -> list[Any]:
+    """What runs the file: the GPU that was named, where the runtime was built for it, and the CPU for all else."""
+    kind, _, number = embedding_device().partition(":")
+    if kind == "cpu":
+        return ["CPUExecutionProvider"]
+    wanted = {"cuda": ("CUDAExecutionProvider", {"device_id": number or "0"}), "mps": ("CoreMLExecutionProvider", {})}
+    if kind not in wanted or wanted[kind][0] not in onnxruntime.get_available_providers():
+        raise BadInput(f"ONNX Runtime cannot use {kind} here: install a build of it that can, or leave --device out.")
+    return [wanted[kind], "CPUExecutionProvider"]
+
+
 class _Network:
     """A session of ONNX Runtime on uint8 pictures "image side side 3"."""
 
@@ -97,15 +108,15 @@ class _Network:
         height, width = shape[1:3] if self._last else shape[2:]
         self._batch = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 0
         self.side = height if isinstance(height, int) else int(self.number("anyshot.side", SIDE))
+        if not 0 < self.side <= MOST_SIDE:
+            raise BadInput(f"{path} takes pictures of {self.side} pixels a side: 1 to {MOST_SIDE} are given.")
         if isinstance(width, int) and width != self.side:
             raise BadInput(f"{path} takes pictures of {height} x {width}: they must be square.")
         self.channels = 1 if shape[3 if self._last else 1] == 1 else 3
         self.is_normalised = "anyshot.mean" in words or self._type == "tensor(uint8)"
         default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
-        self._mean, self._deviation = (
-            np.array(self._numbers(key, values), np.float32)
-            for key, values in zip(("anyshot.mean", "anyshot.deviation"), default, strict=True)
-        )
+        self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
+        self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
         resample = words.get("anyshot.resample", "bilinear")
         if resample not in get_args(Resample):
             raise BadInput(f"{path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")

@@ -61,12 +61,12 @@ class Readout:
         return vectors if self.apply is None else self.apply(vectors, fitted)
 
 
-def pca(vectors: Vectors, labels: Labels, kept: int = 60) -> dict[str, Basis]:
+def pca(vectors: Vectors, labels: Labels, dimensions: int = 60) -> dict[str, Basis]:
     """The directions of largest variance."""
-    return _leading(_covariance(vectors.double()), kept, vectors.dtype)
+    return _leading(_covariance(vectors.double()), dimensions, vectors.dtype)
 
 
-def est(vectors: Vectors, labels: Labels, kept: int = 60, rho: float = 1e-3) -> dict[str, Basis]:
+def est(vectors: Vectors, labels: Labels, dimensions: int = 60, rho: float = 1e-3) -> dict[str, Basis]:
     """The directions of largest variance between classes, less rho times the variance within."""
     x = vectors.double()
     classes, count = labels.unique(return_inverse=True)[1], labels.unique(return_counts=True)[1]
@@ -75,7 +75,7 @@ def est(vectors: Vectors, labels: Labels, kept: int = 60, rho: float = 1e-3) -> 
     # The mean over classes of each class's covariance: every class counts the same, whatever its number of images.
     weight = (1 / (count.clamp_min(2) - 1) / len(count))[classes]
     within = (inside * weight[:, None]).mT @ inside
-    return _leading(_covariance(means) - rho * within, kept, vectors.dtype)
+    return _leading(_covariance(means) - rho * within, dimensions, vectors.dtype)
 
 
 def _covariance(x: Vectors) -> Float[Tensor, "d d"]:
@@ -83,14 +83,13 @@ def _covariance(x: Vectors) -> Float[Tensor, "d d"]:
     return centred.mT @ centred / (len(x) - 1)
 
 
-def _leading(matrix: Float[Tensor, "d d"], kept: int, dtype: torch.dtype) -> dict[str, Basis]:
-    if kept < 1:
-        raise BadInput(f"a projection keeps at least one dimension, not {kept}.")
-    if kept >= len(matrix):
-        raise BadInput(
-            f"a projection to {kept} dimensions leaves nothing out of vectors that have only {len(matrix)}: keep fewer."
-        )
-    return {"basis": torch.linalg.eigh(matrix)[1].flip(1)[:, :kept].to(dtype)}
+def _leading(matrix: Float[Tensor, "d d"], dimensions: int, dtype: torch.dtype) -> dict[str, Basis]:
+    if dimensions < 1:
+        raise BadInput(f"a projection keeps at least one dimension, not {dimensions}.")
+    if dimensions >= len(matrix):
+        why = f"leaves nothing out of vectors that have only {len(matrix)}"
+        raise BadInput(f"a projection to {dimensions} dimensions {why}: keep fewer.")
+    return {"basis": torch.linalg.eigh(matrix)[1].flip(1)[:, :dimensions].to(dtype)}
 
 
 def project(vectors: Float[Tensor, "*batch d"], fitted: Parameters) -> Float[Tensor, "*batch kept"]:

@@ -6,11 +6,12 @@ what it offers is known beside ours:
     registry = Registry(heads={"mine": Head(...)})
 """
 
+import contextlib
 import importlib.util
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -59,16 +60,17 @@ class Registry:
 
     def readout(self, name: str) -> Readout:
         """The readout of this name; that of a numbered one, such as pca60, keeps as many dimensions."""
-        found = self.readouts.get(name)
-        if found is not None and not found.is_numbered:
-            return found
+        readout = self.readouts.get(name)
+        if readout is not None and not readout.is_numbered:
+            return readout
         stem, number = stem_and_number(name)
-        found = self.readouts.get(stem)
-        if found is None or number is None or not found.is_numbered:
+        readout = self.readouts.get(stem)
+        if readout is None or number is None or not readout.is_numbered:
             examples = [key + "60" if value.is_numbered else key for key, value in self.readouts.items()]
             raise BadInput(unknown("readout", name, examples))
-        assert found.fit is not None
-        return Readout(partial(found.fit, kept=number), found.apply, found.head, found.fits)
+        fit = readout.fit
+        assert fit is not None
+        return replace(readout, fit=lambda vectors, labels: fit(vectors, labels, number), is_numbered=False)
 
     def fits(self, readout: str, head: str) -> bool:
         """Whether a readout fits a head."""
@@ -76,10 +78,10 @@ class Registry:
 
     def check_readout(self, readout: str, head: str) -> Readout:
         """The readout, if it fits the head."""
-        found = self.readout(readout)
-        if found.head(self.head(head)) is None:
-            raise BadInput(f"the readout {readout} does not fit {head}: it fits {found.fits}.")
-        return found
+        offered = self.readout(readout)
+        if offered.head(self.head(head)) is None:
+            raise BadInput(f"the readout {readout} does not fit {head}: it fits {offered.fits}.")
+        return offered
 
 
 PACKAGE = Registry(
@@ -94,15 +96,30 @@ def load_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise BadInput(f"there is no Python file {path}.")
     spec = importlib.util.spec_from_file_location(f"anyshot_using_{path.stem}", path.resolve())
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
+        with said(path):
+            spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
+
+
+@contextlib.contextmanager
+def said(path: Path) -> Iterator[None]:
+    """While a user's own code runs: what it raises is one sentence that says where; `--debug` shows all of it."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        where = f", line {lines[-1]}" if lines else ""
+        what = str(error).splitlines()[0][:200] if str(error) else "without a word"
+        raise BadInput(f"{path}{where} raised {type(error).__name__}: {what}.") from error
 
 
 def registry_of(using: Path | None) -> Registry:

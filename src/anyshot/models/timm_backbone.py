@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 
 from anyshot.errors import BadInput
+from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder, Pixels, weights_hash
 
 PATIENCE = 5.0  # seconds for the hub to answer at all
@@ -31,14 +32,15 @@ def timm_embedder(name: str, fetch: bool = True) -> Embedder:
         raise BadInput("timm models need the packages of an extra: pip install 'anyshot[timm]'.") from None
     except RuntimeError as error:  # as beside a torch and a torchvision that do not fit
         raise BadInput(f"timm cannot be imported ({error}): install a torchvision that fits this torch.") from None
-    model = _made(timm, name, fetch).eval()
+    model, device = _made(timm, name, fetch).eval(), embedding_device()
+    model = model.to(device)
     config = model.pretrained_cfg
-    mean, deviation = (torch.tensor(config[key]).view(3, 1, 1) for key in ("mean", "std"))
+    mean, deviation = (torch.tensor(config[key], device=device).view(3, 1, 1) for key in ("mean", "std"))
 
     @torch.inference_mode()
     def network(pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
-        pixels = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float() / 255
-        return model((pixels - mean) / deviation).float().numpy()
+        pixels = torch.from_numpy(np.array(pictures)).to(device).permute(0, 3, 1, 2).float() / 255
+        return model((pixels - mean) / deviation).float().cpu().numpy()
 
     side, resample = config["input_size"][-1], config.get("interpolation", "bicubic")
     return Embedder(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -75,15 +76,21 @@ def summary_line(checks: Sequence[Check]) -> str:
     return f"{len(checks)} checks: " + ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
 
 
+def roots(checks: Sequence[Check]) -> str:
+    """How many reasons the contradicted checks have, in a sentence."""
+    reasons = {check.root for check in checks if check.verdict == "contradicted"}
+    return (
+        f"They have {len(reasons)} roots: some numbers are printed in several places, or others are computed from them."
+    )
+
+
 def markdown(checks: Sequence[Check]) -> str:
     """The page docs/paper.md."""
-    page = [
-        "# What holds in the paper, and what does not",
-        PREFACE.format(count=len(numbers())),
-        counts(checks).markdown().rstrip(),
-    ]
+    page = ["# What holds in the paper, and what does not", PREFACE.format(count=len(numbers()))]
+    page.append(counts(checks).markdown().rstrip())
     for title, listed in sections(checks).items():
-        page += [f"## {title} ({len(listed)})", _table(listed).markdown().rstrip()]
+        why = [roots(checks)] if title == "Contradicted" else []
+        page += [f"## {title} ({len(listed)})", *why, as_table("", listed).markdown().rstrip()]
     page += ["## Notation", "\n".join(f"- {line}" for line in _notation())]
     return "\n\n".join(page) + "\n"
 
@@ -104,6 +111,8 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
             verdict = f"[{colours[check.verdict]}]{check.verdict}[/]"
             table.add_row(verdict, check.where, check.claim, check.printed, check.recomputed)
         console.print(table)
+        if title == "Contradicted":
+            console.print(roots(checks))
     count = counts(checks)
     table = Table(*count.columns)
     for row in count.rows:
@@ -116,12 +125,13 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
 
 def as_objects(checks: Sequence[Check]) -> list[dict[str, Any]]:
     """Checks as objects for JSON."""
-    return [check.as_dict() for check in checks]
+    return [asdict(check) for check in checks]
 
 
-def _table(checks: Sequence[Check]) -> Summary:
+def as_table(title: str, checks: Sequence[Check]) -> Summary:
+    """Checks as a table, one row per check."""
     rows = [[check.where, check.claim, check.printed, check.recomputed] for check in checks]
-    return Summary("", ["where", "claim", "printed", "recomputed"], rows, names=4)
+    return Summary(title, ["where", "claim", "printed", "recomputed"], rows, names=4)
 
 
 def _notation() -> list[str]:

@@ -9,13 +9,13 @@ qualified ("generally", "on average"), what lies outside them is a remark and we
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 
-from anyshot.paper.printed import Group, study
+from anyshot.paper.printed import Group, Setting, study
 from anyshot.paper.rounding import Derived, Verdict, judge
 from anyshot.paper.tables import Check, Reading
 
 TOPICS = ("robustness", "accuracy", "protocol")
-SETTINGS = [(data, "conv4") for data in ("cub", "mini", "meta-inat")]
-SETTINGS += [(data, "resnet12") for data in ("cub", "mini", "tiered")]
+SETTINGS = [Setting(data, "conv4") for data in ("cub", "mini", "meta-inat")]
+SETTINGS += [Setting(data, "resnet12") for data in ("cub", "mini", "tiered")]
 EUCLIDEAN = [Group(*setting, head) for head in ("proto", "feat", "frn") for setting in SETTINGS]
 COSINE = [Group(*setting, f"cosine-{head}") for head in ("proto", "feat", "frn") for setting in SETTINGS]
 PAIRS = list(zip(EUCLIDEAN, COSINE, strict=True))
@@ -25,8 +25,9 @@ Evidence = tuple[str, Sequence[Reading | str]]  # the printed value; readings of
 _CLAIMS: list[Callable[[], Check]] = []
 
 
-def claim(where: str, words: str) -> Callable[[Callable[[], Evidence]], Callable[[], Check]]:
-    """Register a function that finds the printed value and the readings of a claim; its name is the claim's id."""
+def claim(where: str, words: str, follows: str = "") -> Callable[[Callable[[], Evidence]], Callable[[], Check]]:
+    """Register a function that finds the printed value and the readings of a claim; its name is the claim's id. It may
+    follow from another number, named by its `Check.root`."""
 
     def register(find: Callable[[], Evidence]) -> Callable[[], Check]:
         def check() -> Check:
@@ -35,7 +36,7 @@ def claim(where: str, words: str) -> Callable[[Callable[[], Evidence]], Callable
             verdicts = [reading.verdict for reading in readings]
             verdict: Verdict = min(verdicts, key=ORDER.index) if verdicts else "underivable"
             recomputed = "; ".join(map(str, listed))
-            return Check(find.__name__.replace("_", "-"), where, words, printed, recomputed, verdict, readings)
+            return Check(find.__name__.replace("_", "-"), where, words, printed, recomputed, verdict, readings, follows)
 
         _CLAIMS.append(check)
         return check
@@ -52,12 +53,17 @@ def checks() -> Iterator[Check]:
 
 def number(printed: str, derived: Derived, reading: str = "") -> Reading:
     """A reading that gives a number to set beside the printed one."""
-    return Reading(reading, f"{float(derived.value):.3f}", judge(printed, derived))
+    return Reading(reading, f"{float(derived):.3f}", judge(printed, derived))
 
 
 def fact(stands: bool, recomputed: str, reading: str = "") -> Reading:
     """A reading that is true or false of the printed cells."""
     return Reading(reading, recomputed, "holds" if stands else "contradicted")
+
+
+def every(cases: Iterable[tuple[object, bool]], reading: str = "") -> Reading:
+    """A reading that is true where all cases stand."""
+    return fact(*count(cases), reading)
 
 
 def both(*parts: Reading) -> Reading:
@@ -76,9 +82,3 @@ def count(cases: Iterable[tuple[object, bool]]) -> tuple[bool, str]:
 def sensitivity(group: Group) -> Derived:
     """The sensitivity of a group from its grid."""
     return study()[group].sensitivity
-
-
-def average(values: Iterable[Derived]) -> float:
-    """The mean of derived values, as a float."""
-    listed = [float(derived.value) for derived in values]
-    return sum(listed) / len(listed)

@@ -4,16 +4,27 @@ import csv
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from anyshot.paper.rounding import Exact, parse
-from anyshot.rows import Row
+from anyshot.rows import Row, grouped
 
 TRAIN_SHOTS = (4, 8, 16, 32)
 TEST_SHOTS = (1, 2, 4, 8, 16, 32)
 FIRST_GRID = 9  # Tables 9 to 32 hold the 48 grids of the study; Table 4 prints two more for the old and new FRN
+
+
+class Setting(NamedTuple):
+    """A data set and a backbone."""
+
+    data: str
+    backbone: str
+
+    def __str__(self) -> str:
+        return f"{self.data}/{self.backbone}"
 
 
 class Group(NamedTuple):
@@ -26,11 +37,11 @@ class Group(NamedTuple):
 
     def __str__(self) -> str:
         head = self.head if self.readout == "own" else f"{self.head} ({self.readout})"
-        return f"{head} on {self.data}/{self.backbone}"
+        return f"{head} on {self.setting}"
 
     @property
-    def setting(self) -> tuple[str, str]:
-        return self.data, self.backbone
+    def setting(self) -> Setting:
+        return Setting(self.data, self.backbone)
 
     @property
     def euclidean(self) -> "Group":
@@ -91,15 +102,12 @@ def text(quantity: str) -> list[str]:
 @cache
 def exact_grids() -> dict[tuple[str, Group], Exact]:
     """All 50 printed grids by table and group, their cells in hundredths."""
-    grids: dict[tuple[str, Group], dict[tuple[int, int], int]] = {}
-    for row in find("accuracy"):
-        cells = grids.setdefault((row["table"], group(row)), {})
-        cells[row["test_shot"], row["train_shot"]] = int(parse(row["printed"]) * 100)
-    shape = [(test, train) for test in TEST_SHOTS for train in TRAIN_SHOTS]
-    return {
-        key: Exact(np.array([cells[cell] for cell in shape], dtype=np.int64).reshape(len(TEST_SHOTS), -1))
-        for key, cells in grids.items()
-    }
+    grids = {}
+    for key, rows in grouped(find("accuracy"), lambda row: (row["table"], group(row))).items():
+        in_order = sorted(rows, key=itemgetter("test_shot", "train_shot"))
+        cells = np.array([int(parse(row["printed"]) * 100) for row in in_order], dtype=np.int64)
+        grids[key] = Exact(cells.reshape(len(TEST_SHOTS), len(TRAIN_SHOTS)))
+    return grids
 
 
 @cache

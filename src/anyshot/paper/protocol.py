@@ -1,10 +1,13 @@
 """Claims about the set-up: datasets, shots and batches, backbones, and what the paper prints but nothing can derive."""
 
-from anyshot.paper.claims import Evidence, claim, count, fact
+from anyshot.paper.claims import Evidence, claim, every, fact
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, exact_grids, find, study, text
 from anyshot.paper.rounding import parse
 
 PARAMETERS = {"conv4": 113_088, "resnet12": 12_424_320}  # counted on the two architectures; the paper prints neither
+
+# Batches of 256 images in one pass over CUB's 5,903 training images, by train shot; counted on its classes.
+CUB_IMAGES, CUB_BATCHES = 5903, {4: 22, 8: 21, 16: 18, 32: 12}
 
 
 @claim("Sec. 4.3", "resnet12 has more than this many times the parameters of conv4")
@@ -28,14 +31,11 @@ def shots() -> Evidence:
 def settings() -> Evidence:
     data, backbones = ({group[i] for group in study()} for i in (0, 1))
     pairs = {group.setting for group in study()}
-    listed = "meta-inat on conv4 alone, tiered on resnet12 alone"
+    listed = f"{len(backbones)} and {len(data)}, {len(study())} grids"
+    alone = "meta-inat on conv4 alone, tiered on resnet12 alone"
     return "2 backbones, 4 datasets", [
-        fact(
-            (len(backbones), len(data)) == (2, 4),
-            f"{len(backbones)} and {len(data)}, {len(study())} grids",
-            "each appears",
-        ),
-        f"{len(pairs)} of the {len(data) * len(backbones)} combinations: {listed}",
+        fact((len(backbones), len(data)) == (2, 4), listed, "each appears"),
+        f"{len(pairs)} of the {len(data) * len(backbones)} combinations: {alone}",
     ]
 
 
@@ -47,14 +47,21 @@ def batch_size() -> Evidence:
     whole = all(way == int(way) for way in ways + fewer)
     reduced = int(int(size) * (1 - int(cut) / 100))
     listed = f"ways {'/'.join(f'{w:g}' for w in ways)}, or {'/'.join(f'{w:g}' for w in fewer)} where cut by {cut} %"
+    exceptions = f"{reduced} for feat on resnet12 and the proto family on cub/resnet12"
     return size, [
         fact(whole, listed, "within a group, over its train shots"),
-        fact(
-            reduced == int(size),
-            f"{reduced} for feat on resnet12 and the proto family on cub/resnet12",
-            "for all models of the study",
-        ),
+        fact(reduced == int(size), exceptions, "for all models of the study"),
     ]
+
+
+@claim("Sec. 4.2", "a constant batch size gives all models the same amount of data")
+def same_data() -> Evidence:
+    (size,), (images,), (classes,) = text("batch size"), text("cub images"), text("cub classes")
+    each = float(parse(images) / parse(classes))
+    shares = [f"{100 * batches * int(size) / CUB_IMAGES:.0f}" for batches in CUB_BATCHES.values()]
+    seen = f"{', '.join(shares[:-1])} and {shares[-1]} % of the images at {', '.join(map(str, CUB_BATCHES))} shots"
+    why = f"a class of {each:.0f} images gives {TRAIN_SHOTS[-1]} only once"
+    return "same", [fact(len(set(shares)) == 1, f"{seen}, as {why}", "in a pass over cub")]
 
 
 @claim("Table 3, Sec. A.1", "train, validation and test classes add up to the classes of each dataset")
@@ -62,7 +69,7 @@ def splits_add_up() -> Evidence:
     table = {(row["data"], row["quantity"]): int(parse(row["printed"])) for row in find(table="Table 3")}
     datasets = dict.fromkeys(data for data, _ in table)
     sums = ((d, sum(table[d, part] for part in ("train", "val", "test")) == table[d, "classes"]) for d in datasets)
-    return "4 datasets", [fact(*count(sums))]
+    return "4 datasets", [every(sums)]
 
 
 @claim("Sec. A.1, Table 3", "class and image counts of the text are those of the table")
@@ -74,7 +81,7 @@ def text_matches_table() -> Evidence:
     for data in ("cub", "mini", "tiered"):
         parts = [table[data, part] for part in ("train", "val", "test")]
         cases.append((f"{data} split", [parse(number) for number in text(f"{data} split")] == parts))
-    return f"{len(cases)} statements", [fact(*count(cases))]
+    return f"{len(cases)} statements", [every(cases)]
 
 
 @claim("Sec. A.1", "test classes of meta-inat are one fifth of all")
@@ -85,19 +92,16 @@ def meta_inat_fifth() -> Evidence:
 
 @claim("Sec. A.1, Table 3", "images of mini are its classes times the images of a class")
 def mini_images() -> Evidence:
-    (classes,), (each,) = text("mini classes"), text("mini images a class")
-    printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "mini")
-    return printed, [
-        fact(parse(printed) == int(classes) * int(each), f"{classes} x {each} = {int(classes) * int(each):,}")
-    ]
+    (classes,), (each,), printed = text("mini classes"), text("mini images a class"), _images("mini")
+    product = int(classes) * int(each)
+    return printed, [fact(parse(printed) == product, f"{classes} x {each} = {product:,}")]
 
 
 @claim("Sec. A.1, Table 3", "images of meta-inat fit its bounds on the images of a class")
 def meta_inat_images() -> Evidence:
-    (classes,), (low, high) = text("meta-inat classes"), text("meta-inat images a class")
-    printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "meta-inat")
-    bounds = int(classes) * int(low), int(classes) * int(high)
-    return printed, [fact(bounds[0] <= parse(printed) <= bounds[1], f"between {bounds[0]:,} and {bounds[1]:,}")]
+    (classes,), images, printed = text("meta-inat classes"), text("meta-inat images a class"), _images("meta-inat")
+    low, high = (int(classes) * int(each) for each in images)
+    return printed, [fact(low <= parse(printed) <= high, f"between {low:,} and {high:,}")]
 
 
 @claim("Sec. A.4", "PCA, EST and cosine-proto are these rows of the gain tables")
@@ -108,22 +112,21 @@ def comparison_rows() -> Evidence:
         rows = [(row["head"], row["readout"]) for row in find("sensitivity", table)]
         wanted = [("proto", "pca60"), ("proto", "est60"), ("cosine-proto", "own")]
         cases.append((table, rows[first - 1 : last] == wanted == rows[third - 1 : fourth]))
-    return f"{first}-{last} and {third}-{fourth}", [fact(*count(cases))]
+    return f"{first}-{last} and {third}-{fourth}", [every(cases)]
 
 
 @claim("Table 1, Sec. 3.1", "cosine prediction is more consistent than Euclidean prediction for all four models")
 def consistent_prediction() -> Evidence:
     share = _consistency()
     cases = ((f"{h} {s}-shot", share[h, "cosine", s] > share[h, "euclidean", s]) for h, r, s in share if r == "cosine")
-    return "all models", [fact(*count(cases))]
+    return "all models", [every(cases)]
 
 
 @claim("Table 1, Sec. 3.1", "4- and 32-shot consistency lie much closer after cosine training")
 def consistent_training() -> Evidence:
     share = _consistency()
-    gaps = {
-        h: [abs(share[h, r, 4] - share[h, r, 32]) for r in ("euclidean", "cosine")] for h in ("proto", "cosine-proto")
-    }
+    scores, heads = ("euclidean", "cosine"), ("proto", "cosine-proto")
+    gaps = {head: [abs(share[head, score, 4] - share[head, score, 32]) for score in scores] for head in heads}
     listed = ", ".join(f"{head} {gap[0]} and {gap[1]} points" for head, gap in gaps.items())
     return "much closer", [fact(max(gaps["cosine-proto"]) < min(gaps["proto"]), listed)]
 
@@ -160,8 +163,12 @@ def prior_work() -> Evidence:
 
 @claim("Table 3", "images of tiered")
 def tiered_images() -> Evidence:
-    printed = next(row["printed"] for row in find("images", "Table 3") if row["data"] == "tiered")
-    return printed, ["the images of a class are not printed"]
+    return _images("tiered"), ["the images of a class are not printed"]
+
+
+def _images(data: str) -> str:
+    """How many images a data set has, as printed."""
+    return next(row["printed"] for row in find("images", "Table 3") if row["data"] == data)
 
 
 def _consistency() -> dict[tuple[str, str, int], int]:

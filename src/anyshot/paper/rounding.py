@@ -39,6 +39,12 @@ class Derived:
     def __neg__(self) -> "Derived":
         return Derived(-self.value, self.above, self.below)
 
+    def __lt__(self, other: "Derived") -> bool:
+        return self.value < other.value
+
+    def __float__(self) -> float:
+        return float(self.value)
+
     @property
     def low(self) -> Fraction:
         return self.value - self.below
@@ -49,7 +55,7 @@ class Derived:
 
     def __str__(self) -> str:
         """Four decimals, which show every tie; at least two."""
-        text = f"{float(self.value):.4f}"
+        text = f"{float(self):.4f}"
         return text[:-2] + text[-2:].rstrip("0")
 
 

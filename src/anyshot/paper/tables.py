@@ -1,7 +1,8 @@
 """Every derived number of the paper's tables, recomputed from the printed cells it was derived from."""
 
+import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from anyshot.paper import printed
@@ -33,14 +34,18 @@ class Check:
     recomputed: str
     verdict: Verdict
     readings: tuple[Reading, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    follows: str = ""
+    """The root of the number that this one was evidently computed from."""
 
     @property
     def disputed(self) -> bool:
         """Whether the verdict depends on how the claim is read."""
         return {"holds", "contradicted"} <= {reading.verdict for reading in self.readings}
+
+    @property
+    def root(self) -> str:
+        """What checks share that fail for one reason: a number of the study, wherever it is printed."""
+        return self.follows or re.sub(r"^table-\d+/|/twice$", "", self.id)
 
 
 RULES = {
@@ -86,26 +91,15 @@ def _derived(row: Row) -> Derived:
 
 def _printed_twice(row: Row, twin: Row) -> Check:
     """The same quantity, beside its grid and in another table, is the same number."""
-    return Check(
-        f"{_id(row)}/twice",
-        f"{row['table']}, {twin['table']}",
-        f"{_what(row)} of {printed.group(row)} is printed alike in both places",
-        row["printed"],
-        twin["printed"],
-        judge_twice(row["printed"], twin["printed"], _derived(row)),
-    )
+    where, both = f"{row['table']}, {twin['table']}", (row["printed"], twin["printed"])
+    words = f"{_what(row)} of {printed.group(row)} is printed alike in both places"
+    return Check(f"{_id(row)}/twice", where, words, *both, judge_twice(*both, _derived(row)))
 
 
 def _check(row: Row) -> Check:
     derived = _derived(row)
-    return Check(
-        _id(row),
-        row["table"],
-        f"{_what(row)} of {printed.group(row)}: {RULES[row['quantity']]}",
-        row["printed"],
-        str(derived),
-        judge(row["printed"], derived),
-    )
+    words = f"{_what(row)} of {printed.group(row)}: {RULES[row['quantity']]}"
+    return Check(_id(row), row["table"], words, row["printed"], str(derived), judge(row["printed"], derived))
 
 
 def _what(row: Row) -> str:

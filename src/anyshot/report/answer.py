@@ -1,19 +1,20 @@
 """The answer a reader comes for: which head is most robust, which choice most accurate at the shots they expect."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import isfinite
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 
-from anyshot.measure.sensitivity import decompose
-from anyshot.report.paired import Pairs, half_width, paired_intervals
-from anyshot.report.runs import Findings, key
-from anyshot.show.grid import Grid, shot_order
+from anyshot.report.paired import Pairs, half_width, paired_intervals, weighted_mean
+from anyshot.report.runs import Findings
+from anyshot.rows import grouped
+from anyshot.show.grid import Grid, Key, key, shot_order
 from anyshot.show.summaries import counterpart, two_decimals
 
-INTERVALS = ("ci95", "ci95_classes")
+INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
 EVERYWHERE = "all settings"
 UNPAIRED = " (not paired, so wide)"
 
@@ -40,30 +41,20 @@ class Choice:
 
         Cells of one model share their episodes, so the intervals are averaged like the accuracies: the widest they
         can be, whatever the cells have in common."""
-        counted = {shot: weight for shot, weight in weights.items() if weight > 0}
-        if not counted or not counted.keys() <= self.cells.keys():
-            return None
-        total = sum(counted.values())
-        means: dict[str, Any] = {}
-        for name in ("accuracy", *INTERVALS):
-            values = [self.cells[shot][name] for shot in counted]
-            weighted = zip(values, counted.values(), strict=True)
-            means[name] = None if None in values else sum(value * weight for value, weight in weighted) / total
-        return means
+        by_shot = {name: {shot: cell[name] for shot, cell in self.cells.items()} for name in ("accuracy", *INTERVALS)}
+        means = {name: weighted_mean(values, weights) for name, values in by_shot.items()}
+        return means if means["accuracy"] is not None else None
 
 
 def list_choices(findings: Findings) -> list[Choice]:
     """Every choice of the table, several seeds averaged; over several settings also their means, where all have it."""
-    columns: dict[tuple[str, str, str, int], dict[int | str, list[Mapping[str, Any]]]] = {}
-    names = {key(grid): (grid.setting, grid.head, grid.name) for grid in findings.grids}
-    for row in findings.rows:
-        cells = columns.setdefault((*names[key(row)], row["train_shot"]), {})
-        cells.setdefault(row["test_shot"], []).append(row)
-    mixed = {grid.head: grid.mixed for grid in findings.grids}
-    choices = [
-        Choice(*which, {shot: _average(cells[shot]) for shot in sorted(cells, key=shot_order)}, mixed[which[1]])
-        for which, cells in columns.items()
-    ]
+    grid_of = {grid.key: grid for grid in findings.grids}
+    choices = []
+    for (where, train_shot), rows in grouped(findings.rows, lambda row: (key(row), row["train_shot"])).items():
+        by_shot = grouped(sorted(rows, key=lambda row: shot_order(row["test_shot"])), itemgetter("test_shot"))
+        cells = {shot: _average(seeds) for shot, seeds in by_shot.items()}
+        grid = grid_of[where]
+        choices.append(Choice(grid.setting, grid.head, grid.name, train_shot, cells, grid.mixed))
     settings = {choice.setting for choice in choices}
     return choices + (_everywhere(choices, len(settings)) if len(settings) > 1 else [])
 
@@ -72,38 +63,32 @@ def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
     """By setting, how well differences of choices are known from the episodes both met; over all settings the mean."""
     labels = {(choice.setting, choice.name, choice.train_shot): choice.label for choice in choices}
     groups: dict[str, dict[str, list[Any]]] = {}
-    names = {key(grid): (grid.setting, grid.name) for grid in findings.grids}
-    for (*where, train, _), episodes in findings.episodes.items():
-        setting, name = names[where[0], where[1], where[2], where[3]]
+    names = {grid.key: (grid.setting, grid.name) for grid in findings.grids}
+    for (where, train, _), episodes in findings.episodes.items():
+        setting, name = names[where]
         groups.setdefault(setting, {}).setdefault(labels[setting, name, train], []).append(episodes)
     pairs = {setting: paired_intervals(group) for setting, group in groups.items()}
     settings = {choice.setting for choice in choices} - {EVERYWHERE}
     if len(settings) > 1 and len(pairs) == len(settings):
-        first, *others = pairs.values()
+        each = list(pairs.values())
         pairs[EVERYWHERE] = {
-            one: {
-                other: {
-                    shot: float(np.mean([half, *(those[one][other][shot] for those in others)]))
-                    for shot, half in halves.items()
-                    if all(shot in those.get(one, {}).get(other, {}) for those in others)
-                }
-                for other, halves in against.items()
+            two: {
+                shot: float(np.mean([halves[two][shot] for halves in each]))
+                for shot in first
+                if all(shot in halves.get(two, {}) for halves in each)
             }
-            for one, against in first.items()
+            for two, first in each[0].items()
         }
     return pairs
 
 
 def _everywhere(choices: Sequence[Choice], settings: int) -> list[Choice]:
-    groups: dict[tuple[str, str, int], list[Choice]] = {}
-    for choice in choices:
-        groups.setdefault((choice.head, choice.name, choice.train_shot), []).append(choice)
     means = []
-    for which, group in groups.items():
-        shots = set.intersection(*(set(choice.cells) for choice in group))
+    for group in grouped(choices, attrgetter("head", "name", "train_shot")).values():
+        shots = [shot for shot in group[0].cells if all(shot in choice.cells for choice in group)]
         if len(group) == settings and shots:
-            cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in sorted(shots, key=shot_order)}
-            means.append(Choice(EVERYWHERE, *which, cells, group[0].mixed))
+            cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in shots}
+            means.append(replace(group[0], setting=EVERYWHERE, cells=cells))
     return means
 
 
@@ -148,21 +133,32 @@ def why_no_sensitivity(grid: Grid) -> str:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The sensitivity of a grid in points, with its interval where the run's folder has one."""
+    """The sensitivity of a grid in points, and what the run's folder says of how well it is known: its interval over
+    episodes, over new classes, and the score of each training."""
 
     grid: Grid
     points: float
     low: float | None = None
     high: float | None = None
     noise_floor: float | None = None
+    low_classes: float | None = None
+    high_classes: float | None = None
+    by_seed: tuple[float, ...] = ()
+    beyond: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    """How much more sensitive than another grid: the interval over new classes."""
 
     @property
     def interval(self) -> str:
-        return (
-            f" ({two_decimals(self.low)} to {two_decimals(self.high)})"
-            if self.low is not None and self.high is not None
-            else ""
-        )
+        over = {"episodes": (self.low, self.high), "new classes": (self.low_classes, self.high_classes)}
+        parts = [
+            f"{two_decimals(low)} to {two_decimals(high)} over {what}"
+            for what, (low, high) in over.items()
+            if low is not None and high is not None
+        ]
+        return f" ({', '.join(parts)})" if parts else ""
+
+
+KNOWN = ("low", "high", "noise_floor", "low_classes", "high_classes")
 
 
 def list_sensitivities(findings: Findings) -> list[Sensitivity]:
@@ -170,24 +166,22 @@ def list_sensitivities(findings: Findings) -> list[Sensitivity]:
     listed = []
     for grid in findings.grids:
         if grid.is_scored:
-            row = findings.sensitivities.get(key(grid), {})
-            margins = (row.get(name) for name in ("low", "high", "noise_floor"))
-            numbers = (value if isinstance(value, float) else None for value in margins)
-            listed.append(Sensitivity(grid, decompose(grid.accuracy).sensitivity, *numbers))
-    return sorted(listed, key=lambda one: one.points)
+            row = findings.sensitivities.get(grid.key, {})
+            known = {name: row[name] for name in KNOWN if isinstance(row.get(name), float)}
+            seeds = tuple(float(seed) for seed in str(row.get("over_seeds", "")).split())
+            beyond = {other: ends for (one, other), ends in findings.differences.items() if one == grid.key}
+            listed.append(Sensitivity(grid, grid.parts.sensitivity, by_seed=seeds, beyond=beyond, **known))
+    return sorted(listed, key=attrgetter("points"))
 
 
 def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
     """What to compare first: the cosine head that differs most in sensitivity from its Euclidean counterpart, beside
     it; the first two grids with a sensitivity where there is no such pair, or the one."""
     scored = [grid for grid in grids if grid.is_scored]
-    gaps = []
-    for grid in scored:
-        other = counterpart(grid, scored)
-        if other is not None and grid.readout == "own":
-            gap = decompose(other.accuracy).sensitivity - decompose(grid.accuracy).sensitivity
-            gaps.append((gap, (other, grid)))
-    return max(gaps, key=lambda gap: gap[0])[1] if gaps else tuple(scored[:2])
+    pairs = [(other, grid) for grid in scored if grid.readout == "own" and (other := counterpart(grid, scored))]
+    if not pairs:
+        return tuple(scored[:2])
+    return max(pairs, key=lambda pair: pair[0].parts.sensitivity - pair[1].parts.sensitivity)
 
 
 def first_setting(choices: Sequence[Choice]) -> str:
@@ -206,33 +200,32 @@ def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple
     if not ranked:
         return "No head", " has a sensitivity here; below, each grid says why."
     best = ranked[0]
-    interval = best.interval.replace("(", "(95 % interval ")
+    points = f"{two_decimals(best.points)} points{best.interval.replace('(', '(95 % interval ')}"
     if len(ranked) == 1:
-        return (
-            best.grid.name,
-            f" has a sensitivity of {two_decimals(best.points)} points{interval}; no other head has one here.",
-        )
+        return best.grid.name, f" has a sensitivity of {points}; no other head has one here."
     other = counterpart(best.grid, [one.grid for one in ranked])
     rival = next((one for one in ranked if one.grid is other), ranked[1])
-    verdict = ""
-    if best.high is not None and rival.low is not None:
-        verdict = (
-            "; the intervals do not meet"
-            if best.high < rival.low
-            else "; the intervals overlap, so the order is not settled"
-        )
-    return best.grid.name, (
-        f" is the most robust: its sensitivity is {two_decimals(best.points)} points{interval},"
-        f" against {two_decimals(rival.points)}{rival.interval} of {rival.grid.name}{verdict}."
-    )
+    against = f"{two_decimals(rival.points)}{rival.interval} of {rival.grid.name}{_settled(best, rival)}"
+    return best.grid.name, f" is the most robust: its sensitivity is {points}, against {against}."
+
+
+def _settled(best: Sensitivity, rival: Sensitivity) -> str:
+    """Whether one sensitivity is lower than the other: on new classes by their difference, where the folder has it."""
+    if rival.grid.key in best.beyond:
+        low, high = best.beyond[rival.grid.key]
+        ends = f"{two_decimals(-high, '+')} to {two_decimals(-low, '+')} over new classes"
+        return f"; the difference is {ends}" + ("" if high < 0 else ", so the order is not settled")
+    if best.high is None or rival.low is None:
+        return ""
+    meet = "do not meet" if best.high < rival.low else "overlap, so the order is not settled"
+    return f"; the intervals over episodes {meet}"
 
 
 def _robust_everywhere(sensitivities: Sequence[Sensitivity]) -> tuple[str, str]:
     settings = {one.grid.setting for one in sensitivities}
-    groups: dict[str, list[float]] = {}
-    for one in sensitivities:
-        groups.setdefault(one.grid.name, []).append(one.points)
-    means = sorted((float(np.mean(group)), name) for name, group in groups.items() if len(group) == len(settings))
+    groups = grouped(sensitivities, lambda one: one.grid.name)
+    complete = {name: group for name, group in groups.items() if len(group) == len(settings)}
+    means = sorted((float(np.mean([one.points for one in group])), name) for name, group in complete.items())
     if len(means) < 2:
         return "No two heads", " have a sensitivity in every setting; choose one setting."
     (first, best), *_, (last, worst) = means

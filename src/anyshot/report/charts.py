@@ -1,23 +1,19 @@
 """The figures only a report has: ranking, curves by test shot, frontier, learning curves. The rest is `figures`."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import altair as alt
 import numpy as np
 
 from anyshot.report.answer import Choice, Sensitivity
-from anyshot.rows import Row
-from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, finish, inline
+from anyshot.rows import Row, grouped
+from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, finish, inline
 from anyshot.show.grid import shot_order, trained_at
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
 SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]
-_TIPS: list[Any] = [
-    "choice:N",
-    "test shot:O",
-    *(alt.Tooltip(f"{n}:Q", format=".2f") for n in ("accuracy", "low", "high")),
-]
 POINTS = 2000  # of all learning curves together: a page of many models stays small
 
 
@@ -28,6 +24,10 @@ def colour(field: str, names: Sequence[Any], title: str | None = None, colours: 
     return alt.Color(f"{field}:N", title=title, scale=scale, legend=alt.Legend(symbolOpacity=1))
 
 
+def _two_decimals(*names: str) -> list[Any]:
+    return [alt.Tooltip(f"{name}:Q", format=".2f") for name in names]
+
+
 def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
     """Choices from the most to the least accurate, each with its interval; the page supplies the data "ranking"."""
     data = alt.NamedData(name="ranking")
@@ -35,12 +35,7 @@ def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
     y = alt.Y("label:N", sort=best, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
     x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True))
     tint = colour("name", names).legend(None)
-    tooltip = [
-        alt.Tooltip("label:N", title="choice"),
-        alt.Tooltip("accuracy:Q", format=".2f"),
-        alt.Tooltip("low:Q", format=".2f"),
-        alt.Tooltip("high:Q", format=".2f"),
-    ]
+    tooltip = [alt.Tooltip("label:N", title="choice"), *_two_decimals("accuracy", "low", "high")]
     bar = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55).encode(alt.X("low:Q"), y, tint, alt.X2("high"))
     point = alt.Chart(data).mark_point(filled=True, size=70, opacity=1).encode(x, y, tint, tooltip=tooltip)
     fit = alt.AutoSizeParams(type="fit-x", contains="padding")
@@ -56,37 +51,59 @@ def curves(choices: Sequence[Choice]) -> alt.LayerChart:
         for shot, cell in choice.cells.items()
     ]
     names = list(dict.fromkeys(value["choice"] for value in values))
-    chart = alt.Chart(inline(values)).encode(
-        alt.X("test shot:O", axis=alt.Axis(labelAngle=0)), colour("choice", names), tooltip=_TIPS
-    )
+    tooltip = ["choice:N", "test shot:O", *_two_decimals("accuracy", "low", "high")]
+    x = alt.X("test shot:O", axis=alt.Axis(labelAngle=0))
+    chart = alt.Chart(inline(values)).encode(x, colour("choice", names), tooltip=tooltip)
     y = alt.Y("accuracy:Q", title="accuracy (%)", scale=alt.Scale(zero=False))
     line = chart.mark_line(point=True).encode(y)
     bar = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(alt.Y("low:Q"), alt.Y2("high"))
     return finish((bar + line).properties(width=380, height=280))
 
 
-def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str]) -> alt.FacetChart:
+def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str = "method") -> alt.FacetChart:
     """Mean accuracy over test shots against sensitivity, one panel per setting; down and right is better.
 
-    The line joins what nothing else beats in both: the choices a reader has to weigh."""
-    values = []
+    A thick bar is the interval over episodes, a thin one the interval over new classes, a short stroke one training.
+    The line joins what nothing else beats in both: the choices a reader has to weigh. `names` are those that tell
+    colours: of methods (a head and how it is read), or of heads, with a shape for each readout."""
+    values: list[dict[str, Any]] = []
     for one in sensitivities:
         grid = one.grid
-        point = {"method": grid.name, "setting": grid.setting, "accuracy": float(grid.accuracy.mean())}
-        low, high = (one.points if end is None else end for end in (one.low, one.high))
-        values.append(point | {"sensitivity": one.points, "low": low, "high": high})
+        point: dict[str, Any] = {
+            "method": grid.name,
+            "head": grid.head,
+            "readout": grid.readout,
+            "setting": grid.setting,
+        }
+        point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": one.points}
+        ends = {"low": one.low, "high": one.high, "low_classes": one.low_classes, "high_classes": one.high_classes}
+        values.append(point | {name: one.points if end is None else end for name, end in ends.items()})
     for value in values:
         value["frontier"] = not any(_beats(other, value) for other in values)
+    trainings = [
+        value | {"training": seed}
+        for one, value in zip(sensitivities, values, strict=True)
+        for seed in one.by_seed or (None,)
+    ]
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
+    tint = colour(by, names)
     line = alt.Chart().mark_line(color="#888", strokeDash=[4, 3]).transform_filter("datum.frontier").encode(x, y)
-    bars = alt.Chart().mark_rule(strokeWidth=2, opacity=0.6).encode(x, alt.Y("low:Q"), colour("method", names))
-    tooltip = ["method:N", "setting:N", *(alt.Tooltip(f"{n}:Q", format=".2f") for n in ("accuracy", "sensitivity"))]
-    points = (
-        alt.Chart().mark_point(filled=True, size=90, opacity=1).encode(x, y, colour("method", names), tooltip=tooltip)
-    )
-    panel = (line + bars.encode(alt.Y2("high")) + points).properties(width=260, height=240)
-    facet = panel.facet(alt.Facet("setting:N", title=None, sort=None), data=inline(values), columns=3)
+    wide = alt.Chart().mark_rule(strokeWidth=1, opacity=0.7).encode(x, alt.Y("low_classes:Q"), tint)
+    bars = alt.Chart().mark_rule(strokeWidth=4, opacity=0.4).encode(x, alt.Y("low:Q"), tint)
+    strokes = alt.Chart().mark_tick(thickness=1.5, size=16, orient="horizontal").encode(x, alt.Y("training:Q"), tint)
+    strokes = strokes.transform_filter("isValid(datum.training)")
+    shown = ("accuracy", "sensitivity", "low", "high", "low_classes", "high_classes")
+    tooltip = ["method:N", "setting:N", *_two_decimals(*shown)]
+    points = alt.Chart().mark_point(filled=True, size=80, opacity=1).encode(x, y, tint, tooltip=tooltip)
+    if by != "method":
+        readouts = sorted({value["readout"] for value in values}, key=lambda readout: (readout != "own", readout))
+        shapes = [SHAPES[i % len(SHAPES)] for i in range(len(readouts))]
+        points = points.encode(shape=alt.Shape("readout:N", scale=alt.Scale(domain=readouts, range=shapes)))
+    layers = line, wide.encode(alt.Y2("high_classes")), bars.encode(alt.Y2("high")), strokes, points
+    panel = alt.layer(*layers).properties(width=260, height=240)
+    settings = list(dict.fromkeys(value["setting"] for value in values))
+    facet = panel.facet(alt.Facet("setting:N", title=None, sort=settings), data=inline(trainings), columns=3)
     return finish(facet.resolve_scale(x="independent", y="independent"))
 
 
@@ -99,11 +116,7 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str) -> alt.FacetChart:
     """A measure or two by epoch: one panel per setting and head, one colour per train shot."""
     values = [
-        {
-            "head": f"{row['head']}, {row['data']}/{row['backbone']}",
-            "train shot": trained_at(row),
-            "seed": row["seed"],
-        }
+        {"head": f"{row['head']}, {row['data']}/{row['backbone']}", "train shot": trained_at(row), "seed": row["seed"]}
         | {"epoch": row["epoch"], "of": name.replace("_", " "), "value": row[name]}
         for name in measures
         for row in thinned(history, name)
@@ -123,12 +136,8 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
 
 def thinned(history: Sequence[Row], measure: str) -> list[Row]:
     """Epochs of each model at which something was measured, evenly thinned to what a small panel can show."""
-    models: dict[tuple[Any, ...], list[Row]] = {}
-    for row in history:
-        if isinstance(row.get(measure), float):
-            where = tuple(row[name] for name in ("data", "backbone", "head", "train_shot", "seed"))
-            models.setdefault(where, []).append(row)
+    measured = [row for row in history if isinstance(row.get(measure), float)]
+    models = grouped(measured, itemgetter("data", "backbone", "head", "train_shot", "seed")).values()
     most = int(np.clip(POINTS // max(1, len(models)), 10, 60))
-    return [
-        rows[i] for rows in models.values() for i in np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))
-    ]
+    places = {len(rows): np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int)) for rows in models}
+    return [rows[place] for rows in models for place in places[len(rows)]]

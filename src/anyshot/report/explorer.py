@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.measure.sensitivity import decompose
 from anyshot.report.answer import INTERVALS, Choice, first_pair, why_no_sensitivity, words
-from anyshot.report.runs import Findings, key
+from anyshot.report.runs import Findings
 from anyshot.report.tables import paper_grids
-from anyshot.show.figures import Panel, finish, steps
+from anyshot.show.figures import Panel, finish, limit, steps
 from anyshot.show.grid import Grid
-from anyshot.show.summaries import Summary, grid_summary, two_decimals
+from anyshot.show.summaries import Summary, grid_summary, three_uncertainties, two_decimals
 
 VIEWS = ("accuracy", "offsets", "residual")
 
@@ -25,41 +24,37 @@ class Explorer:
         self.data, self.summaries, self.options = dict[str, Any](), dict[str, Summary](), dict[str, list[Any]]()
         self.ours = findings.grids
         matched = paper_grids(self.ours).values() if not findings.printed else ()
-        self.theirs = [grid for i, grid in enumerate(matched) if grid not in list(matched)[:i]]
-        whole = [grid for grid in (*self.ours, *self.theirs) if grid.is_whole]
-        parts = [decompose(grid.accuracy) for grid in whole]
-        offsets = [grid.accuracy - p.test_bias[:, None] for grid, p in zip(whole, parts, strict=True)]
-        self.limits = {
-            "offsets": max((float(np.abs(values).max()) for values in offsets), default=0) or 1.0,
-            "residual": max((float(np.abs(v).max()) for p in parts for v in (p.residual, p.model_bias)), default=0)
-            or 1.0,
-        }
-        measured = np.concatenate([grid.accuracy.ravel() for grid in (*self.ours, *self.theirs)])
+        theirs = {grid.key: grid for grid in matched}.values()
+        whole = [grid for grid in (*self.ours, *theirs) if grid.is_whole]
+        offsets = [np.abs(grid.accuracy - grid.parts.test_bias[:, None]).max() for grid in whole]
+        self.limits = {"offsets": float(max(offsets, default=0.0)) or 1.0, "residual": limit(whole)}
+        measured = np.concatenate([grid.accuracy.ravel() for grid in (*self.ours, *theirs)])
         self.lowest, self.highest = float(np.nanmin(measured)), float(np.nanmax(measured))
         cells = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in choices}
         for grid in self.ours:
             self._add(grid, grid.setting, {s: cells[grid.setting, grid.name, s] for s in grid.train_shots})
-        for grid in self.theirs:
+        for grid in theirs:
             self._add(grid, f"the paper: {grid.setting}", {})
 
     def _add(self, grid: Grid, place: str, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> None:
         prefix = "paper-" if place.startswith("the paper: ") else ""
-        slug = prefix + re.sub(r"[^a-z0-9]+", "-", "-".join(key(grid)).lower()).strip("-")
+        slug = prefix + re.sub(r"[^a-z0-9]+", "-", "-".join(grid.key).lower()).strip("-")
         id = slug if slug not in self.summaries else f"{slug}-{len(self.summaries)}"
         why = why_no_sensitivity(grid)
-        row = self.findings.sensitivities.get(key(grid), {}) if not prefix else {}
-        views = {}
-        notes = _cell_notes(grid, cells)
+        row = self.findings.sensitivities.get(grid.key, {}) if not prefix else {}
+        views, notes = {}, _cell_notes(grid, cells)
         for view in VIEWS:
             panels = dict(zip(VIEWS, steps(grid, self.limits.get(view), notes), strict=False))
             if view in panels and not (why and view != "accuracy"):
                 views[view] = {**_compact(panels[view]), "skeleton": self._skeleton(panels[view], view)}
-        parts = None if why else decompose(grid.accuracy)
+        parts = None if why else grid.parts
         means = np.where(np.isnan(grid.accuracy).any(1), np.nan, grid.accuracy.mean(1))
         sensitivity = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
         about = f"{sensitivity.capitalize()} points" if parts else f"No sensitivity: {why}"
         if parts and isinstance(row.get("low"), float):
-            about += f", 95 % interval {row['low']:.2f} to {row['high']:.2f}, noise floor {row['noise_floor']:.2f}"
+            over = three_uncertainties(row)[1:3]
+            ends = (f"{ends} over {what}" for ends, what in zip(over, ("episodes", "new classes"), strict=True) if ends)
+            about += f", 95 % interval {', '.join(ends)}, noise floor {row['noise_floor']:.2f}"
         self.data[id] = {
             "id": id,
             "name": grid.name,
@@ -88,9 +83,9 @@ class Explorer:
 
     def chosen(self) -> dict[str, str]:
         """What to compare first."""
-        ids = dict(zip([key(grid) for grid in self.ours], self.data, strict=False))
+        ids = dict(zip([grid.key for grid in self.ours], self.data, strict=False))
         left, right = (*first_pair(self.ours), self.ours[0], self.ours[-1])[:2]
-        return {"a": ids[key(left)], "b": ids[key(right)]}
+        return {"a": ids[left.key], "b": ids[right.key]}
 
 
 def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
@@ -105,12 +100,8 @@ def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
 def _precision(cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]) -> str:
     """How well the cells of a grid are known, for a reader who sees no single cell's note."""
     every = [cell for column in cells.values() for cell in column.values()]
-    intervals = {name: [cell[name] for cell in every if cell[name] is not None] for name in INTERVALS}
-    parts = [
-        f"± {max(halves):.2f} over {over}"
-        for halves, over in zip(intervals.values(), ("episodes", "new classes"), strict=True)
-        if halves
-    ]
+    halves = {over: [cell[name] for cell in every if cell[name] is not None] for name, over in INTERVALS.items()}
+    parts = [f"± {max(some):.2f} {over}" for over, some in halves.items() if some]
     return f" No cell's interval is wider than {' or '.join(parts)}." if parts else ""
 
 
@@ -124,7 +115,7 @@ def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]
             model = f"{train}-shot model" if train and not grid.mixed else "model"
             note = f"{model} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
             cell = cells.get(train, {}).get(test, {})
-            for name, over in (("ci95", "over episodes"), ("ci95_classes", "over new classes")):
+            for name, over in INTERVALS.items():
                 note += f"\n± {cell[name]:.2f} {over}" if cell.get(name) is not None else ""
             note += f"\n{cell['episodes']:,} episodes" if cell.get("episodes") else ""
             notes[test, train] = note + (f", {cell['seeds']} seeds" if cell.get("seeds", 1) > 1 else "")

@@ -64,12 +64,9 @@ def _test(findings: Findings) -> str:
     count = f"{_list(f'{n:,}' if isinstance(n, int) else n for n in episodes)} " if episodes else ""
     seeds = _all(about.get("episode_seed") for about in findings.about)
     drawn = f" (seed {_list(seeds)})" if seeds else ""
-    paired = (
-        " The episodes are the same for all models, heads and readouts of a run, and the supports are nested."
-        if findings.recipes
-        else ""
-    )
-    return f"Test: {count}{' '.join(parts)} of unseen classes{drawn} at {shots} shots.{paired}"
+    text = f"Test: {count}{' '.join(parts)} of unseen classes{drawn} at {shots} shots."
+    paired = " The episodes are the same for all models, heads and readouts of a run, and the supports are nested."
+    return text + (paired if findings.recipes else "")
 
 
 def _intervals(choices: Sequence[Choice], *, paired: bool) -> str:
@@ -103,10 +100,16 @@ def _sensitivity(findings: Findings) -> str:
     )
     if findings.sensitivities:
         text += (
-            " Its interval covers the sensitivity of these models over all episodes with at least 95 % confidence: the"
-            " 95 % quantile of the range of the residual's deviations in 1000 paired bootstrap draws of episodes. The"
-            " noise floor is the sensitivity that perfectly robust models would show on average at this number of"
-            " episodes."
+            " Its interval over episodes covers the sensitivity of these models over all episodes of these classes with"
+            " at least 95 % confidence: the 95 % quantile of the range of the residual's deviations in 1000 paired"
+            " bootstrap draws of episodes. The noise floor is the sensitivity that perfectly robust models would show"
+            " on average at this number of episodes."
+        )
+    if any(isinstance(row.get("low_classes"), float) for row in findings.sensitivities.values()):
+        text += (
+            " Its interval over new classes (a jackknife of all cells over the test classes, less the noise of the"
+            " episodes) says where it would lie on other classes of the same kind; that of a difference is drawn for"
+            " both together. Neither says anything of another training."
         )
     seeds = _all(row["seed"] for row in findings.rows)
     return text + (f" Accuracies are means over seeds {_list(seeds)}." if len(seeds) > 1 else "")

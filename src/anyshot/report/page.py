@@ -1,12 +1,12 @@
 """The page: one HTML file from one template, all it needs inside: Vega, figures as Vega-Lite, tables, downloads."""
 
+import base64
 import contextlib
-import csv
-import io
+import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 import anyshot
 from anyshot.errors import BadInput
-from anyshot.files import write_text
+from anyshot.files import read_text, write_text
 from anyshot.paper import audit as paper_audit
 from anyshot.report import tables
 from anyshot.report.answer import (
@@ -41,27 +41,36 @@ from anyshot.report.explorer import Explorer
 from anyshot.report.methods import CITATION, methods
 from anyshot.report.paired import Pairs
 from anyshot.report.runs import Findings
+from anyshot.rows import as_csv
 from anyshot.show.grid import Grid, shot_order
-from anyshot.show.summaries import ENDINGS, Summary, counterpart, gain_summary
+from anyshot.show.summaries import ENDINGS, counterpart, gain_summary
 
+VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
+"""Of the bundle, by release of vl-convert; another release is bundled anew for each report."""
 TOP = 12  # choices in the ranking chart; all are in its table
 
 
 def page(findings: Findings, audit: bool = False) -> str:
     """The report as HTML; with the audit of the paper as a section where asked for."""
     folder = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    pages = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, **blocks)
     context = _context(findings, audit=audit)
-    data = context.pop("data")
-    code = {name: Markup((folder / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
-    return environment.get_template("page.html").render(
-        context, **code, data=Markup(as_script(data)), vega=Markup(vega_code()), version=anyshot.__version__
+    code = {"data": as_script(context.pop("data")), "vega": vega_code()}
+    files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
+    code |= {name: (folder / file).read_text(encoding="utf-8") for name, file in files.items()}
+    context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
+    return pages.get_template("page.html").render(context, version=anyshot.__version__)
+
+
+def policy(*scripts: str) -> str:
+    """What the page may do: run these scripts, and ask nobody for anything. (Vega makes functions of what charts say,
+    which is why evaluating is allowed.)"""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -72,14 +81,18 @@ def as_script(value: Any) -> str:
 
 
 def vega_code() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, from the user's cache: bundling takes longer than the report."""
+    """Vega, Vega-Lite and vega-embed in one script, from the user's cache: bundling takes longer than the report. Every
+    reader of a report runs it: what lies there is taken only where it is what this release of vl-convert gives."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot"
-    cache = folder / f"vega-{version('vl-convert-python')}.js"
-    if cache.is_file():
-        return cache.read_text(encoding="utf-8")
+    release = version("vl-convert-python")
+    cache, sha256 = folder / f"vega-{release}.js", VEGA_SHA256.get(release)
+    with contextlib.suppress(BadInput):  # a cache that cannot be read or written costs time, not the report
+        if cache.is_file() and hashlib.sha256((code := read_text(cache)).encode()).hexdigest() == sha256:
+            return code
     code = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-    with contextlib.suppress(BadInput, OSError):  # a cache that cannot be written costs time, not the report
-        write_text(cache, code)
+    if hashlib.sha256(code.encode()).hexdigest() == sha256:
+        with contextlib.suppress(BadInput, OSError):
+            write_text(cache, code)
     return code
 
 
@@ -98,8 +111,8 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     shown = Explorer(findings, choices)
     small = {"sensitivity": tables.sensitivity_table(findings)}
     if ranked:
-        everywhere = [pair for name in settings if name != EVERYWHERE for pair in rank(choices, name, every)]
-        small["ranking"] = tables.ranking_table(everywhere)
+        each = [pair for name in settings if name != EVERYWHERE for pair in rank(choices, name, every)]
+        small["ranking"] = tables.ranking_table(each)
     complete = [grid for grid in grids if grid.is_whole and _fits(grid, grids)]
     if complete:
         small["gains"] = gain_summary(complete)
@@ -107,14 +120,16 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     matched = not findings.printed and tables.paper_grids(grids)
     beside = tables.beside_paper(grids) if matched else None
     audited = _audit() if audit else None
-    files = _files(findings, small | shown.summaries | {figure.id: figure.table for figure in figures})
-    files |= _texts({f"recipes-{i}": summary for i, summary in enumerate(recipes, 1)})
-    if beside:
-        files |= _texts({"beside-the-paper": beside})
+    summaries = small | shown.summaries | {figure.id: figure.table for figure in figures}
+    summaries |= {f"recipes-{i}": summary for i, summary in enumerate(recipes, 1)}
+    summaries |= {"beside-the-paper": beside} if beside else {}
     if audited:
-        named = {f"audit-{i}": summary for i, summary in enumerate(audited["sections"].values(), 1)}
-        files |= _texts({"audit": audited["counts"], **named})
+        summaries |= {"audit": audited["counts"]}
+        summaries |= {f"audit-{i}": summary for i, summary in enumerate(audited["sections"].values(), 1)}
     paragraphs = methods(findings, choices, paired=any(pairs.values()))
+    columns = list(dict.fromkeys(name for row in findings.rows for name in row))
+    files = {"table.csv": as_csv([columns, *([row.get(name) for name in columns] for row in findings.rows)])}
+    files |= {f"{name}.{end}": one.text(format) for name, one in summaries.items() for format, end in ENDINGS.items()}
     files |= {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION}
     specs = {figure.id: figure.spec for figure in figures} | {"ranking": _ranking_spec(choices)}
     sections = [("answer", "Answer"), ("explore", "Explore")] + ([("paper", "Beside the paper")] if beside else [])
@@ -166,16 +181,15 @@ def _as_data(choice: Choice) -> dict[str, Any]:
 
 def _by_place(pairs: Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, list[float | None]]]:
     """Halves of intervals as a list in the order of the page's shots: many pairs, little room."""
-    return {
-        one: {other: [halves.get(shot) for shot in shots] for other, halves in against.items()}
-        for one, against in pairs.items()
-    }
+    nested: dict[str, dict[str, list[float | None]]] = {}
+    for (one, other), halves in pairs.items():
+        nested.setdefault(one, {})[other] = [halves.get(shot) for shot in shots]
+    return nested
 
 
 def _ranking_spec(choices: Sequence[Choice]) -> dict[str, Any]:
     most = max(Counter(choice.setting for choice in choices).values())
-    spec: dict[str, Any] = ranking(list(dict.fromkeys(choice.name for choice in choices)), min(TOP, most)).to_dict()
-    return spec
+    return ranking(list(dict.fromkeys(choice.name for choice in choices)), min(TOP, most)).to_dict()
 
 
 def _fits(grid: Grid, among: Sequence[Grid]) -> bool:
@@ -216,27 +230,5 @@ def _count(number: int, what: str) -> str:
 
 def _audit() -> dict[str, Any]:
     checks = paper_audit.run()
-    columns = ["where", "claim", "printed", "recomputed"]
-    listed = {
-        name: Summary(name, columns, [[c.where, c.claim, c.printed, c.recomputed] for c in section], names=4)
-        for name, section in paper_audit.sections(checks).items()
-    }
-    return {"counts": paper_audit.counts(checks), "sections": listed}
-
-
-def _files(findings: Findings, summaries: Mapping[str, Summary]) -> dict[str, str]:
-    columns = list(dict.fromkeys(name for row in findings.rows for name in row))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(findings.rows)
-    return {"table.csv": file.getvalue()} | _texts(summaries)
-
-
-def _texts(summaries: Mapping[str, Summary]) -> dict[str, str]:
-    """Each table in each format, by file name."""
-    return {
-        f"{name}.{ending}": summary.text(format)
-        for name, summary in summaries.items()
-        for format, ending in ENDINGS.items()
-    }
+    sections = {name: paper_audit.as_table(name, part) for name, part in paper_audit.sections(checks).items()}
+    return {"counts": paper_audit.counts(checks), "sections": sections}

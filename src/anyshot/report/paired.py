@@ -12,12 +12,12 @@ from anyshot.errors import BadInput
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.recalls import UNKNOWN, read_recalls
 from anyshot.rows import Row
-from anyshot.show.grid import AT
+from anyshot.show.grid import AT, Key, key
 
-Model = tuple[str, str, str, str, int, int]  # data, backbone, head, readout, train shot, seed
+Model = tuple[Key, int, int]  # the grid, train shot, seed
 MORE = ("data", "backbone", "readout", "train_shot", "seed")
-Pairs = dict[str, dict[str, dict[Any, float]]]
-"""By label and label (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
+Pairs = dict[tuple[str, str], dict[Any, float]]
+"""By two labels (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
 
 
 def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[Model, tuple[str, dict[Any, np.ndarray]]]:
@@ -35,7 +35,7 @@ def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[Model, tuple[str, d
             of = {**UNKNOWN, **one.of}
             row = wanted.get((of["model"], of["head"], *(of[name] for name in MORE)))
             if row is not None and row.get("episodes") == one.plan["episodes"] > 1:
-                where = (row["data"], row["backbone"], row["head"], row["readout"], row["train_shot"], row["seed"])
+                where = key(row), row["train_shot"], row["seed"]
                 episodes[where] = one.plan["id"], dict(zip(one.shots, one.accuracies, strict=True))
     return episodes
 
@@ -50,17 +50,18 @@ def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.n
     pairs: Pairs = {}
     for (one, (stamp, mine)), (other, (same, theirs)) in combinations(sorted(means.items()), 2):
         if stamp == same:
-            both = {shot: mine[shot] - theirs[shot] for shot in mine if shot in theirs}
-            half = {shot: round(episode_interval(gap), 3) for shot, gap in both.items()}
-            pairs.setdefault(one, {})[other] = half
+            gaps = {shot: mine[shot] - theirs[shot] for shot in mine if shot in theirs}
+            pairs[one, other] = {shot: round(episode_interval(gap), 3) for shot, gap in gaps.items()}
     return pairs
 
 
 def half_width(pairs: Pairs, one: str, other: str, weights: Mapping[Any, float]) -> float | None:
     """Half the interval of a difference under a distribution of shots: the mean of its shots', the widest it can be."""
-    first, second = sorted((one, other))
-    halves = pairs.get(first, {}).get(second, {})
+    return weighted_mean(pairs.get((min(one, other), max(one, other)), {}), weights)
+
+
+def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
+    """The mean of values by shot under a distribution of shots; None where a shot that counts has no value."""
     counted = {shot: weight for shot, weight in weights.items() if weight > 0}
-    if not counted or not counted.keys() <= halves.keys():
-        return None
-    return sum(halves[shot] * weight for shot, weight in counted.items()) / sum(counted.values())
+    parts = [value * weight for shot, weight in counted.items() if (value := values.get(shot)) is not None]
+    return sum(parts) / sum(counted.values()) if 0 < len(parts) == len(counted) else None

@@ -13,10 +13,9 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json
 from anyshot.paper import printed
 from anyshot.report.paired import Model, read_episodes
-from anyshot.rows import Row, read_table
-from anyshot.show.grid import AT, Grid, grids, with_kind
+from anyshot.rows import Row, grouped, read_table
+from anyshot.show.grid import AT, Grid, Key, grids, key, with_kind
 
-Key = tuple[str, str, str, str]
 NEEDED = ("data", "head", "test_shot", "accuracy")
 OPTIONAL = {"backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
 
@@ -28,7 +27,9 @@ class Findings:
     title: str
     rows: list[Row]
     sensitivities: dict[Key, Row] = field(default_factory=dict)
-    """Sensitivity with its interval, by grid: the rows of sensitivity.csv."""
+    """Sensitivity with its intervals, by grid: the rows of sensitivity.csv."""
+    differences: dict[tuple[Key, Key], tuple[float, float]] = field(default_factory=dict)
+    """By how much a grid is more sensitive than another: the 95 % interval over new classes."""
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     consistency: list[Row] = field(default_factory=list)
@@ -44,41 +45,33 @@ class Findings:
         return grids(self.rows)
 
 
-def key(of: Grid | Row) -> Key:
-    """What names a grid."""
-    if isinstance(of, Grid):
-        return of.data, of.backbone, of.head, of.readout
-    return of["data"], of["backbone"], of["head"], of["readout"]
-
-
 def read_runs(folders: Sequence[Path]) -> Findings:
     """Read the runs in these folders as one; a head that two runs trained differently keeps its run's name."""
     tables = [_table(folder) for folder in folders]
     names = _names(folders)
-    claimed: dict[tuple[Any, ...], set[str]] = {}
-    for table in tables:
-        for row in table:
-            claimed.setdefault(_cell(row), set()).add(f"{row['model']} {row['accuracy']}")
-    disputed = {cell[:4] for cell, models in claimed.items() if len(models) > 1}
+    claimed = grouped((row for table in tables for row in table), _cell)
+    disputed = {cell[0] for cell, rows in claimed.items() if len({(row["model"], row["accuracy"]) for row in rows}) > 1}
     everything = Findings(", ".join(names), [])
-    seen = set()
+    cells: dict[tuple[Key, int, int, int | str], Row] = {}
     for folder, name, table in zip(folders, names, tables, strict=True):
         signed = _signed(table, name, disputed)
         everything.episodes.update(read_episodes(folder, signed) | everything.episodes)
         for row in signed:
-            if _cell(row) not in seen:
-                everything.rows.append(row)
-            seen.add(_cell(row))
-        for row in _signed(_read(folder / "sensitivity.csv"), name, disputed):
+            cells.setdefault(_cell(row), row)
+        for row in _signed(_of_grids(folder / "sensitivity.csv"), name, disputed):
             everything.sensitivities.setdefault(key(row), row)
-        everything.consistency.extend(_signed(_read(folder / "consistency.csv"), name, disputed))
+        for row in _signed(_of_grids(folder / "sensitivity-differences.csv"), name, disputed):
+            other = row | {"head": row["against"], "readout": row["against_readout"]}
+            everything.differences.setdefault((key(row), key(other)), (row["low_classes"], row["high_classes"]))
+        everything.consistency.extend(_signed(_of_grids(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
-            model, recipe = path.parent.name, read_json(path)
-            if model not in everything.recipes and isinstance(recipe, dict):
+            model, recipe = path.parent.name, _plain(path)
+            if model not in everything.recipes:
                 everything.recipes[model] = recipe
                 everything.history.extend(_history(path.parent, recipe))
         if (folder / "about.json").exists():
-            everything.about.append(read_json(folder / "about.json"))
+            everything.about.append(_plain(folder / "about.json"))
+    everything.rows.extend(cells.values())
     return everything
 
 
@@ -107,9 +100,7 @@ def _table(folder: Path) -> list[Row]:
             raise BadInput(f"line {number} of {path} has no {missing[0]}: was the file cut short?")
         if isinstance(row["accuracy"], str):
             raise BadInput(f"line {number} of {path} has {row['accuracy']!r} for accuracy: a number belongs there.")
-        for column, otherwise in OPTIONAL.items():
-            if row.get(column) in (None, ""):
-                row[column] = otherwise
+        row |= {column: otherwise for column, otherwise in OPTIONAL.items() if row.get(column) in (None, "")}
         if isfinite(row["accuracy"]):
             rows.append(with_kind(row))
     if not rows:
@@ -118,17 +109,34 @@ def _table(folder: Path) -> list[Row]:
 
 
 def _read(path: Path) -> list[Row]:
-    """The rows of a table that may be absent and that may name no readout."""
-    rows = [OPTIONAL | row for row in (read_table(path) if path.exists() else [])]
-    return [row for row in rows if {"data", "head"} <= row.keys()]
+    """The rows of a table that may be absent."""
+    return read_table(path) if path.exists() else []
+
+
+def _of_grids(path: Path) -> list[Row]:
+    """The rows of a table of grids, which may name no readout."""
+    return [OPTIONAL | row for row in _read(path) if {"data", "head"} <= row.keys()]
+
+
+TEXTS = ("data", "backbone", "head", "optimiser", "schedule")
+NUMBERS = ("train_shot", "way", "seed", "epochs", "batch", "lr", "weight_decay", "episode_seed")
+
+
+def _plain(path: Path) -> dict[str, Any]:
+    """A JSON file of a run, once what a report counts and sorts by is text or a number."""
+    value = read_json(path)
+    kinds = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, (int, float)) | {"mixed": list, "versions": dict}
+    for name, kind in kinds.items():
+        if value.get(name) is not None and not isinstance(value[name], kind):
+            raise BadInput(f"{path} has {str(value[name])[:80]!r} as {name}: was it changed by hand?")
+    return value
 
 
 def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
-    path = folder / "history.csv"
-    where = {name: recipe.get(name, "") for name in ("data", "backbone", "head", "train_shot", "seed")}
+    where = {name: recipe.get(name) or "" for name in ("data", "backbone", "head", "train_shot", "seed")}
     where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
-    where = with_kind(where)
-    return [where | row for row in (read_table(path) if path.exists() else []) if isinstance(row.get("epoch"), float)]
+    rows = [row for row in _read(folder / "history.csv") if isinstance(row.get("epoch"), float)]
+    return [with_kind(where) | row for row in rows]
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -141,16 +149,13 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _cell(row: Row) -> tuple[Any, ...]:
-    return *key(row), row["train_shot"], row["seed"], row["test_shot"]
+def _cell(row: Row) -> tuple[Key, int, int, int | str]:
+    return key(row), row["train_shot"], row["seed"], row["test_shot"]
 
 
 def _signed(rows: Sequence[Row], run: str, disputed: set[Key]) -> list[Row]:
     """The rows, their heads marked with the run where another run has a different model of the same name."""
-    signed = []
-    for row in rows:
-        if key(row) in disputed:
-            names = {name: f"{row[name]}{AT}{run}" for name in ("head", "learner") if name in row}
-            row = row | names
-        signed.append(row)
-    return signed
+    names = ("head", "learner")
+    return [
+        row | {name: f"{row[name]}{AT}{run}" for name in names if name in row and key(row) in disputed} for row in rows
+    ]

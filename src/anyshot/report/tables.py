@@ -5,32 +5,33 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.measure.sensitivity import decompose
 from anyshot.paper import printed
 from anyshot.report.answer import Choice, Sensitivity, list_sensitivities, why_no_sensitivity, words
 from anyshot.report.runs import AT, Findings
-from anyshot.rows import Row
+from anyshot.rows import Row, grouped
 from anyshot.show.grid import Grid, grids, shot_order, trained_at
 from anyshot.show.summaries import Summary, two_decimals
 
 
 def sensitivity_table(findings: Findings) -> Summary:
-    """Every grid's sensitivity with its interval and noise floor, the most robust first; or why it has none."""
-    rows = [
-        [one.grid.setting, one.grid.name]
-        + [_number(value) for value in (one.points, one.low, one.high, one.noise_floor)]
-        + [f"{one.grid.accuracy.mean():.2f}", ""]
-        for one in list_sensitivities(findings)
-    ]
+    """Every grid's sensitivity, what is known of it and its noise floor, the most robust first; or why it has none."""
+    rows = []
+    for one in list_sensitivities(findings):
+        over = _ends(one.low, one.high), _ends(one.low_classes, one.high_classes)
+        known = *over, ", ".join(map(two_decimals, one.by_seed)), _number(one.noise_floor)
+        mean = f"{one.grid.accuracy.mean():.2f}"
+        rows.append([one.grid.setting, one.grid.name, two_decimals(one.points), *known, mean, ""])
     for grid in findings.grids:
         if why := why_no_sensitivity(grid):
             mean = f"{np.nanmean(grid.accuracy):.2f}"
-            rows.append([grid.setting, grid.name, "", "", "", "", mean, f"no sensitivity: {why}"])
-    columns = ["setting", "head", "sensitivity", "low", "high", "noise floor", "mean accuracy", "remark"]
-    columns, rows = _without_empty(columns, rows)
-    return Summary(
-        "Shot sensitivity, lower is better; low to high: 95 % interval over episodes", columns, rows, names=2
-    )
+            rows.append([grid.setting, grid.name, *[""] * 5, mean, f"no sensitivity: {why}"])
+    columns = ["setting", "head", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
+    columns, rows = _without_empty([*columns, "mean accuracy", "remark"], rows)
+    return Summary("Shot sensitivity, lower is better, with its two 95 % intervals", columns, rows, names=2)
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{two_decimals(low)} to {two_decimals(high)}"
 
 
 def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary:
@@ -41,8 +42,8 @@ def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary
         for choice, value in ranked
     ]
     columns = ["setting", "head", "train shot", "expected accuracy", "± episodes", "± new classes"]
-    columns, rows = _without_empty(columns, rows)
-    return Summary("Expected accuracy where every test shot counts alike", columns, rows, names=2)
+    title = "Expected accuracy where every test shot counts alike"
+    return Summary(title, *_without_empty(columns, rows), names=2)
 
 
 def bias_table(trained: Sequence[Grid]) -> Summary:
@@ -50,7 +51,7 @@ def bias_table(trained: Sequence[Grid]) -> Summary:
     shots = sorted({shot for grid in trained for shot in grid.train_shots})
     rows = []
     for grid in trained:
-        bias = dict(zip(grid.train_shots, decompose(grid.accuracy).model_bias, strict=True))
+        bias = dict(zip(grid.train_shots, grid.parts.model_bias, strict=True))
         rows.append([grid.setting, grid.name, *(f"{bias[shot]:+.2f}" if shot in bias else "" for shot in shots)])
     columns = ["setting", "head", *(f"{shot}-shot model" for shot in shots)]
     return Summary("Model bias: mean distance of each model to its group, in points", columns, rows, names=2)
@@ -76,15 +77,12 @@ def frontier_table(sensitivities: Sequence[Sensitivity]) -> Summary:
 
 def history_table(history: Sequence[Row]) -> Summary:
     """Where each model's training ended, and the best of its validations."""
-    models: dict[tuple[str, ...], list[Row]] = {}
-    for row in history:
-        where = tuple(map(str, (row["data"], row["backbone"], row["head"], trained_at(row), row["seed"])))
-        models.setdefault(where, []).append(row)
+    models = grouped(history, lambda row: (row["data"], row["backbone"], row["head"], trained_at(row), row["seed"]))
     rows = []
     for where, epochs in models.items():
         validated = [row["val_accuracy"] for row in epochs if isinstance(row.get("val_accuracy"), float)]
         end = [_number(epochs[-1].get(name)) for name in ("loss", "train_accuracy")]
-        rows.append([*where, str(len(epochs)), *end, _number(max(validated, default=None))])
+        rows.append([*map(str, where), str(len(epochs)), *end, _number(max(validated, default=None))])
     columns = ["data", "backbone", "head", "train shot", "seed", "epochs", "last loss", "last train accuracy"]
     return Summary("Training of each model", [*columns, "best validation accuracy"], rows, names=3)
 
@@ -110,7 +108,7 @@ def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
 
 def paper_grids(ours: Sequence[Grid]) -> dict[int, Grid]:
     """The paper's grid of the same setting, head and readout, by the place of ours."""
-    theirs = {(grid.data, grid.backbone, grid.head, grid.readout): grid for grid in grids(printed.rows())}
+    theirs = {grid.key: grid for grid in grids(printed.rows())}
     places = {i: (g.data, g.backbone, g.head.split(AT)[0], g.readout) for i, g in enumerate(ours)}
     return {i: theirs[where] for i, where in places.items() if where in theirs}
 
@@ -125,7 +123,7 @@ def beside_paper(ours: Sequence[Grid]) -> Summary:
         if not both:
             continue
         for who, grid in (("ours", own), ("paper", theirs)):
-            sensitivity = two_decimals(decompose(grid.accuracy).sensitivity) if grid.is_scored else ""
+            sensitivity = two_decimals(grid.parts.sensitivity) if grid.is_scored else ""
             columns = [grid.train_shots.index(s) for s in both]
             means = dict(zip(grid.test_shots, grid.accuracy[:, columns].mean(1), strict=True))
             rows.append([own.setting, own.name, who, sensitivity, *(_number(means.get(shot)) for shot in shots)])

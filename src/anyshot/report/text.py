@@ -6,7 +6,6 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from anyshot.measure.sensitivity import decompose
 from anyshot.report.answer import (
     accurate_slots,
     first_pair,
@@ -35,14 +34,12 @@ def show(findings: Findings, console: Console | None = None) -> None:
     slots = accurate_slots(rank(choices, setting, shots), shots, pairs, "shots that all count alike")
     if len({grid.setting for grid in findings.grids}) > 1:
         console.print(Text(f"{setting}:"))
-    for name, rest in (
-        robust_sentence(list_sensitivities(findings), setting),
-        (slots["best"], f"{slots['accuracy']}{slots['margin']}."),
-    ):
+    accurate = slots["best"], f"{slots['accuracy']}{slots['margin']}."
+    for name, rest in (robust_sentence(list_sensitivities(findings), setting), accurate):
         console.print(Text.assemble((name, "bold"), rest))
     console.print(_table(sensitivity_table(findings)))
     pair = first_pair(findings.grids)
-    limit = max((float(np.abs(decompose(grid.accuracy).residual).max()) for grid in pair), default=0.0)
+    limit = max((float(np.abs(grid.parts.residual).max()) for grid in pair), default=0.0)
     for grid in pair:
         console.print(_heatmap(grid, limit or 1.0))
 
@@ -67,10 +64,8 @@ def _table(summary: Summary) -> Group:
 
 def _heatmap(grid: Grid, limit: float) -> Table:
     """The residual, blue below zero and orange above; the test bias to the right, the model bias in the first row."""
-    parts = decompose(grid.accuracy)
-    title = (
-        f"{grid.name}, {grid.setting}: residual by test shot (rows) and train shot, sensitivity {parts.sensitivity:.2f}"
-    )
+    parts, which = grid.parts, f"{grid.name}, {grid.setting}"
+    title = f"{which}: residual by test shot (rows) and train shot, sensitivity {parts.sensitivity:.2f}"
     table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
     for column in ("", *map(str, grid.train_shots), "mean"):
         table.add_column(Text(column), justify="right")

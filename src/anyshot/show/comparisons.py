@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyshot.errors import BadInput, choose
-from anyshot.measure.sensitivity import decompose
 from anyshot.rows import Row, read_table, show_table
 from anyshot.show.grid import Grid, grids
 from anyshot.show.summaries import counterpart
@@ -28,26 +27,24 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 def offsets(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """How far each model lies above its group on average, by train shot."""
     return [
-        {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "train_shot": shot, "offset": float(bias)}
+        _about(grid) | {"train_shot": shot, "offset": float(bias)}
         for grid in _whole(rows)
         if grid.readout == "own" and len(grid.train_shots) > 1
-        for shot, bias in zip(grid.train_shots, decompose(grid.accuracy).model_bias, strict=True)
+        for shot, bias in zip(grid.train_shots, grid.parts.model_bias, strict=True)
     ]
 
 
 def swapped(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Each model under its own score and under the other, by train shot and test shot; the mean over seeds."""
-    by_name = {(grid.setting, grid.name): grid for grid in grids(rows)}
-    pairs = []
-    for (setting, name), grid in by_name.items():
-        other = by_name.get((setting, f"{name} (swapped)"))
-        theirs = other.cells() if other else {}
-        for (train_shot, test_shot), own in grid.cells().items():
-            if (read := theirs.get((train_shot, test_shot))) is not None:
-                about: Row = {"data": grid.data, "backbone": grid.backbone, "head": grid.head}
-                about |= {"train_shot": train_shot, "test_shot": test_shot}
-                pairs.append(about | {"own": own, "swapped": read, "change": read - own})
-    return pairs
+    listed = grids(rows)
+    swapped = {(grid.setting, grid.head): grid.cells() for grid in listed if grid.readout == "swapped"}
+    return [
+        _about(grid) | {"train_shot": train, "test_shot": test, "own": own, "swapped": read, "change": read - own}
+        for grid in listed
+        if grid.readout == "own"
+        for (train, test), own in grid.cells().items()
+        if (read := swapped.get((grid.setting, grid.head), {}).get((train, test))) is not None
+    ]
 
 
 def frn_forms(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -68,21 +65,22 @@ def mixed(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
         other = fixed.get((grid.setting, grid.head, grid.readout))
         if other is None or grid.readout != "own":
             continue
-        about = {"data": grid.data, "backbone": grid.backbone, "head": grid.head}
-        for shot, accuracy in zip(grid.test_shots, grid.accuracy.mean(1).tolist(), strict=True):
+        for shot, accuracy in grid.means.items():
             cells = other.accuracy[other.test_shots.index(shot)].tolist()
             beside = {"best": max(cells), "mean": sum(cells) / len(cells), "worst": min(cells)}
-            beside["behind"] = max(cells) - accuracy
-            compared.append(about | {"test_shot": shot, "accuracy": accuracy} | beside)
+            row = _about(grid) | {"test_shot": shot, "accuracy": accuracy} | beside
+            compared.append(row | {"behind": max(cells) - accuracy})
     return compared
 
 
 def _difference(grid: Grid, other: Grid) -> list[Row]:
-    ours, theirs = (decompose(one.accuracy) for one in (grid, other))
-    about = {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "against": other.head}
-    shots = [shot for shot in grid.test_shots if shot in other.test_shots]
-    means = [dict(zip(g.test_shots, p.test_bias, strict=True)) for g, p in ((grid, ours), (other, theirs))]
-    return [about | {"test_shot": shot, "gain": float(means[0][shot] - means[1][shot])} for shot in shots]
+    about = _about(grid) | {"against": other.head}
+    both = [(shot, mean, other.means[shot]) for shot, mean in grid.means.items() if shot in other.means]
+    return [about | {"test_shot": shot, "gain": ours - theirs} for shot, ours, theirs in both]
+
+
+def _about(grid: Grid) -> Row:
+    return {"data": grid.data, "backbone": grid.backbone, "head": grid.head}
 
 
 def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Grid]:

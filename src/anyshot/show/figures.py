@@ -6,6 +6,7 @@ in the paper's heatmaps. Colours are told apart by colour-blind readers (Okabe a
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from jaxtyping import Float
 
 from anyshot.errors import BadInput, choose
 from anyshot.files import whole
-from anyshot.measure.sensitivity import decompose
 from anyshot.show.grid import Grid, trained_at, with_kind
 from anyshot.show.summaries import counterpart, two_decimals
 
@@ -42,21 +42,21 @@ def save(chart: Chart, path: Path) -> None:
 
 def heatmap(grid: Grid) -> alt.LayerChart:
     """The residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
-    return finish(_heatmap(grid, _limit([grid])))
+    return finish(_heatmap(grid, limit([grid])))
 
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
     *_, last = steps(grid, limit)
     subtitle = "accuracy; one train shot or test shot has no sensitivity"
     if grid.is_scored:
-        subtitle = f"sensitivity {two_decimals(decompose(grid.accuracy).sensitivity)}"
+        subtitle = f"sensitivity {two_decimals(grid.parts.sensitivity)}"
     return last.chart([f"{grid.name}, {grid.setting}", subtitle])
 
 
 def side_by_side(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
     """Heatmaps on one colour scale, so that they compare."""
-    limit = _limit(grids)
-    return finish(alt.concat(*(_heatmap(grid, limit) for grid in grids), columns=columns, spacing=30))
+    end = limit(grids)
+    return finish(alt.concat(*(_heatmap(grid, end) for grid in grids), columns=columns, spacing=30))
 
 
 def calculation(grid: Grid) -> alt.HConcatChart:
@@ -70,17 +70,13 @@ def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> li
     raw = Panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, notes=notes, room_above=True)
     if not grid.is_scored:
         return [raw]
-    parts = decompose(grid.accuracy)
-    offsets = grid.accuracy - parts.test_bias[:, None]
+    parts, mean = grid.parts, grid.parts.test_bias
+    offsets = grid.accuracy - mean[:, None]
     limit = limit or float(np.abs(offsets).max()) or 1.0
     middle = ["minus test bias", "offsets to the group"]
     last = ["minus model bias", f"residual, sensitivity {two_decimals(parts.sensitivity)}"]
-    mean = parts.test_bias
-    return [
-        raw,
-        Panel(grid, offsets, middle, limit, right=mean, notes=notes, room_above=True),
-        Panel(grid, parts.residual, last, limit, right=mean, above=parts.model_bias, notes=notes),
-    ]
+    without_test_bias = Panel(grid, offsets, middle, limit, right=mean, notes=notes, room_above=True)
+    return [raw, without_test_bias, Panel(grid, parts.residual, last, limit, mean, parts.model_bias, notes)]
 
 
 def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
@@ -90,16 +86,14 @@ def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
     for grid in grids:
         other = counterpart(grid, grids)
         if grid.readout == "own" and other is not None:
-            gains = decompose(grid.accuracy).test_bias - decompose(other.accuracy).test_bias
+            gains = grid.parts.test_bias - other.parts.test_bias
             line = _line(grid, "test shot", grid.test_shots, "gain", gains)
             values += [point | {"mixed": grid.mixed} for point in line]
     _some(values, "no cosine head has its Euclidean counterpart among these grids")
-    colours = [BLUE, ORANGE, GREEN, PINK, BLACK]
-    thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head", colours)
+    thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head")
     alike = [value for value in values if not value["mixed"]]
     mean = "mean of all" if len(alike) in (0, len(values)) else "mean of all but mixed shots"
-    title = alt.TitleParams(f"thin: a group, thick: {mean}", anchor="start", fontWeight="normal")
-    return finish((_zero() + thin + _trend(alike or values, "test shot", "gain")).properties(title=title))
+    return _with_trend(thin, _trend(alike or values, "test shot", "gain"), mean)
 
 
 def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
@@ -107,13 +101,11 @@ def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
     values = []
     for grid in grids:
         if grid.readout == "own" and len(grid.train_shots) > 1:
-            line = _line(grid, "train shot", grid.train_shots, "offset", decompose(grid.accuracy).model_bias)
+            line = _line(grid, "train shot", grid.train_shots, "offset", grid.parts.model_bias)
             values += [point | {"score": grid.score} for point in line]
     _some(values, "these grids hold no head of several train shots that is read as trained")
-    colours = [BLUE, ORANGE, GREEN, PINK, BLACK]
-    thin = _lines(values, "train shot", "offset", "model bias (points)", "score", colours, *_scores(values))
-    title = alt.TitleParams("thin: a group, thick: mean of its kind", anchor="start", fontWeight="normal")
-    return finish((_zero() + thin + _trend(values, "train shot", "offset", "score")).properties(title=title))
+    thin = _lines(values, "train shot", "offset", "model bias (points)", "score", *_scores(values))
+    return _with_trend(thin, _trend(values, "train shot", "offset", "score"), "mean of its kind")
 
 
 def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
@@ -122,18 +114,16 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
     for grid in grids:
         other = counterpart(grid, grids)
         if other is not None and grid.is_scored:
-            parts, base = decompose(grid.accuracy), decompose(other.accuracy)
-            gain = float((parts.test_bias - base.test_bias).mean())
+            gain = float((grid.parts.test_bias - other.parts.test_bias).mean())
             point = {"method": grid.name, "setting": grid.setting}
-            values.append(point | {"gain": gain, "sensitivity": parts.sensitivity})
+            values.append(point | {"gain": gain, "sensitivity": grid.parts.sensitivity})
     _some(values, "no grid has a Euclidean counterpart to gain on")
     x = alt.X("gain:Q", title="mean gain over the Euclidean head (points)", scale=alt.Scale(nice=True, padding=20))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
     names = list(dict.fromkeys(value["method"] for value in values))
     colour = alt.Color("method:N", sort=names, scale=alt.Scale(domain=names, range=_range(names)))
     settings = list(dict.fromkeys(value["setting"] for value in values))
-    shapes = [SHAPES[i % len(SHAPES)] for i in range(len(settings))]
-    shape = alt.Shape("setting:N", scale=alt.Scale(domain=settings, range=shapes))
+    shape = alt.Shape("setting:N", scale=alt.Scale(domain=settings, range=list(islice(cycle(SHAPES), len(settings)))))
     tooltip = ["method:N", "setting:N", "gain:Q", "sensitivity:Q"]
     points = alt.Chart(inline(values)).mark_point(size=90, strokeWidth=2).encode(x, y, colour, shape, tooltip=tooltip)
     line = alt.Chart(inline([{"x": 0}])).mark_rule(color="#999").encode(x="x:Q")
@@ -220,8 +210,7 @@ def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Recall of classes by their own shot, the mean over train shots; one panel per kind of support."""
     values = [
-        {"head": row["head"], "family": row["learner"], "support": row["test_shot"]}
-        | {"score": row["score"]}
+        {"head": row["head"], "family": row["learner"], "support": row["test_shot"], "score": row["score"]}
         | {"own shot": row["own_shot"], "recall": float(row["recall"])}
         for row in map(with_kind, rows)
         if not row["mixed"]
@@ -305,36 +294,26 @@ def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, An
     """One box and its number; the ink is white where the box is dark."""
     text = two_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
     ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
-    return {
-        "x": x,
-        "x2": x + 1,
-        "xm": x + 0.5,
-        "y": y,
-        "y2": y + 1,
-        "ym": y + 0.5,
-        "value": value,
-        "text": text,
-        "ink": ink,
-    }
+    box = {"x": x, "x2": x + 1, "xm": x + 0.5, "y": y, "y2": y + 1, "ym": y + 0.5}
+    return box | {"value": value, "text": text, "ink": ink}
 
 
 def _axis(names: Mapping[float, str]) -> alt.Axis:
     """An axis that names the middle of each cell."""
     places = [at + 0.5 for at in names]
     label = f"{list(names.values())}[indexof({places}, datum.value)]"
-    return alt.Axis(
-        values=places, labelExpr=label, grid=False, ticks=False, domain=False, labelPadding=6, tickCount=len(places)
-    )
+    bare: dict[str, Any] = {"grid": False, "ticks": False, "domain": False}
+    return alt.Axis(values=places, labelExpr=label, **bare, labelPadding=6, tickCount=len(places))
 
 
 def _scale(low: float, high: float, reverse: bool = False) -> alt.Scale:
     return alt.Scale(domain=[low, high], nice=False, zero=False, reverse=reverse)
 
 
-def _limit(grids: Sequence[Grid]) -> float:
+def limit(grids: Sequence[Grid]) -> float:
     """The largest residual or model bias: one symmetric scale for all."""
-    parts = [decompose(grid.accuracy) for grid in grids]
-    return max(float(np.abs(values).max()) for p in parts for values in (p.residual, p.model_bias)) or 1.0
+    parts = [part for grid in grids for part in (grid.parts.residual, grid.parts.model_bias)]
+    return max((float(np.abs(part).max()) for part in parts), default=0.0) or 1.0
 
 
 def _line(grid: Grid, x: str, shots: Sequence[int | str], y: str, values: np.ndarray) -> list[dict[str, Any]]:
@@ -342,9 +321,7 @@ def _line(grid: Grid, x: str, shots: Sequence[int | str], y: str, values: np.nda
     return [where | {x: shot, y: float(value)} for shot, value in zip(shots, values, strict=True)]
 
 
-def _lines(
-    values: list[dict[str, Any]], x: str, y: str, title: str, by: str, colours: list[str], *order: str
-) -> alt.Chart:
+def _lines(values: list[dict[str, Any]], x: str, y: str, title: str, by: str, *order: str) -> alt.Chart:
     """One thin line per group, coloured by one field, dashed by backbone."""
     names = list(order or dict.fromkeys(value[by] for value in values))
     return (
@@ -353,7 +330,7 @@ def _lines(
         .encode(
             alt.X(f"{x}:O", axis=alt.Axis(labelAngle=0)),
             alt.Y(f"{y}:Q", title=title),
-            alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=_range(names, colours))),
+            alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=_range(names))),
             alt.StrokeDash("backbone:N", legend=_DASH),
             alt.Detail("group:N"),
             tooltip=["group:N", f"{x}:O", f"{y}:Q"],
@@ -369,12 +346,14 @@ def _trend(values: list[dict[str, Any]], x: str, y: str, by: str | None = None) 
     return line.encode(alt.X(f"{x}:O"), alt.Y(f"mean({y}):Q"), color=colour)
 
 
-def _zero() -> alt.Chart:
-    return alt.Chart(inline([{"zero": 0}])).mark_rule(color="#999").encode(alt.Y("zero:Q"))
+def _with_trend(thin: alt.Chart, thick: alt.Chart, words: str) -> alt.LayerChart:
+    zero = alt.Chart(inline([{"zero": 0}])).mark_rule(color="#999").encode(alt.Y("zero:Q"))
+    title = alt.TitleParams(f"thin: a group, thick: {words}", anchor="start", fontWeight="normal")
+    return finish((zero + thin + thick).properties(title=title))
 
 
-def _range(names: Sequence[str], colours: Sequence[str] = (BLUE, ORANGE, GREEN, PINK, BLACK)) -> list[str]:
-    return [colours[i % len(colours)] for i in range(len(names))]
+def _range(names: Sequence[str]) -> list[str]:
+    return list(islice(cycle((BLUE, ORANGE, GREEN, PINK, BLACK)), len(names)))
 
 
 def inline(values: list[dict[str, Any]]) -> alt.Data:

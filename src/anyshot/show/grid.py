@@ -7,13 +7,16 @@ starts from such rows, whether we measured them or the paper prints them. Nothin
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from anyshot.rows import Row
+from anyshot.measure.sensitivity import Decomposition, decompose
+from anyshot.rows import Row, grouped
 
+Key = tuple[str, str, str, str]
 AT = " @ "  # between a head and its run, where two runs hold different models of one name
 
 
@@ -63,6 +66,11 @@ class Grid:
                 object.__setattr__(self, name, value)
 
     @property
+    def key(self) -> Key:
+        """What names it, as `key` does for a row."""
+        return self.data, self.backbone, self.head, self.readout
+
+    @property
     def setting(self) -> str:
         return f"{self.data}/{self.backbone}" if self.backbone else self.data
 
@@ -81,11 +89,26 @@ class Grid:
         """Whether it has a sensitivity: that compares at least two train shots at two test shots, no cell missing."""
         return min(self.accuracy.shape) > 1 and self.is_whole
 
+    @cached_property
+    def parts(self) -> Decomposition:
+        """Test bias, model bias, residual and sensitivity, of a grid that is whole."""
+        return decompose(self.accuracy)
+
+    @property
+    def means(self) -> dict[int | str, float]:
+        """The test bias by test shot: the mean accuracy of its models."""
+        return dict(zip(self.test_shots, self.parts.test_bias.tolist(), strict=True))
+
     def cells(self) -> dict[tuple[int, int | str], float]:
         """The accuracy by train shot and test shot, where there is one."""
         by_train = zip(self.train_shots, self.accuracy.T.tolist(), strict=True)
         cells = {(s, t): cell for s, row in by_train for t, cell in zip(self.test_shots, row, strict=True)}
         return {shots: cell for shots, cell in cells.items() if np.isfinite(cell)}
+
+
+def key(row: Mapping[str, Any]) -> Key:
+    """The grid that a row belongs to: data, backbone, head and readout."""
+    return row["data"], row["backbone"], row["head"], row["readout"]
 
 
 def trained_at(row: Mapping[str, Any]) -> int | str:
@@ -100,15 +123,12 @@ def shot_order(shot: int | str) -> tuple[bool, int | str]:
 
 def grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
     """All grids of a table, in the order of first appearance; several seeds are averaged; a missing cell is NaN."""
-    groups: dict[tuple[str, str, str, str], dict[tuple[int, int], list[float]]] = {}
-    kinds: dict[tuple[str, str, str, str], Row] = {}
-    for row in rows:
-        key = (row["data"], row["backbone"], row["head"], row["readout"])
-        kinds.setdefault(key, {name: with_kind(row)[name] for name in ("learner", "score", "mixed")})
-        groups.setdefault(key, {}).setdefault((row["test_shot"], row["train_shot"]), []).append(row["accuracy"])
     listed = []
-    for key, cells in groups.items():
-        test, train = (tuple(sorted({cell[axis] for cell in cells}, key=shot_order)) for axis in (0, 1))
-        accuracy = np.array([[np.mean(cells.get((t, s), [np.nan])) for s in train] for t in test])
-        listed.append(Grid(*key, test, train, accuracy, **kinds[key]))
+    for where, group in grouped(rows, key).items():
+        test, train = (tuple(sorted({row[of] for row in group}, key=shot_order)) for of in ("test_shot", "train_shot"))
+        cells = grouped(group, lambda row: (row["test_shot"], row["train_shot"]))
+        seeds = [[[row["accuracy"] for row in cells.get((t, s), [])] or [np.nan] for s in train] for t in test]
+        accuracy = np.array([[np.mean(cell) for cell in line] for line in seeds])
+        kind = with_kind(group[0])
+        listed.append(Grid(*where, test, train, accuracy, kind["learner"], kind["score"], kind["mixed"]))
     return listed

@@ -4,15 +4,14 @@ Every function takes grids, from our own studies or from the paper, and gives a 
 text, where **two stars** mean bold. (Tables for programs, one row per cell, are in `grid`.)
 """
 
-import csv
-import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from anyshot.errors import choose
-from anyshot.measure.sensitivity import decompose
+from anyshot.rows import as_csv
 from anyshot.show.grid import Grid, shot_order
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
@@ -47,20 +46,14 @@ class Summary:
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
-        file = io.StringIO()
-        csv.writer(file, lineterminator="\n").writerows(
-            [self.columns, *([_plain(c) for c in row] for row in self.rows)]
-        )
-        return file.getvalue()
+        """A CSV table, without the stars."""
+        return as_csv([self.columns, *([cell.replace("**", "") for cell in row] for row in self.rows)])
 
     def text(self, format: str) -> str:
-        """This table in one of the FORMATS."""
-        return {"markdown": self.markdown, "latex": self.latex, "csv": self.csv}[
-            choose("table format", format, FORMATS)
-        ]()
+        """This table in one of the formats that have an ending."""
+        return choose("table format", format, {"markdown": self.markdown, "latex": self.latex, "csv": self.csv})()
 
 
-FORMATS = {"markdown": "markdown", "latex": "latex", "csv": "csv"}
 ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
@@ -70,7 +63,7 @@ def counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
     if (grid.head, grid.readout) == (grid.learner, "own"):
         return None
     wanted = (grid.data, grid.backbone, grid.learner, "own")
-    return next((g for g in among if (g.data, g.backbone, g.head, g.readout) == wanted), None)
+    return next((other for other in among if other.key == wanted), None)
 
 
 def in_order(grids: Iterable[Grid]) -> list[Grid]:
@@ -93,20 +86,14 @@ def grid_summary(grid: Grid) -> Summary:
     accuracies there are, where it has no sensitivity."""
     if not grid.is_scored:
         return _partial_summary(grid)
-    parts = decompose(grid.accuracy)
     rows = [
         [str(shot), *map(two_decimals, cells), two_decimals(mean)]
-        for shot, cells, mean in zip(grid.test_shots, grid.accuracy, parts.test_bias, strict=True)
+        for shot, cells, mean in zip(grid.test_shots, grid.accuracy, grid.parts.test_bias, strict=True)
     ]
-    rows.append(
-        [
-            "model bias",
-            *(two_decimals(bias, "+") for bias in parts.model_bias),
-            f"**{two_decimals(parts.sensitivity)}**",
-        ]
-    )
+    biases = [two_decimals(bias, "+") for bias in grid.parts.model_bias]
+    rows.append(["model bias", *biases, f"**{_sensitivity(grid)}**"])
     title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot; sensitivity in the corner"
-    return Summary(title, ["test shot", *(str(shot) for shot in grid.train_shots), "mean"], rows)
+    return Summary(title, ["test shot", *map(str, grid.train_shots), "mean"], rows)
 
 
 def _partial_summary(grid: Grid) -> Summary:
@@ -124,22 +111,16 @@ def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
     setting is bold."""
     backbones = list(dict.fromkeys(grid.backbone for grid in grids))
     settings = list(dict.fromkeys(g.setting for g in sorted(grids, key=lambda grid: backbones.index(grid.backbone))))
-    sensitivities = {
-        (grid.name, grid.setting): decompose(grid.accuracy).sensitivity for grid in grids if grid.is_scored
-    }
-    unscored = {(grid.name, grid.setting) for grid in grids if not grid.is_scored}
-    kin = {grid.name: grid.learner for grid in in_order(grids)}
-    rows = []
-    for name in kin:
-        rivals = [other for other in kin if kin[other] == kin[name] and other != name]
-        others = {s: [sensitivities[rival, s] for rival in rivals if (rival, s) in sensitivities] for s in settings}
-        cells = ("-" if (name, s) in unscored else _best(sensitivities.get((name, s)), others[s]) for s in settings)
-        rows.append([name, *cells])
-    return Summary(
-        "Shot sensitivity by head and setting; lower is better, the lowest of each learner bold",
-        ["head", *settings],
-        rows,
-    )
+    cells = {(grid.name, grid.setting): "-" for grid in grids}
+    for grid in (grid for grid in grids if grid.is_scored):
+        rivals = [other for other in grids if (other.learner, other.setting) == (grid.learner, grid.setting)]
+        others = [_sensitivity(other) for other in rivals if other.is_scored and other.name != grid.name]
+        is_best = bool(others) and float(_sensitivity(grid)) < min(map(float, others))
+        cells[grid.name, grid.setting] = f"**{_sensitivity(grid)}**" if is_best else _sensitivity(grid)
+    names = dict.fromkeys(grid.name for grid in in_order(grids))
+    rows = [[name, *(cells.get((name, setting), "") for setting in settings)] for name in names]
+    title = "Shot sensitivity by head and setting; lower is better, the lowest of each learner bold"
+    return Summary(title, ["head", *settings], rows)
 
 
 def gain_summary(grids: Sequence[Grid]) -> Summary:
@@ -147,21 +128,16 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
     shots = sorted({shot for grid in grids for shot in grid.test_shots}, key=shot_order)
     rows = []
     for grid in in_order(grids):
-        parts, other = decompose(grid.accuracy), counterpart(grid, grids)
-        means = dict(zip(grid.test_shots, parts.test_bias, strict=True))
-        base = dict(zip(other.test_shots, decompose(other.accuracy).test_bias, strict=True)) if other else {}
-        cells = [_with_gain(means.get(shot), base.get(shot)) for shot in shots]
-        sensitivity = two_decimals(parts.sensitivity) if grid.is_scored else "-"
-        rows.append([grid.setting, grid.name, sensitivity, *cells])
+        other = counterpart(grid, grids)
+        base = other.means if other else {}
+        cells = [_with_gain(grid.means.get(shot), base.get(shot)) for shot in shots]
+        rows.append([grid.setting, grid.name, _sensitivity(grid) if grid.is_scored else "-", *cells])
     title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
     return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
 
 
-def _best(sensitivity: float | None, others: list[float]) -> str:
-    if sensitivity is None:
-        return ""
-    best = bool(others) and all(float(two_decimals(sensitivity)) < float(two_decimals(other)) for other in others)
-    return f"**{two_decimals(sensitivity)}**" if best else two_decimals(sensitivity)
+def _sensitivity(grid: Grid) -> str:
+    return two_decimals(grid.parts.sensitivity)
 
 
 def _with_gain(mean: float | None, base: float | None) -> str:
@@ -175,8 +151,18 @@ def two_decimals(value: float, sign: str = "") -> str:
     return f"{round(value + math.copysign(1e-9, value), 2) + 0.0:{sign}.2f}"  # + 0.0: no minus before a zero
 
 
-def _plain(cell: str) -> str:
-    return cell.replace("**", "")
+def three_uncertainties(row: Mapping[str, Any]) -> list[str]:
+    """Of a row of sensitivity.csv: the score, its interval over episodes, the one over new classes, and the score of
+    each seed; empty where a table has none."""
+    over = (interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
+    seeds = (two_decimals(float(seed)) for seed in str(row.get("over_seeds", "")).split())
+    return [two_decimals(row["sensitivity"]), *over, ", ".join(seeds)]
+
+
+def interval(row: Mapping[str, Any], low: str, high: str) -> str:
+    """Two columns of a row as an interval, or nothing where they are empty."""
+    ends = [row.get(name) for name in (low, high)]
+    return " to ".join(two_decimals(end) for end in ends if isinstance(end, float))
 
 
 def _latex(cell: str) -> str:

@@ -15,12 +15,13 @@ import torch
 
 from anyshot.errors import BadInput
 from anyshot.machine import keep_memory
+from anyshot.models.devices import training_device
 from anyshot.models.registry import Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
-from anyshot.rows import Row
+from anyshot.rows import Row, grouped
 from anyshot.study.launch import end_with
-from anyshot.train.training import Learner, best_device
+from anyshot.train.training import Learner
 
 if TYPE_CHECKING:
     from anyshot.study.study import Study
@@ -31,6 +32,7 @@ CLEARLY = 1.25  # how much faster one model at a time must be to be chosen: the 
 ROUNDS = 3  # of a contest; the best of each contender counts
 FEATURES = 1280  # numbers that a frozen backbone is taken to give
 TIMED_SECONDS = 0.3  # at least, of a contender in a round
+SHORT_SECONDS = 600.0  # of a core: a study that takes no longer starts at once, side by side
 
 
 def cores() -> int:
@@ -61,8 +63,8 @@ def side_by_side(
     out. It is decided by the whole list of recipes, never by what of it is already done. With GPUs: one model each."""
     if (together := int(os.environ.get("LOCAL_WORLD_SIZE", "0"))) > 0:  # under torchrun: all processes on each model
         return 1, max(1, cores() // together)
-    if torch.cuda.is_available():
-        workers = workers or min(len(recipes), torch.cuda.device_count())
+    if (device := training_device()).startswith("cuda"):
+        workers = workers or (1 if ":" in device else min(len(recipes), torch.cuda.device_count()))
         return workers, max(1, cores() // workers)
     if not workers:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -79,12 +81,22 @@ def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Sp
     which workers do not. Nothing of it touches this process."""
     registry = load().registry
     recipes = [recipe for recipe in recipes if not recipe.frozen]  # on features an update takes no time
-    if not recipes:
-        return None
-    if best_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
+    if not recipes or training_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
         return None
     workers, threads = side_by_side(recipes, registry)
     return None if workers < 2 else contest(load, _costliest(recipes, registry), workers, threads)
+
+
+def is_short(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> bool:
+    """Whether a study is done about as soon as it would be measured how to share the cores, by an update of its
+    costliest setting."""
+    trained = [recipe for recipe in recipes if not recipe.frozen]
+    if not trained:
+        return True
+    images = sum(recipe.epochs * (train_images[recipe.data] // recipe.images * recipe.images) for recipe in trained)
+    with _aside():
+        each = seconds_an_image(_costliest(trained, registry), registry)
+    return images * each < SHORT_SECONDS
 
 
 def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: int) -> Speeds:
@@ -92,13 +104,10 @@ def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: 
     take turns, so that what else the machine does disturbs both alike."""
     context = multiprocessing.get_context("spawn")
     prepared = (os.getpid(), load, recipe, context.Barrier(workers))
-    title = "measuring how to share the cores"
+    several, one = [], []
+    measuring = progress("measuring how to share the cores", float(ROUNDS))
     try:
-        with (
-            ProcessPoolExecutor(workers, context, _prepare, prepared) as pool,
-            progress(title, float(ROUNDS)) as advance,
-        ):
-            several, one = [], []
+        with ProcessPoolExecutor(workers, context, _prepare, prepared) as pool, measuring as advance:
             for _ in range(ROUNDS):
                 started = [pool.submit(_images_a_second, threads, True) for _ in range(workers)]
                 several.append(sum(future.result() for future in started))
@@ -163,22 +172,21 @@ def _bytes(recipe: Recipe, registry: Registry) -> float:
     """Memory of a training process: what the backbone keeps for the gradient, counted on two images."""
     if recipe.frozen:
         return SPARE_BYTES
-    kept = 0
+    sizes: list[int] = []
 
     def count(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal kept
-        kept += tensor.nbytes
+        sizes.append(tensor.nbytes)
         return tensor
 
     with _aside(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         learner = Learner(replace(recipe, compile=False), registry, 3, "cpu")
         learner.model.train()(torch.zeros(2, 3, recipe.size, recipe.size))
-    return SPARE_BYTES + KEPT_AND_GRADIENTS * kept / 2 * recipe.images
+    return SPARE_BYTES + KEPT_AND_GRADIENTS * sum(sizes) / 2 * recipe.images
 
 
 def seconds_an_image(recipe: Recipe, registry: Registry, updates: int = 3) -> float:
     """Measured: the time of an update over its images. On a CPU it is that of one core and of a smaller batch."""
-    device = best_device()
+    device = training_device()
     clock, small = time.perf_counter, recipe
     if device == "cpu":
         clock, small = time.process_time, _small(recipe)  # other programs do not count
@@ -217,26 +225,20 @@ def _an_update(recipe: Recipe, registry: Registry, device: str) -> Callable[[], 
 
 def estimate(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> list[Row]:
     """One row a data set, backbone and head: models, updates, images, and hours of a core (or GPU) of this machine."""
-    rows: dict[tuple[str, ...], Row] = {}
-    kinds = {(*_setting(recipe)[:3], recipe.head): recipe for recipe in recipes}
-    measured: dict[tuple, float] = {}
+    kinds = grouped(recipes, lambda recipe: (*_setting(recipe)[:3], recipe.head))
+    seconds: dict[Recipe, float] = {}
     with _aside(), progress("measuring", float(len(kinds))) as advance:
-        for key, recipe in kinds.items():
-            measured[key] = seconds_an_image(recipe, registry)
+        for alike in kinds.values():
+            seconds |= dict.fromkeys(alike, seconds_an_image(alike[-1], registry))
             advance(1.0)
-    for recipe in recipes:
-        key = (*_setting(recipe)[:3], recipe.head)
-        updates = recipe.epochs * (train_images[recipe.data] // recipe.images)
-        row = rows.setdefault(
-            recipe.path[:3],
-            {"data": recipe.data, "backbone": recipe.backbone, "head": recipe.label}
-            | {"models": 0, "updates": 0, "images": 0, "hours": 0.0},
-        )
-        row["models"] += 1
-        row["updates"] += updates
-        row["images"] += updates * recipe.images
-        row["hours"] += updates * recipe.images * measured[key] / 3600
-    return list(rows.values())
+    rows = []
+    for (data, backbone, head), models in grouped(recipes, lambda recipe: recipe.path[:3]).items():
+        updates = [recipe.epochs * (train_images[data] // recipe.images) for recipe in models]
+        images = [many * recipe.images for many, recipe in zip(updates, models, strict=True)]
+        hours = sum(many * seconds[recipe] / 3600 for many, recipe in zip(images, models, strict=True))
+        row: Row = {"data": data, "backbone": backbone, "head": head, "models": len(models)}
+        rows.append(row | {"updates": sum(updates), "images": sum(images), "hours": hours})
+    return rows
 
 
 def describe(rows: Sequence[Row], workers: int, threads: int, speeds: Speeds | None = None) -> str:
@@ -244,9 +246,8 @@ def describe(rows: Sequence[Row], workers: int, threads: int, speeds: Speeds | N
     counts = ("models", "updates", "images", "hours")
     total: Row = {"data": "in all", "backbone": "", "head": ""} | {key: sum(row[key] for row in rows) for key in counts}
     unit, in_an_hour = ("minutes", 60) if total["hours"] < 10 else ("hours", 1)
-    lines = [
-        f"{'data':10} {'backbone':10} {'head':14} {'models':>6} {'updates':>12} {'images':>16} {'core-' + unit:>12}"
-    ]
+    numbers = f"{'models':>6} {'updates':>12} {'images':>16} {'core-' + unit:>12}"
+    lines = [f"{'data':10} {'backbone':10} {'head':14} {numbers}"]
     for row in [*rows, total]:
         words = f"{row['data']:10} {row['backbone']:10} {row['head']:14}"
         numbers = f"{row['models']:6} {row['updates']:12,} {row['images']:16,} {row['hours'] * in_an_hour:12,.1f}"
@@ -255,10 +256,9 @@ def describe(rows: Sequence[Row], workers: int, threads: int, speeds: Speeds | N
     long = f"About {hours:,.1f} hours" if hours >= 2 else f"About {60 * hours:,.1f} minutes"
     long = long if hours >= 1 / 60 else "Less than a minute"
     models = f"{workers} models side by side" if workers > 1 else "one model at a time"
-    measured = (
-        f" (measured: {speeds.side_by_side:,.0f} images/s side by side, {speeds.one_at_a_time:,.0f} one at a time)"
-        if speeds
-        else ""
-    )
+    measured = ""
+    if speeds:
+        both = f"{speeds.side_by_side:,.0f} images/s side by side, {speeds.one_at_a_time:,.0f} one at a time"
+        measured = f" (measured: {both})"
     lines.append(f"{long} on this machine: {models}, threads of each: {threads}{measured}.")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, needing
 
 Work = Callable[[Any], str]
 
@@ -112,10 +112,8 @@ def _torchrun() -> Iterator[Submit]:
 @contextmanager
 def _ray(address: str | None, threads: int) -> Iterator[Submit]:
     """A task a model, with a GPU each where the cluster has any; a task whose machine is lost is started elsewhere."""
-    try:
+    with needing("`--on ray` needs the extra: pip install 'anyshot[ray]'."):
         import ray
-    except ImportError:
-        raise BadInput("`--on ray` needs the extra: pip install 'anyshot[ray]'.") from None
     started = not ray.is_initialized()
     if started:
         ray.init(address, log_to_driver=False, logging_level="warning")
@@ -136,10 +134,8 @@ def _ray(address: str | None, threads: int) -> Iterator[Submit]:
 def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]:
     """A Slurm job a model, through submitit; one that runs out of time or is preempted is queued again. Partition,
     account, time and GPUs are told by sbatch's own variables (SBATCH_PARTITION, SBATCH_TIMELIMIT, SBATCH_GRES, ...)."""
-    try:
+    with needing("`--on slurm` needs the extra: pip install 'anyshot[slurm]'."):
         import submitit
-    except ImportError:
-        raise BadInput("`--on slurm` needs the extra: pip install 'anyshot[slurm]'.") from None
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise BadInput("`--on slurm` needs sbatch, and this machine has none: run it where jobs are submitted.")
     executor = submitit.AutoExecutor(folder=logs, cluster=cluster, slurm_max_num_timeout=RETRIES)

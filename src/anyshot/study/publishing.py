@@ -7,7 +7,8 @@ weights or anything that only this machine needs. A report can be made from it a
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,39 @@ from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
 from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
-from anyshot.measure.recalls import Recalls, gains
+from anyshot.measure.recalls import (
+    GRID,
+    SETTING,
+    Recalls,
+    accuracy_differences,
+    gains,
+    sensitivities,
+    sensitivity_differences,
+)
 from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, read_table, write_table
+from anyshot.rows import Row, as_read, read_table, write_table
 from anyshot.show import figures
 from anyshot.show.comparisons import COMPARISONS, draw
-from anyshot.show.grid import grids
-from anyshot.show.summaries import Summary, gain_summary, sensitivity_summary, two_decimals
+from anyshot.show.grid import grids, with_kind
+from anyshot.show.summaries import (
+    Summary,
+    counterpart,
+    gain_summary,
+    sensitivity_summary,
+    three_uncertainties,
+    two_decimals,
+)
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Source, Study, select
 
 UNEQUAL = ("step", "long-tailed")
 TABLES = {
     "table": "every cell: a model, a readout, a test shot; intervals over episodes and over new classes",
-    "sensitivity": "the scores above",
+    "sensitivity": "the scores above, with their intervals over episodes and over new classes",
+    "sensitivity-differences": "how much more sensitive each way to read a head is than others of its kind",
+    "differences": "how much more accurate, paired, by test shot and over all",
     "gains": "each cosine head above its Euclidean counterpart, paired, by test shot and train shot and over all",
     "offsets": "how far each model lies above its group",
     "swapped": "models read with the other score",
@@ -41,40 +59,102 @@ TABLES = {
     "learned": "the numbers that each model's head has learned: its temperature (scale), the logarithm of FRN's ridge",
     "unequal": "accuracy where classes have unequal shots",
     "unequal-gains": "what the cosine gains there",
+    "unequal-differences": "how much more accurate each way to read a head is there than others of its kind",
     "unequal-recall": "the recall of a class by its own number of shots there",
 }
 
 
-def publish(source: Source, run: Path, data: Path, out: Path, only: str = "") -> None:
-    """Write all that the run of a study found to `out`, in place of what was published there before."""
+def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *, add: bool = False) -> None:
+    """Write all that the run of a study found to `out`: in place of what was published there before, or added to it."""
     if out.exists() and not (out / "gains.csv").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} holds something else than a published study: name a new or empty folder.")
+    if add and not out.exists():
+        raise BadInput(f"there is nothing published in {out} to add to.")
     study = source.load()
     recipes = select(study.recipes, only)
-    rows = read_table(run / "table.csv")
     with whole(out) as aside, progress("publishing", float(len(recipes))) as advance:
-        for name in ("table.csv", "sensitivity.csv", "about.json"):
-            _copy(run / name, aside / name)
+        if add:
+            shutil.copytree(out, aside, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
         for recipe in recipes:
-            for name in ("recipe.json", "history.csv"):
-                _copy(run / recipe.name / name, aside / recipe.name / name)
-        write_table(aside / "gains.csv", gains(recalls_of_study(study, recipes, run)))
-        scored = [grid for grid in grids(rows) if grid.is_scored]
-        charts: dict[str, Any] = {"tradeoff": figures.scatter(scored)}
-        for kind, (compare, _) in COMPARISONS.items():
-            if found := compare(rows):
-                if kind != "gains":
-                    write_table(aside / f"{kind}.csv", _rounded(found))
-                charts[kind] = draw(kind, rows)
-        for name, table in _side_experiments(study, recipes, run, data, advance).items():
-            write_table(aside / f"{name}.csv", table)
-            charts |= {name: FIGURES[name](table)} if name in FIGURES else {}
-        for setting in dict.fromkeys(grid.setting for grid in scored):
-            here = [grid for grid in scored if grid.setting == setting]
-            charts["heatmaps-" + setting.replace("/", "-")] = figures.side_by_side(here)
-        for name, chart in charts.items():
-            figures.save(chart, aside / "figures" / f"{name}.svg")
+            _copy(run / recipe.name / "recipe.json", aside / recipe.name / "recipe.json")
+            if (run / recipe.name / "history.csv").exists():  # models that come with a study have none
+                _copy(run / recipe.name / "history.csv", aside / recipe.name / "history.csv")
+        if not (aside / "about.json").exists():
+            _copy(run / "about.json", aside / "about.json")
+        recalls = recalls_of_study(study, recipes, run)
+        tables: dict[str, list[Row]] = {
+            "table": [row for one in recalls for row in one.rows()],
+            "sensitivity": sensitivities(recalls),
+            "gains": gains(recalls),
+            "differences": accuracy_differences(recalls),
+            "sensitivity-differences": sensitivity_differences(recalls),
+            **_side_experiments(study, recipes, run, data, advance),
+        }
+        if add:
+            tables = {name: added(out / f"{name}.csv", rows) for name, rows in tables.items()}
+        for name, rows in tables.items():
+            if rows or name == "gains":  # which says that a folder was published
+                write_table(aside / f"{name}.csv", rows)
+        _draw(tables, aside)
         write_text(aside / "README.md", _page(source.path.stem, aside))
+
+
+def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
+    """What follows from the tables: comparisons, and all figures."""
+    rows = tables["table"]
+    scored = [grid for grid in grids(rows) if grid.is_scored]
+    charts: dict[str, Any] = (
+        {"tradeoff": figures.scatter(scored)} if any(map(counterpart, scored, repeat(scored))) else {}
+    )
+    for kind, (compare, _) in COMPARISONS.items():
+        if compared := compare(rows):
+            if kind != "gains":
+                write_table(folder / f"{kind}.csv", _rounded(compared))
+            charts[kind] = draw(kind, rows)
+    charts |= {name: chart(tables[name]) for name, chart in FIGURES.items() if tables.get(name)}
+    for setting in dict.fromkeys(grid.setting for grid in scored):
+        here = [grid for grid in scored if grid.setting == setting]
+        charts["heatmaps-" + setting.replace("/", "-")] = figures.side_by_side(here)
+    for name, chart in charts.items():
+        figures.save(chart, folder / "figures" / f"{name}.svg")
+
+
+# What names a row of any table; and how many models it rests on, where that is not one.
+NAMES = (*GRID, "against", "against_readout", "score", "parameter", "train_shot", "seed", "test_shot", "own_shot")
+COUNTS = ("seeds", "models")
+SAME = 1e-3  # points: a query or two of all episodes, as another build of the same libraries may decide
+
+
+def added(path: Path, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a published table and those that a run adds to it. A row that is there stays, and is given what
+    columns it lacked; one that rests on more models takes its place. An accuracy that is there must be the same."""
+    there, rows = (read_table(path) if path.exists() else []), [as_read(row) for row in rows]
+    if not there or not rows:
+        return there or rows
+    missing = {
+        name: rows[0][name] for name in SETTING if name in rows[0]
+    }  # tables had them later, and hold one setting
+    there = [with_kind(missing | row) if "learner" in rows[0] else missing | row for row in there]
+    names = [name for name in NAMES if name in rows[0] and name in there[0]]
+    merged = {tuple(row[name] for name in names): row for row in there}
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        old = merged.get(key, {})
+        if not old or _models(row) > _models(old):
+            merged[key] = row
+        elif _models(row) == _models(old):
+            if abs(old.get("accuracy", 0) - row.get("accuracy", 0)) > SAME:
+                both = (
+                    f"{old['accuracy']} is published for {' '.join(map(str, key))}, and this run has {row['accuracy']}"
+                )
+                raise BadInput(f"{path}: {both}.")
+            merged[key] = row | old
+    columns = dict.fromkeys(name for row in merged.values() for name in row)
+    return [{name: row.get(name, "") for name in columns} for row in merged.values()]
+
+
+def _models(row: Row) -> float:
+    return max((float(row[name]) for name in COUNTS if name in row), default=1.0)
 
 
 FIGURES = {
@@ -106,7 +186,7 @@ def _side_experiments(
     asked = (min(1000, protocol.episodes), protocol.seed, protocol.queries)
     for recipe in recipes:
         model = load_model(run / recipe.name, study.registry)
-        embedded = embed_split(study.stores[recipe.data](data), model)
+        embedded = embed_split(study.store(recipe.data, data), model)
         of = {"seed": recipe.seed}
         if compares_scores(model.head):
             tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
@@ -119,12 +199,13 @@ def _side_experiments(
         ]
         plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
-        fitted = fitted_on_training_classes(model, study.stores[recipe.data](data), study.registry)
+        fitted = fitted_on_training_classes(model, study.store(recipe.data, data), study.registry)
         tested = embedded.features, fitted, readouts, plan, UNEQUAL, study.registry
         unequal += recalls_of_model(model, recipe.data, *tested)
         advance(1.0, recipe.name)
     tables["unequal"] = [row for one in unequal for row in one.rows()]
     tables["unequal-gains"] = gains(unequal)
+    tables["unequal-differences"] = accuracy_differences(unequal)
     tables["unequal-recall"] = _rounded([row for one in unequal for row in one.by_own_shot()])
     return {name: table for name, table in tables.items() if table}
 
@@ -132,19 +213,12 @@ def _side_experiments(
 def _page(name: str, folder: Path) -> str:
     """The first page of a folder of tables."""
     found = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
-    columns = ["head", "readout", "seeds", "sensitivity", "95 % interval", "noise floor"]
+    columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = [
-        [
-            row["head"],
-            row["readout"],
-            f"{row['seeds']:.0f}",
-            two_decimals(row["sensitivity"]),
-            f"{two_decimals(row['low'])} to {two_decimals(row['high'])}",
-            two_decimals(row["noise_floor"]),
-        ]
+        [row["head"], row["readout"], *three_uncertainties(row), two_decimals(row["noise_floor"])]
         for row in read_table(folder / "sensitivity.csv")
     ]
-    first = Summary("Sensitivity with its interval over episodes", columns, cells, names=2)
+    first = Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
     parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
     for summary in (first, sensitivity_summary(found), gain_summary(found)):
         parts += [f"## {summary.title}", summary.markdown().rstrip()]

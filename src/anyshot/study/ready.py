@@ -8,6 +8,7 @@
 The folder `ready` lies beside the study's file.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,8 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
             result, here = study.result(recipe, out / recipe.name), folder / recipe.name
             if not is_done(recipe, result):
                 write_json(out / recipe.name / "recipe.json", read_json(here / "recipe.json"))
+                with whole(out / recipe.name / "model.safetensors") as aside:
+                    shutil.copyfile(here / "model.safetensors", aside)
                 model = load_model(here, study.registry)
                 tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
                 write_recalls(result, recalls_of_model(model, recipe.data, _features(here), _fitted(here), *tested))
@@ -61,7 +64,7 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
     folder = _folder(source.path)
     if len({recipe.data for recipe in recipes}) != 1:
         raise BadInput("models that come with a study must share one data set.")
-    test = study.stores[recipes[0].data](data).part("test")
+    test = study.store(recipes[0].data, data).part("test")
     _write_arrays(folder / "test.npz", labels=test.labels.astype(np.int16), classes=np.array(test.class_names))
     with progress("embedding", float(len(recipes))) as advance:
         for recipe in recipes:
@@ -72,7 +75,7 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
             write_json(here / "recipe.json", read_json(run / recipe.name / "recipe.json"))
             model = load_model(here, study.registry)
             features = model.features(test.items)
-            fitted = fitted_on_training_classes(model, study.stores[recipe.data](data), study.registry)
+            fitted = fitted_on_training_classes(model, study.store(recipe.data, data), study.registry)
             names = [name for name in study.readouts_of(recipe) if study.registry.readout(name).fit]
             halves = {f"{name}.{part}": value.half() for name in names for part, value in fitted(name).items()}
             if halves:

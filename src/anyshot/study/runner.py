@@ -19,7 +19,15 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_memory
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
-from anyshot.measure.recalls import Recalls, are_there, read_recalls, sensitivities, write_recalls
+from anyshot.measure.recalls import (
+    Recalls,
+    are_there,
+    read_recalls,
+    sensitivities,
+    sensitivity_differences,
+    write_recalls,
+)
+from anyshot.models.devices import use_device
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, write_table
 from anyshot.study import cost
@@ -40,6 +48,7 @@ class Job:
     folder: Path
     data: Path
     threads: int
+    device: str = ""
 
 
 def run_study(
@@ -50,24 +59,26 @@ def run_study(
     workers: int = 0,
     on: str = "here",
     tensorboard: bool = False,
+    device: str = "",
 ) -> list[Row]:
     """Train and evaluate what is missing below `out`; write and return the study's table."""
+    use_device(device)
     study = source.load()
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
     if os.environ.get("RANK", "0") == "0":  # made once, and embedded once, before the workers want it
-        stores = {name: study.stores[name](data) for name in {recipe.data for recipe in recipes}}
+        stores = {name: study.store(name, data) for name in {recipe.data for recipe in recipes}}
         for recipe in {(one.data, one.backbone): one for one in recipes if one.frozen}.values():
             featured(recipe, stores[recipe.data], study.registry)
     everything = [*starts(recipes), *recipes]
     folders = [out / recipe.name for recipe in everything]
     watched = [Watched(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
     if missing := [model for model in watched if not is_done(model.recipe, model.result)]:
-        speeds = _speeds(source, study, out) if on == "here" and not workers else None
+        speeds = _speeds(source, study, recipes, out, data) if on == "here" and not workers else None
         if speeds:
             _write_about(out, study, images_a_second={str(cost.cores()): asdict(speeds)})
         workers, threads = cost.side_by_side(everything, study.registry, workers, speeds)
-        jobs = [Job(source, model.recipe, model.folder, data, threads) for model in missing]
+        jobs = [Job(source, model.recipe, model.folder, data, threads, device) for model in missing]
         with (
             launcher(on, min(workers, len(jobs)), threads, out / "slurm") as submit,
             watching(watched, out / "tensorboard" if tensorboard else None),
@@ -84,6 +95,7 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
     rows = [row for one in recalls for row in one.rows()]
     write_table(out / "table.csv", rows)
     write_table(out / "sensitivity.csv", sensitivities(recalls))
+    write_table(out / "sensitivity-differences.csv", sensitivity_differences(recalls))
     _write_about(out, study)
     return rows
 
@@ -98,13 +110,24 @@ def is_done(recipe: Recipe, result: Path) -> bool:
     return result.exists() if recipe.batch else are_there(result)
 
 
-def _speeds(source: Source, study: Study, out: Path) -> "cost.Speeds | None":
+def _speeds(source: Source, study: Study, asked: Sequence[Recipe], out: Path, data: Path) -> "cost.Speeds | None":
     """What decides how the models of a study share the cores: measured once and then kept, since weights depend on the
-    number of threads. It is the whole study's, whatever part of it is asked for."""
-    speeds = _about(out).get("images_a_second", {}).get(str(cost.cores()))
-    return (
-        cost.Speeds(**speeds) if speeds else cost.measure_speeds(source.load, [*starts(study.recipes), *study.recipes])
-    )
+    number of threads. It is the whole study's, whatever part of it is asked for. A short study goes without."""
+    if speeds := _about(out).get("images_a_second", {}).get(str(cost.cores())):
+        return cost.Speeds(**speeds)
+    recipes = [*starts(study.recipes), *study.recipes]
+    images = {**study.train_images, **_train_images(study, asked, data)}
+    if images.keys() >= {recipe.data for recipe in recipes} and cost.is_short(recipes, study.registry, images):
+        return None
+    return cost.measure_speeds(source.load, recipes)
+
+
+def _train_images(study: Study, recipes: Sequence[Recipe], data: Path) -> dict[str, int]:
+    """Training images of each set: as the study says, else as many as its store has."""
+    return {
+        name: study.train_images.get(name) or len(study.store(name, data).part("train").items)
+        for name in {recipe.data for recipe in recipes}
+    }
 
 
 def _about(out: Path) -> dict[str, Any]:
@@ -155,8 +178,9 @@ def work(job: Job) -> str:
     keep_memory()
     torch.set_num_threads(job.threads)
     try:
+        use_device(job.device)
         study = job.source.load()
-        run_model(study, job.recipe, study.stores[job.recipe.data](job.data), job.folder)
+        run_model(study, job.recipe, study.store(job.recipe.data, job.data), job.folder)
     except BadInput as error:
         return str(error)
     return ""
@@ -173,17 +197,9 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
     model = train(recipe, store, folder, study.registry)
     if plan is not None and is_first():
-        recalls = recalls_of_model(
-            model,
-            recipe.data,
-            model.features(test.items),
-            fitted_on_training_classes(model, store, study.registry),
-            study.readouts_of(recipe),
-            plan,
-            study.protocol.shots,
-            study.registry,
-        )
-        write_recalls(result, recalls)
+        features, fitted = model.features(test.items), fitted_on_training_classes(model, store, study.registry)
+        asked = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
+        write_recalls(result, recalls_of_model(model, recipe.data, features, fitted, *asked))
     wait()
 
 
@@ -192,11 +208,8 @@ def plan_study(source: Source, out: Path, data: Path, only: str = "", workers: i
     study = source.load()
     recipes = select(study.recipes, only)
     everything = [*starts(recipes), *recipes]
-    images = {
-        name: study.train_images.get(name) or len(study.stores[name](data).part("train").items)
-        for name in {recipe.data for recipe in recipes}
-    }
-    speeds = _speeds(source, study, out) if on == "here" and not workers else None
+    images = _train_images(study, recipes, data)
+    speeds = _speeds(source, study, recipes, out, data) if on == "here" and not workers else None
     keep_memory()
     rows = cost.estimate(everything, study.registry, images)
     return cost.describe(rows, *cost.side_by_side(everything, study.registry, workers, speeds), speeds)

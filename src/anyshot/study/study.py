@@ -16,7 +16,7 @@ from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import own_studies
 from anyshot.measure.plan import Protocol
 from anyshot.models.heads import HEADS
-from anyshot.models.registry import PACKAGE, Registry, load_module
+from anyshot.models.registry import PACKAGE, Registry, load_module, said
 from anyshot.recipe import Recipe
 
 
@@ -42,6 +42,15 @@ class Study:
         """What recipes and readouts are looked up in."""
         return PACKAGE | self.adds
 
+    def store(self, name: str, data: Path) -> Store:
+        """The store of this name in the folder of data, made where it has to be."""
+        opens = choose("store in this study", name, self.stores)
+        with said(Path(self.adds.file)):
+            store = opens(data)
+        if not isinstance(store, Store):
+            raise BadInput(f"what should open {name} in {self.adds.file} gives a {type(store).__name__}, not a Store.")
+        return store
+
     def readouts_of(self, recipe: Recipe) -> tuple[str, ...]:
         """The readouts that a model is tested with."""
         return ("own", *self.readouts.get(recipe.head, ()))
@@ -66,7 +75,9 @@ class Source:
         module = load_module(self.path)
         if not callable(getattr(module, "study", None)):
             raise BadInput(f"{self.path} is not a study: it must define a function study(heads) that returns a Study.")
-        study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
+        with said(self.path):
+            study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
+        _check(study, self.path)
         study = replace(study, adds=replace(study.adds, file=self.path.name))
         for recipe in [*study.recipes, *starts(study.recipes)]:
             if not recipe.frozen:
@@ -77,16 +88,35 @@ class Source:
         return study
 
 
+def _check(study: Any, path: Path) -> None:
+    """Whether what a user's function returns is a study, of the parts that a study has."""
+    if not isinstance(study, Study):
+        raise BadInput(f"study(heads) of {path} returns a {type(study).__name__}: it must return a Study.")
+    parts = {
+        "recipes": isinstance(study.recipes, Sequence) and all(isinstance(one, Recipe) for one in study.recipes),
+        "stores": isinstance(study.stores, Mapping) and all(callable(opens) for opens in study.stores.values()),
+        "readouts": isinstance(study.readouts, Mapping) and all(isinstance(v, tuple) for v in study.readouts.values()),
+        "protocol": isinstance(study.protocol, Protocol),
+        "adds": isinstance(study.adds, Registry),
+        "train_images": isinstance(study.train_images, Mapping),
+    }
+    for name, fits in parts.items():
+        if not fits:
+            raise BadInput(f"{name} of the study in {path} cannot be {str(getattr(study, name))[:80]!r}.")
+    if not study.recipes:
+        raise BadInput(f"the study in {path} has no recipes.")
+
+
 def find_study(name: str) -> Path:
     """The file of a study: a path, or the name of one of the package's own."""
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise BadInput(f"there is no study file {name}.")
         return Path(name).resolve()
-    known = {path.stem: path for folder in own_studies() for path in sorted(folder.glob("[a-z]*.py"))}
-    if name not in known:
-        raise BadInput(unknown("study", name, known) + " The path of a .py file works too.")
-    return known[name]
+    ours = {path.stem: path for folder in own_studies() for path in sorted(folder.glob("[a-z]*.py"))}
+    if name not in ours:
+        raise BadInput(unknown("study", name, ours) + " The path of a .py file works too.")
+    return ours[name]
 
 
 def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
@@ -97,14 +127,13 @@ def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
         kind: Kind of source that `anyshot pack` makes it from.
         options: Further options of `anyshot pack`.
     """
-    how = f" {options}" if options else ""
+    how = f"{kind} SOURCE {options}".rstrip()
 
     def open_it(data: Path) -> Store:
-        if not (data / name / "store.json").is_file():
-            raise BadInput(
-                f"there is no store {data / name}: make it with `anyshot pack {kind} SOURCE{how} -o {data / name}`."
-            )
-        return open_store(data / name)
+        path = data / name
+        if not (path / "store.json").is_file():
+            raise BadInput(f"there is no store {path}: make it with `anyshot pack {how} -o {path}`.")
+        return open_store(path)
 
     return open_it
 
@@ -118,10 +147,10 @@ def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
     """The recipes that `only` names: words among data, backbone, head, 4-shot, seed-0, joined by slashes, matched whole
     and all of them (cub/conv4/frn); several such names are separated by commas."""
     wanted = [name.split("/") for name in only.split(",") if name]
-    known = sorted({word for recipe in recipes for word in recipe.path})
+    words = sorted({word for recipe in recipes for word in recipe.path})
     for word in (word for name in wanted for word in name):
-        if word not in known:
-            raise BadInput(unknown("word to select models by", word, known))
+        if word not in words:
+            raise BadInput(unknown("word to select models by", word, words))
     chosen = [recipe for recipe in recipes if not wanted or any(set(name) <= set(recipe.path) for name in wanted)]
     if not chosen:
         raise BadInput(f"no model of the study matches {only!r}: models are named like {'/'.join(recipes[0].path)!r}.")

@@ -5,6 +5,7 @@ TensorBoard the same histories are mirrored into event files, and only then is t
 """
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyshot.errors import BadInput
+from anyshot.errors import needing
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, read_table
 
@@ -33,13 +34,13 @@ class Watched:
     done: bool = False
 
     def look(self) -> int:
-        """Read what is new; how many rows were known before."""
-        known = len(self.rows)
+        """Read what is new; how many rows had been read before."""
+        before = len(self.rows)
         self.done = self.result.exists()
         path = self.folder / "history.csv"
         if path.exists() and (written := path.stat().st_mtime) != self.read:
             self.read, self.rows = written, read_table(path)
-        return min(known, len(self.rows))
+        return min(before, len(self.rows))
 
     @property
     def is_running(self) -> bool:
@@ -68,8 +69,8 @@ class Watch:
     def look(self) -> None:
         for model in self.models:
             if not model.done or model.recipe.id in self.boards:
-                known = model.look()
-                for row in model.rows[known:] if self.boards else ():
+                before = model.look()
+                for row in model.rows[before:] if self.boards else ():
                     for name in ("loss", "train_accuracy", "val_accuracy"):
                         if row[name] != "":
                             self.boards[model.recipe.id].add_scalar(name, row[name], int(row["epoch"]))
@@ -143,12 +144,8 @@ def _table(watch: Watch) -> Any:
 
 def _boards(models: Sequence[Watched], folder: Path) -> dict[str, Any]:
     """One set of event files a model, made anew from its history."""
-    try:
+    with needing("`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise BadInput("`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'.") from None
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)
     return {model.recipe.id: SummaryWriter(str(folder / model.recipe.name)) for model in models}
 

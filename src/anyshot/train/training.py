@@ -13,6 +13,7 @@ import json
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from anyshot.files import read_json, write_json
 from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
+from anyshot.models.devices import training_device
 from anyshot.models.embedders import embedder
 from anyshot.models.gram import gram, overlap
 from anyshot.models.law import contrastive, fold
@@ -56,7 +58,7 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKA
             start = None
             if recipe.start is not None:
                 start = train(recipe.start, store, folder.parent / recipe.start.name, registry, device)
-            device = device or best_device()
+            device = device or training_device()
             before = torch.get_num_threads()
             torch.set_num_threads(_record(folder, device))
             try:
@@ -77,11 +79,6 @@ def featured(recipe: Recipe, store: Store, registry: Registry = PACKAGE) -> Stor
     with progress(f"embedding {store.path.name}", float(len(store.items))) as advance:
         features = embeds.features(store.items, advance, FeatureCache())
     return replace(store, items=features if features.ndim == 3 else features[:, None])
-
-
-def best_device() -> str:
-    """CUDA or MPS where there is one, else the CPU."""
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _claim(folder: Path, recipe: Recipe) -> None:
@@ -141,12 +138,9 @@ class Learner:
             {"params": list(self.model.backbone.parameters()), "base": recipe.lr},
             {"params": list(self.model.learned.parameters()), "base": recipe.head_lr or recipe.lr},
         ]
-        if recipe.optimiser == "sgd":
-            self.optimiser: torch.optim.Optimizer = torch.optim.SGD(
-                groups, recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay, nesterov=True
-            )
-        else:
-            self.optimiser = torch.optim.Adam(groups, recipe.lr, weight_decay=recipe.weight_decay)
+        sgd = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
+        kind: Any = sgd if recipe.optimiser == "sgd" else torch.optim.Adam
+        self.optimiser: torch.optim.Optimizer = kind(groups, recipe.lr, weight_decay=recipe.weight_decay)
         self.network: torch.nn.Module = self.model
         if processes() > 1:
             share_norms(self.model)
@@ -164,11 +158,9 @@ class Learner:
         draws = torch.Generator().manual_seed(seed + 1)  # augmentation: the same on every device
         for group in self.optimiser.param_groups:
             group["lr"] = group["base"] * pace
-        kind = self.model.kind
-        pixels = torch.from_numpy(images).to(self.device)
-        batch = (
-            pixels if recipe.frozen else augment(pixels, recipe.augment, draws, recipe.size, kind.margin, kind.moments)
-        )
+        kind, batch = self.model.kind, torch.from_numpy(images).to(self.device)
+        if not recipe.frozen:
+            batch = augment(batch, recipe.augment, draws, recipe.size, kind.margin, kind.moments)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=recipe.amp):
             maps = self.network(batch[share(len(batch))])
         vectors = gather(self.model.embed(maps.float(), dict(self.model.learned.items())), len(images))
@@ -216,7 +208,7 @@ class _Run:
         self.seen: list[Float[Tensor, " 2"]] = []  # loss and right predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})
         self.history: list[dict[str, Any]] = []
-        self.saved = self.told = time.monotonic()
+        self.saved = self.written = time.monotonic()
         if (folder / "state.safetensors").exists():
             self._resume()
 
@@ -269,7 +261,7 @@ class _Run:
         row["train_accuracy"] = round(100 * right / self.recipe.images, 3)
         row["val_accuracy"] = round(self._validate(), 3) if self._is_validated() else ""
         self.history.append(row)
-        if is_first() and time.monotonic() - self.told > TELL_EVERY:
+        if is_first() and time.monotonic() - self.written > TELL_EVERY:
             self._tell()
 
     def _is_validated(self) -> bool:
@@ -280,14 +272,8 @@ class _Run:
         """Accuracy on the validation classes at the train shot; the best model so far is kept."""
         recipe, val, model = self.recipe, self.val, self.learner.model
         assert val is not None
-        plan = Plan(
-            val.labels,
-            shot=recipe.train_shot,
-            queries=recipe.validation_queries,
-            episodes=recipe.validation_episodes,
-            seed=recipe.seed,
-            class_names=val.class_names,
-        )
+        tested = {"queries": recipe.validation_queries, "episodes": recipe.validation_episodes, "seed": recipe.seed}
+        plan = Plan(val.labels, shot=recipe.train_shot, class_names=val.class_names, **tested)
         vectors = model.vectors(model.features(val.items))
         accuracy = 100 * float(recalls(vectors, [model.reading], plan, [recipe.train_shot]).mean())
         if accuracy > self.best[0]:
@@ -301,15 +287,15 @@ class _Run:
         losses = torch.stack(self.seen)[:, 0].cpu()
         if not losses.isfinite().all():
             step = int((~losses.isfinite()).nonzero()[0])
-            kept = "the last good state is kept in" if (self.folder / "state.safetensors").exists() else "see"
+            state = "the last good state is kept in" if (self.folder / "state.safetensors").exists() else "see"
             raise BadInput(
                 f"the loss of {self.recipe.name} became {losses[step]:.0f} at step {step + 1} of epoch "
-                f"{self.epoch + 1}: {kept} {self.folder}; a smaller learning rate than {self.recipe.lr} may help."
+                f"{self.epoch + 1}: {state} {self.folder}; a smaller learning rate than {self.recipe.lr} may help."
             )
 
     def _tell(self) -> None:
         write_table(self.folder / "history.csv", self.history)
-        self.told = time.monotonic()
+        self.written = time.monotonic()
 
     def _save(self) -> None:
         self._check()
@@ -319,8 +305,8 @@ class _Run:
         model, optimiser = self.learner.model, self.learner.optimiser
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best[1].items()}
-        for index, kept in optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{key}": value for key, value in kept.items() if value is not None}
+        for index, state in optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items() if value is not None}
         if self.seen:
             tensors["seen"] = torch.stack(self.seen)
         about = {"epoch": self.epoch, "step": self.step, "best": self.best[0], "history": self.history}

@@ -1,26 +1,30 @@
 """The HTTP API. State is one ImageClassifier in memory: a change builds the next one aside, so readers never wait.
 
 GET    /                              the page
-GET    /api/classes                   classes, counts, examples, calibration
+GET    /api/classes                   classes, counts, recalls, examples, calibration
 POST   /api/classes/examples?name=    an image as the body: one more example of a class, old or new
+DELETE /api/classes/examples?name=&key=   forget an example
 DELETE /api/classes?name=             forget a class
-POST   /api/classify                  an image as the body: probabilities of all classes, and what fewer shots say
+POST   /api/undo?removal=             put back what a removal took, by the number that it answered with
+POST   /api/classify                  an image as the body: probabilities of all classes, nearest examples, and (but for
+                                      by_shot=false) what fewer shots say
 GET    /api/thumbnails/KEY            a small JPEG of an example
 POST   /api/save                      write to the folder the server was started with, where it was started so
 """
 
 import copy
+import itertools
 import os
 import threading
 from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel
@@ -28,13 +32,18 @@ from scipy.special import softmax
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.deploy.image_classifier import ImageClassifier, Taken
 from anyshot.deploy.serving.guards import Budget, Guard
 from anyshot.deploy.serving.uploads import class_name, uploaded
 from anyshot.errors import BadInput, sentence
 
+Result = TypeVar("Result")
+
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MOST_CLASSES = 1000
+MOST_REMOVALS = 100  # that can be undone
+NEAREST = 4  # examples that are shown beside an answer
+LIKELIEST = 3  # classes of which they are shown
 
 
 class Shelf:
@@ -45,6 +54,8 @@ class Shelf:
         self._changing, self._saving = threading.Lock(), threading.Lock()
         self._fewer_lock = threading.Lock()
         self._fewer: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
+        self._removals: dict[int, Taken] = {}
+        self._numbers = itertools.count(1)
 
     @property
     def classes(self) -> list[str]:
@@ -54,12 +65,13 @@ class Shelf:
     def is_fitted(self) -> bool:
         return hasattr(self.now.classifier, "ledger_")
 
-    def change(self, how: Callable[[ImageClassifier], Any]) -> None:
+    def change(self, how: Callable[[ImageClassifier], Result]) -> Result:
         with self._changing:
             changed = copy.copy(self.now)
             changed.classifier = copy.copy(self.now.classifier)
-            how(changed)
+            result = how(changed)
             self.now = changed
+            return result
 
     def add(self, name: str, image: bytes) -> None:
         if name not in self.classes and len(self.classes) >= MOST_CLASSES:
@@ -67,14 +79,24 @@ class Shelf:
         label = dict(zip(self.classes, self.now.classes_, strict=True))[name] if name in self.classes else name
         self.change(lambda classifier: classifier.partial_fit([image], [label]))
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, key: int | None = None) -> int:
+        """Forget a class, or one of its examples; the number by which that can be undone."""
         if name not in self.classes:
             raise HTTPException(404, "There is no such class.")
         label = self.now.classes_[self.classes.index(name)]
-        if len(self.classes) == 1:
-            self.change(_forget_all)
-        else:
-            self.change(lambda classifier: classifier.remove([label]))
+        taken = self.change(lambda classifier: classifier.take_out(label, key))
+        number = next(self._numbers)
+        self._removals[number] = taken
+        while len(self._removals) > MOST_REMOVALS:
+            self._removals.pop(next(iter(self._removals)), None)
+        return number
+
+    def undo(self, removal: int) -> None:
+        """Put back what was removed."""
+        taken = self._removals.pop(removal, None)
+        if taken is None:
+            raise HTTPException(404, "This was undone before, or is too long ago.")
+        self.change(lambda classifier: classifier.put_back(taken))
 
     def save(self) -> None:
         """Write what is served to its folder; who asks meanwhile waits."""
@@ -93,6 +115,7 @@ class Shelf:
                 {
                     "name": name,
                     "count": int(support.counts[place]),
+                    "recall": None if np.isnan(inner.recalls_[place]) else float(inner.recalls_[place]),
                     "examples": [
                         f"{key:016x}"
                         for key in support.keys[support.owner == place].tolist()
@@ -103,27 +126,38 @@ class Shelf:
             ],
             "calibrated": inner.calibrated_,
             "accuracy": None if coverage is None else coverage.accuracy_of_all,
+            "until_rejection": until_rejection(inner),
             "most_shots": int(support.kept_counts.max()),
             "can_save": self.folder is not None,
         }
 
-    def classify(self, image: bytes) -> dict[str, Any]:
-        """Probabilities of the classes, at all examples and at each smaller shot."""
+    def classify(self, image: bytes, by_shot: bool = True) -> dict[str, Any]:
+        """Probabilities of the classes, at all examples and at each smaller shot, and the examples nearest to it."""
         now = self.now
-        if not self.is_fitted:
+        if not hasattr(now.classifier, "ledger_"):
             raise HTTPException(409, "There are no classes yet: add one first.")
         inner = now.classifier
         vectors = inner.vectors(now.features(now.read(image)[None]))
-        logits = inner.logits_of(vectors)
-        threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
+        probabilities = softmax(inner.logits_of(vectors)[0])
+        fewer = {
+            shot: softmax(other.logits_of(vectors)[0])
+            for shot, other in (self._at_shots(now) if by_shot else {}).items()
+        }
+        shown = [*probabilities.argsort()[::-1][:LIKELIEST], *(each.argmax() for each in fewer.values())]
         return {
             "classes": [str(label) for label in inner.classes_],
-            "probabilities": softmax(logits, axis=1)[0].round(6).tolist(),
-            "is_known": bool(inner.evidence_of(vectors)[0] >= threshold),
-            "by_shot": [
-                {"shot": shot, "probabilities": softmax(fewer.logits_of(vectors)[0]).round(6).tolist()}
-                for shot, fewer in self._at_shots(now).items()
-            ],
+            "probabilities": probabilities.round(6).tolist(),
+            "is_known": bool(inner.evidence_of(vectors)[0] >= threshold(inner)),
+            "can_reject": bool(np.isfinite(threshold(inner))),
+            "nearest": {
+                str(inner.classes_[place]): [
+                    f"{key:016x}"
+                    for key in inner.nearest(vectors[0], inner.classes_[place], NEAREST).tolist()
+                    if key in now.thumbnails
+                ]
+                for place in dict.fromkeys(shown)
+            },
+            "by_shot": [{"shot": shot, "probabilities": each.round(6).tolist()} for shot, each in fewer.items()],
         }
 
     def _at_shots(self, now: ImageClassifier) -> dict[int, FewShotClassifier]:
@@ -140,9 +174,17 @@ class Shelf:
         return fewer
 
 
-def _forget_all(classifier: ImageClassifier) -> None:
-    classifier.classifier.forget()
-    classifier.thumbnails = {}
+def threshold(classifier: FewShotClassifier) -> float:
+    """The evidence below which a picture is of none of the classes; minus infinity where that cannot be told."""
+    return -np.inf if classifier.coverage_ is None else classifier.coverage_.threshold
+
+
+def until_rejection(classifier: FewShotClassifier) -> int | None:
+    """How many more examples in classes of two or more it takes to tell what is none of these; None: never."""
+    if np.isfinite(threshold(classifier)):
+        return 0
+    judged = int(np.where(classifier.support_.counts > 1, classifier.support_.kept_counts, 0).sum())
+    return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - judged)
 
 
 class Problem(BaseModel):
@@ -188,7 +230,10 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -
     work = partial(to_thread.run_sync, limiter=CapacityLimiter(max(2, os.cpu_count() or 2)))
     saver = CapacityLimiter(1)  # those who save wait in line, without a thread each
     page = files("anyshot.deploy.serving")
-    kinds = {"page.css": "text/css", "page.js": "text/javascript"}
+    scripts = ("page", "server", "ask", "cards", "camera")
+    kinds = {"page.css": "text/css", "icon.svg": "image/svg+xml"} | {
+        f"{name}.js": "text/javascript" for name in scripts
+    }
 
     @app.get("/", response_class=HTMLResponse)
     def index() -> str:
@@ -213,13 +258,23 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -
 
     @app.delete("/api/classes", responses=_problems(404))
     async def remove_class(name: str) -> dict[str, Any]:
-        await work(shelf.remove, class_name(name))
+        removal = await work(shelf.remove, class_name(name))
+        return shelf.about() | {"removal": removal}
+
+    @app.delete("/api/classes/examples", responses=_problems(404))
+    async def remove_example(name: str, key: Annotated[str, Query(pattern="^[0-9a-f]{16}$")]) -> dict[str, Any]:
+        removal = await work(shelf.remove, class_name(name), int(key, 16))
+        return shelf.about() | {"removal": removal}
+
+    @app.post("/api/undo", responses=_problems(404))
+    async def undo(removal: int) -> dict[str, Any]:
+        await work(shelf.undo, removal)
         return shelf.about()
 
     @app.post("/api/classify", responses=_problems(409, *UPLOADS), openapi_extra=IMAGE)
-    async def classify(request: Request) -> dict[str, Any]:
+    async def classify(request: Request, by_shot: bool = True) -> dict[str, Any]:
         async with uploaded(request, budget) as image:
-            return await work(shelf.classify, image)
+            return await work(shelf.classify, image, by_shot)
 
     @app.get("/api/thumbnails/{key}", responses=_problems(404) | JPEG, response_class=Response)
     def thumbnail(key: str) -> Response:

@@ -1,140 +1,143 @@
-"use strict";
-// Everything shown comes from the server as JSON and is put into the page as text, never as HTML.
-const at = (id) => document.getElementById(id);
-let answer = null;
+// The page as a whole: pictures that are chosen, dropped, pasted or taken, and what changes the classes.
+import { ask, askAgain, picture, whenChosen } from "/ask.js";
+import { fromCamera } from "/camera.js";
+import { showClass, showClasses, whenAsked } from "/cards.js";
+import { at, call, make, many, named, percent, say } from "/server.js";
 
-function say(problem) {
-  at("problem").textContent = problem || "";
-  at("problem").hidden = !problem;
+const removals = []; // that can be undone, the last one last
+
+function show(about) {
+  const { length } = about.classes;
+  const pictures = about.classes.reduce((sum, one) => sum + one.count, 0);
+  const right = about.accuracy == null ? "" : ` · ${percent(about.accuracy)} of them told right when left out`;
+  at("about").textContent = length ? `${many(length, "class", "classes")} · ${many(pictures, "picture")}${right}` : "No classes yet: add two.";
+  at("save").hidden = !about.can_save || !length;
+  at("answer").classList.toggle("alone", length < 2);
+  showClasses(about.classes);
 }
 
-async function call(method, path, file) {
-  const headers = file ? { "Content-Type": file.type.startsWith("image/") ? file.type : "image/unknown" } : {};
-  let response;
-  try {
-    response = await fetch(path, { method, headers, body: file });
-  } catch {
-    throw new Error("The server did not take that, or is gone.");
-  }
-  const value = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(typeof value.detail === "string" ? value.detail : `Refused (${response.status}).`);
-  return value;
-}
-
-const MOST_BYTES = 20e6;
-function check(file) {
-  if (file.size > MOST_BYTES) throw new Error(`${file.name} is too large: an image may have at most 20 MB.`);
-}
-
-function element(tag, words, kind) {
-  const made = document.createElement(tag);
-  if (words !== undefined) made.textContent = words;
-  if (kind) made.className = kind;
-  return made;
-}
-
-function showClasses(about) {
-  const many = about.classes.length;
-  const sure = about.accuracy == null ? "" : `, ${Math.round(100 * about.accuracy)} % right on its own examples, left out`;
-  at("about").textContent = many ? `${many} ${many === 1 ? "class" : "classes"}${sure}` : "No classes yet: add two.";
-  at("save").hidden = !about.can_save || !many;
-  at("classes").replaceChildren(...about.classes.map((one) => {
-    const item = element("li");
-    item.dataset.name = one.name;
-    const row = element("div", undefined, "row");
-    const forget = element("button", "Remove");
-    forget.type = "button";
-    forget.setAttribute("aria-label", `Remove ${one.name}`);
-    forget.addEventListener("click", () => act(async () => showClasses(await call("DELETE", `/api/classes?name=${encodeURIComponent(one.name)}`))));
-    row.append(element("span", `${one.name} (${one.count})`), forget);
-    item.append(row, ...one.examples.map((key) => {
-      const image = element("img");
-      image.src = `/api/thumbnails/${key}`;
-      image.alt = `Example of ${one.name}`;
-      return image;
-    }));
-    return item;
-  }));
-}
-
-async function act(work) {
-  say("");
-  document.body.setAttribute("aria-busy", "true");
-  try { await work(); } catch (error) { say(error.message); }
-  document.body.removeAttribute("aria-busy");
-}
-
-function add(files) {
-  const name = at("name").value.trim();
-  return act(async () => {
-    if (!name) throw new Error("Give the class a name first.");
-    for (const file of files) {
-      check(file);
-      showClasses(await call("POST", `/api/classes/examples?name=${encodeURIComponent(name)}`, file));
+/** Change the classes, one change after the other; what goes wrong is said beside them. */
+let last = Promise.resolve(true);
+function change(work) {
+  last = last.then(async () => {
+    say("trouble", "");
+    document.body.setAttribute("aria-busy", "true");
+    try {
+      const about = await work();
+      show(about);
+      await askAgain(about);
+      return true;
+    } catch (error) {
+      say("trouble", error.message);
+      return false;
+    } finally {
+      document.body.removeAttribute("aria-busy");
     }
   });
+  return last;
 }
 
-function ask(files) {
-  return act(async () => {
-    if (!files.length) return;
-    check(files[0]);
-    answer = await call("POST", "/api/classify", files[0]);
-    URL.revokeObjectURL(at("picture").src);
-    at("picture").src = URL.createObjectURL(files[0]);
-    at("answer").hidden = false;
-    at("shots").max = answer.by_shot.length;
-    at("shots").value = answer.by_shot.length;
-    showAnswer();
+function notice(words, undo) {
+  at("notice").replaceChildren(make("span", { textContent: words }));
+  if (undo) at("notice").append(make("button", { type: "button", textContent: "Undo", onclick: undoLast, title: "Ctrl+Z" }));
+  const away = make("button", { type: "button", textContent: "×", ariaLabel: "Dismiss" });
+  away.addEventListener("click", () => at("notice").replaceChildren());
+  at("notice").append(away);
+}
+
+function add(name, files) {
+  return change(async () => {
+    if (!name) { at("name").focus(); throw new Error("Give the class a name first."); }
+    let about = null;
+    const refused = [];
+    for (const [place, file] of files.entries()) {
+      if (files.length > 1) notice(`Adding ${place + 1} of ${files.length} to ${name}…`);
+      try {
+        show(about = await call("POST", named("/api/classes/examples", name), file));
+      } catch (error) {
+        refused.push(`${file.name || "The picture"}: ${error.message}`);
+      }
+    }
+    const added = files.length - refused.length;
+    if (added) notice(`Added ${many(added, "picture")} to ${name}.`);
+    else at("notice").replaceChildren();
+    if (!about) throw new Error(refused.join(" "));
+    if (refused.length) say("trouble", refused.join(" "));
+    return about;
   });
 }
 
-const winner = (probabilities) => probabilities.indexOf(Math.max(...probabilities));
+const remove = (path, words) => change(async () => {
+  const about = await call("DELETE", path);
+  removals.push(about.removal);
+  notice(words, true);
+  return about;
+});
 
-function showAnswer() {
-  const step = Number(at("shots").value);
-  const all = step >= answer.by_shot.length;
-  const shown = all ? answer.probabilities : answer.by_shot[step].probabilities;
-  const shot = all ? 0 : answer.by_shot[step].shot;
-  at("shots-now").textContent = all ? "all examples of each class" : `at most ${shot} example${shot === 1 ? "" : "s"} of each class`;
-  const best = winner(shown);
-  const percent = Math.round(100 * shown[best]);
-  at("verdict").textContent = all && !answer.is_known
-    ? `None of these, it seems; ${answer.classes[best]} is nearest.` : `${answer.classes[best]} (${percent} %)`;
-  const order = [...shown.keys()].sort((a, b) => shown[b] - shown[a]).slice(0, 10);
-  at("scores").replaceChildren(...order.map((place) => {
-    const row = element("tr");
-    const bar = element("meter");
-    bar.value = shown[place];
-    bar.setAttribute("aria-label", answer.classes[place]);
-    const cell = element("td");
-    cell.append(bar);
-    row.append(element("td", answer.classes[place]), cell, element("td", `${(100 * shown[place]).toFixed(1)} %`, "number"));
-    return row;
-  }));
-  for (const item of at("classes").children) item.classList.toggle("best", item.dataset.name === answer.classes[best]);
-  const final = winner(answer.probabilities);
-  const other = answer.by_shot.filter((one) => winner(one.probabilities) !== final).map((one) => one.shot);
-  at("changes").textContent = other.length
-    ? `The decision was another with ${other.join(", ")} examples per class.` : "The decision is the same at every number of examples.";
+function undoLast() {
+  const removal = removals.pop();
+  if (removal === undefined) return;
+  change(async () => {
+    const about = await call("POST", `/api/undo?removal=${removal}`);
+    notice("It is back.", removals.length > 0);
+    return about;
+  });
 }
 
-function drop(id, work) {
-  const area = at(id);
-  area.addEventListener("dragover", (event) => { event.preventDefault(); area.classList.add("over"); });
-  area.addEventListener("dragleave", () => area.classList.remove("over"));
-  area.addEventListener("drop", (event) => { event.preventDefault(); area.classList.remove("over"); work([...event.dataTransfer.files]); });
-}
+whenChosen(showClass);
+whenAsked({
+  add,
+  removeClass: async (name) => { if (await remove(named("/api/classes", name), `Removed the class ${name}.`)) at("notice").querySelector("button").focus(); },
+  removeExample: (name, key) => remove(named("/api/classes/examples", name, `&key=${key}`), `Removed a picture of ${name}.`),
+});
 
-drop("add-drop", add);
-drop("ask-drop", ask);
-at("add-files").addEventListener("change", async (event) => { await add([...event.target.files]); event.target.value = ""; });
-at("ask-file").addEventListener("change", async (event) => { await ask([...event.target.files]); event.target.value = ""; });
-at("shots").addEventListener("input", showAnswer);
-at("adding").addEventListener("submit", (event) => event.preventDefault());
+function chosen(id, work) {
+  at(id).addEventListener("change", async () => { await work([...at(id).files]); at(id).value = ""; });
+}
+const askFirst = (files) => files.length && ask(files[0]);
+chosen("ask-file", askFirst);
+chosen("camera-file", askFirst);
+chosen("add-files", async (files) => { if (await add(at("name").value.trim(), files)) at("adding").reset(); });
+at("camera").addEventListener("click", () => fromCamera(ask));
+at("adding").addEventListener("submit", (event) => { event.preventDefault(); at("add-files").click(); });
+at("teach").addEventListener("submit", (event) => { event.preventDefault(); add(at("teach-name").value.trim(), [picture()]); });
 at("save").addEventListener("click", async () => {
-  at("save").disabled = true;  // a second click would only save the same again
-  await act(async () => { await call("POST", "/api/save"); at("about").textContent = "Saved."; });
+  at("save").disabled = true; // a second click would only save the same again
+  try { await call("POST", "/api/save"); notice("Saved."); } catch (error) { say("trouble", error.message); }
   at("save").disabled = false;
 });
-act(async () => showClasses(await call("GET", "/api/classes")));
+
+// A picture may be dropped anywhere: on a class it is one more example, elsewhere it is a question.
+function place(target) {
+  const element = target instanceof Element ? target : document.body;
+  const card = element.closest("#cards li[data-name]");
+  if (card) return { element: card, words: `Let go to add to ${card.dataset.name}`, work: (files) => add(card.dataset.name, files) };
+  const form = element.closest("#adding");
+  const name = at("name").value.trim();
+  if (form && name) return { element: form, words: `Let go to add to ${name}`, work: (files) => add(name, files) };
+  return { element: at("ask"), words: "Let go to ask what this is", work: askFirst };
+}
+function mark(where) {
+  document.querySelectorAll(".over").forEach((one) => one !== where?.element && one.classList.remove("over"));
+  where?.element.classList.add("over");
+  say("drop-hint", where ? where.words : "");
+}
+const hasFiles = (event) => [...(event.dataTransfer?.types || [])].includes("Files");
+addEventListener("dragover", (event) => { if (hasFiles(event)) { event.preventDefault(); mark(place(event.target)); } });
+addEventListener("dragleave", (event) => { if (!event.relatedTarget) mark(null); });
+addEventListener("drop", (event) => {
+  if (!hasFiles(event)) return;
+  event.preventDefault();
+  mark(null);
+  place(event.target).work([...event.dataTransfer.files]);
+});
+addEventListener("paste", (event) => {
+  const files = [...(event.clipboardData?.files || [])];
+  if (files.length) { event.preventDefault(); ask(files[0]); }
+});
+addEventListener("keydown", (event) => {
+  const writes = event.target.matches?.("input:not([type=range], [type=file]), select");
+  if ((event.ctrlKey || event.metaKey) && !event.shiftKey && event.key === "z" && !writes && removals.length) { event.preventDefault(); undoLast(); }
+});
+
+change(() => call("GET", "/api/classes"));

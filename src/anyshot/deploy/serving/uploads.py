@@ -14,12 +14,14 @@ from fastapi import HTTPException, Request
 from PIL import Image
 from starlette.requests import ClientDisconnect
 
+from anyshot.data.pictures import FORMATS as DECODED
 from anyshot.deploy.serving.guards import UPLOAD_SECONDS, Budget
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+FORMATS = tuple(kind for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "HEIF") if kind in DECODED)
 MOST_BYTES = 20_000_000
 MOST_PIXELS = 60_000_000
 MOST_NAME = 100
+MOST_DIGITS = 20  # of a length
 
 
 @contextlib.asynccontextmanager
@@ -32,10 +34,11 @@ async def uploaded(request: Request, budget: Budget, most: int = MOST_BYTES) -> 
         raise HTTPException(415, "Send one image as the body, with its type (image/jpeg, image/png, ...).")
     too_large = HTTPException(413, f"An image may have at most {most // 1_000_000} MB.")
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
+    is_said = length.isascii() and length.isdigit()
+    if is_said and (len(length) > MOST_DIGITS or int(length) > most):
         raise too_large
     try:
-        async with budget.room(int(length) if length.isdigit() else most):
+        async with budget.room(int(length) if is_said else most):
             body = await _body(request, most, too_large)
             check_image(body)
             yield body

@@ -1,0 +1,358 @@
+"""Is the advice right? What it says of labelled photos against what is then found, before and after the present rules.
+
+    python benchmarks/advice.py --data FOLDER [--cache runs/heads] [--parts forecasts,where,suspects,copies,bursts]
+
+FOLDER has cub84.npz, cub32.npz and grocery.zip (docs/data.md). Pictures are embedded once by efficientnet-lite0
+(`birds-conv4`: by the Conv-4 that comes with us). All of it is on validation classes of CUB and on the training folder
+of the groceries; `bursts` looks at the groceries' photos of other days, too.
+
+forecasts  what twice the images would bring, said from 5, 10 and 18 a class, against what they bring; how often the
+           95 % interval holds it. Before: without drawing the curve's offset to the usual one.
+where      classes to add images to: gain in recall of the rule, of what it was before (by the last doubling), of the
+           lowest recall and of random choices, with six images added to five of twenty classes.
+suspects   5 % of the labels wrong, at random or taken for the class that looks most alike: recall at a precision of 0.9
+           of the two rankings and of the rule before (another class at 0.8, the own below 0.05).
+copies     72 photos cropped, shifted, turned, mirrored, darker, brighter, smaller among the others: how many are found,
+           and how many pairs in sets without planted copies. Before: equal features only.
+bursts     accuracy of the training photos each left out and in whole bursts, and on photos of other days.
+"""
+
+import argparse
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from heads import embedded, groceries, images_of
+from PIL import Image, ImageEnhance
+from scipy.special import softmax
+
+from anyshot import FewShotClassifier
+from anyshot.data.likeness import Sketch
+from anyshot.deploy import shot_curve
+from anyshot.deploy.advice import STEPS
+from anyshot.deploy.bursts import find_bursts, leave_out_bursts
+from anyshot.deploy.duplicates import near_duplicates
+from anyshot.deploy.shot_curve import Pool, forecast
+from anyshot.deploy.suspects import suspects_of
+from anyshot.measure.evaluation import evaluate
+from anyshot.models.embedders import embedder
+
+CONV4 = "cub32-conv4-cosine-proto-16shot"
+Set = tuple[np.ndarray, np.ndarray]
+
+
+def read_sets(data: Path, cache: Path) -> dict[str, Set]:
+    """Unit vectors and classes, of 320 random directions where there are more."""
+    birds, small = images_of(data / "cub84.npz", "val"), images_of(data / "cub32.npz", "val")
+    read = {
+        "groceries": embedded(cache, "grocery-train", "efficientnet-lite0", groceries(data / "grocery.zip", "train")),
+        "birds": embedded(cache, "cub84-val", "efficientnet-lite0", birds),
+        "birds-conv4": embedded(cache, "cub32-val", CONV4, small),
+    }
+    return {name: (_few_directions(x), y) for name, (x, y) in read.items()}
+
+
+def _few_directions(x: np.ndarray, many: int = 320) -> np.ndarray:
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    if x.shape[1] <= many:
+        return x
+    return x @ np.random.default_rng(0).normal(size=(x.shape[1], many)) / many**0.5
+
+
+def heads_of(name: str) -> tuple[str, ...]:
+    """The head that is advised for the features, and the paper's."""
+    return ("cosine-proto",) if name == "birds-conv4" else ("posterior", "cosine-proto")
+
+
+def drawn(y: np.ndarray, way: int, least: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Images of some classes that have enough, each class in a random order."""
+    classes = rng.permutation(np.flatnonzero(np.bincount(y) >= least))[:way]
+    return [rng.permutation(np.flatnonzero(y == c)) for c in classes]
+
+
+def half(values: np.ndarray) -> float:
+    """Half of a 95 % interval of a mean."""
+    return float(1.96 * np.std(values, ddof=1) / len(values) ** 0.5)
+
+
+# ------------------------------------------------------------------------------------------------------------ forecasts
+
+
+def forecasts(sets: dict[str, Set], draws: int) -> None:
+    rows: dict[tuple[int, int], list[list[tuple[float, float, float]]]] = {}
+    for name, (x, y) in sets.items():
+        for images in (5, 10, 18):
+            for way in (5, 20):
+                rng = np.random.default_rng([images, way])
+                if (np.bincount(y) >= 2 * images + 4).sum() < way:
+                    continue
+                for _ in range(draws):
+                    places = drawn(y, way, 2 * images + 4, rng)
+                    for head in heads_of(name):
+                        rows.setdefault((images, way), []).append(_one_forecast(x, places, images, head))
+    doubt = shot_curve.DOUBT
+    for (images, way), every in sorted(rows.items()):
+        before, after, truth = np.array([[*row] for row in every]).transpose(1, 0, 2) * 100
+        words = f"forecasts, {images} images, {way}-way ({len(every)}): true {truth[:, 0].mean():+.2f}"
+        for what, said in (("before", before), ("after", after)):
+            held = (said[:, 1] <= truth[:, 0]) & (truth[:, 0] <= said[:, 2])
+            words += (
+                f"; {what} {said[:, 0].mean():+.2f}, off by {np.abs(said[:, 0] - truth[:, 0]).mean():.2f}, interval "
+                f"{np.mean(said[:, 2] - said[:, 1]):.1f} wide holds {held.mean():.0%}"
+            )
+        print(words, flush=True)
+    assert doubt == shot_curve.DOUBT
+
+
+def _one_forecast(x: np.ndarray, places: list[np.ndarray], images: int, head: str) -> list[tuple[float, float, float]]:
+    """What is said before and after, with its interval, and the truth."""
+    way, queries, episodes = len(places), max(1, images // 4), 100
+    shots = [step for step in STEPS if step <= images - queries]
+    labels = np.repeat(np.arange(way), images)
+    pool = np.concatenate([mine[:images] for mine in places])
+    right = evaluate(x[pool], labels, head, shots, way, queries, episodes).accuracies(head) / 100
+    every, owner = np.concatenate(places), np.repeat(np.arange(way), [len(mine) for mine in places])
+    later = min(min(len(mine) for mine in places) - 2 * images, 16)
+    truth = (
+        evaluate(x[every], owner, head, [images, 2 * images], way, later, episodes, 1).accuracies(head).mean(1) / 100
+    )
+    said = []
+    doubt = shot_curve.DOUBT
+    for strength in (0.0, doubt):
+        shot_curve.DOUBT = strength
+        told = forecast(np.array(shots), right, images, (images,), Pool(images, way, way, queries))
+        assert told is not None
+        said.append((told.gain[0], told.low[0], told.high[0]))
+    shot_curve.DOUBT = doubt
+    gain = float(truth[1] - truth[0])
+    return [*said, (gain, gain, gain)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- where
+
+
+def where(sets: dict[str, Set], draws: int, way: int = 20, chosen: int = 5, added: int = 6) -> None:
+    gains: dict[str, dict[str, list[float]]] = {"equal": {}, "unequal": {}}
+    for name, (x, y) in sets.items():
+        for head in heads_of(name):
+            for kind, rules in gains.items():
+                rng = np.random.default_rng(len(kind))
+                for _ in range(draws):
+                    places = drawn(y, way, 30, rng)
+                    counts = np.full(way, 6) if kind == "equal" else rng.choice([3, 4, 6, 10, 14], way)
+                    for rule, gain in _gains(x, places, counts, head, rng, chosen, added).items():
+                        rules.setdefault(rule, []).append(100 * gain)
+    gains["both"] = {rule: [*values, *gains["unequal"][rule]] for rule, values in gains["equal"].items()}
+    for kind, rules in gains.items():
+        for rule, values in rules.items():
+            over = [np.array(values) - np.array(rules[other]) for other in ("random", "lowest recall")]
+            print(
+                f"where, {kind} counts, {rule}: {np.mean(values):+.2f} points; over random {over[0].mean():+.2f} "
+                f"± {half(over[0]):.2f}, over lowest recall {over[1].mean():+.2f} ± {half(over[1]):.2f}",
+                flush=True,
+            )
+
+
+def _gains(
+    x: np.ndarray,
+    places: list[np.ndarray],
+    counts: np.ndarray,
+    head: str,
+    rng: np.random.Generator,
+    chosen: int,
+    added: int,
+) -> dict[str, float]:
+    way, labels = len(places), np.repeat(np.arange(len(places)), counts)
+    support = np.concatenate([mine[:many] for mine, many in zip(places, counts, strict=True)])
+    query, asked = np.concatenate([mine[20:] for mine in places]), [len(mine) - 20 for mine in places]
+    truth = np.repeat(np.arange(way), asked)
+
+    def mean_recall(classes: np.ndarray) -> float:
+        more = [places[c][counts[c] : counts[c] + added] for c in classes]
+        rows = np.concatenate([support, *more]).astype(int)
+        fitted = FewShotClassifier(head).fit(x[rows], np.concatenate([labels, np.repeat(classes, added)]).astype(int))
+        return float(np.average(fitted.predict(x[query]) == truth, weights=1 / np.bincount(truth)[truth]))
+
+    fitted = FewShotClassifier(head).fit(x[support], labels)
+    logits, owner = fitted.left_out(fitted.support_)
+    own = softmax(logits, axis=1)[np.arange(len(owner)), owner]
+    recall, sure = (
+        np.array([v[owner == c].mean() for c in range(way)]) for v in ((logits.argmax(1) == owner) * 1.0, own)
+    )
+    shots = [shot for shot in (1, 2, 3, 4) if shot < counts.min()]
+    of = evaluate(x[support], labels, head, shots, way, 1, 40).of(head)
+    first = max((i for i, shot in enumerate(shots) if shot <= shots[-1] / 2), default=0)
+    doubling = [of.recall[-1][of.classes == c].mean() - of.recall[first][of.classes == c].mean() for c in range(way)]
+    tie = 1e-6 * rng.random(way)
+    rules = {
+        "random": rng.random(way),
+        "lowest recall": -recall + tie,
+        "before, last doubling": np.array(doubling) + tie,
+        "fewest images": -counts + tie,
+        "the rule": (1 - sure) / counts,
+    }
+    start = mean_recall(np.empty(0, int))
+    return {rule: mean_recall(np.argsort(-value)[:chosen]) - start for rule, value in rules.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------- suspects
+
+
+def suspects(sets: dict[str, Set], draws: int, wrong: float = 0.05) -> None:
+    for name, (x, y) in sets.items():
+        for kind in ("random", "confusable"):
+            rng = np.random.default_rng(0)
+            recalls: dict[str, list[float]] = {"before": [], "least likely": [], "looks like another": []}
+            for _ in range(draws):
+                places = drawn(y, 30, 20, rng)
+                rows, labels = np.concatenate([mine[:20] for mine in places]), np.repeat(np.arange(len(places)), 20)
+                changed = rng.permutation(len(rows))[: round(wrong * len(rows))]
+                given = labels.copy()
+                if kind == "random":
+                    given[changed] = (labels[changed] + rng.integers(1, len(places), len(changed))) % len(places)
+                else:
+                    scores, _, image = _left_out(x[rows], labels, heads_of(name)[0])
+                    scores[np.arange(len(image)), labels[image]] = -np.inf
+                    second = np.empty(len(rows), int)
+                    second[image] = scores.argmax(1)
+                    given[changed] = second[changed]
+                scores, owner, image = _left_out(x[rows], given, heads_of(name)[0])
+                found = suspects_of(scores, owner, image)
+                old = [one for one in found if one.other >= 0.8 and one.log_own <= np.log(0.05)]
+                rankings = {
+                    "before": sorted(old, key=lambda one: -one.other),
+                    "least likely": sorted(found, key=lambda one: one.log_own),
+                    "looks like another": sorted(found, key=lambda one: (-one.other, one.log_own)),
+                }
+                for ranking, ranked in rankings.items():
+                    is_wrong = np.isin([one.image for one in ranked], changed)
+                    right = np.cumsum(is_wrong)
+                    precise = right >= 0.9 * np.arange(1, len(right) + 1)
+                    recalls[ranking].append(right[precise].max() / len(changed) if precise.any() else 0.0)
+            words = ", ".join(f"{ranking} {np.mean(values):.2f}" for ranking, values in recalls.items())
+            print(f"suspects, {name}, {kind} mistakes: recall at precision 0.9: {words}", flush=True)
+
+
+def _left_out(x: np.ndarray, labels: np.ndarray, head: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits of images left out, their labels, and which images they are."""
+    fitted = FewShotClassifier(head, keep=len(labels)).fit(x, labels)
+    logits, owner = fitted.left_out(fitted.support_)
+    kept = fitted.support_.kept[fitted.support_.counts[fitted.support_.owner] > 1]
+    vectors = fitted.vectors(x)
+    order = {row.tobytes(): place for place, row in enumerate(vectors)}
+    return logits, owner, np.array([order[row.tobytes()] for row in kept])
+
+
+# --------------------------------------------------------------------------------------------------------------- copies
+
+
+def _crop(image: Image.Image, share: float) -> Image.Image:
+    width, height = (round(side * share) for side in image.size)
+    left, top = (image.width - width) // 3, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
+def _shift(image: Image.Image) -> Image.Image:
+    move = (1, 0, 0.1 * image.width, 0, 1, 0.1 * image.height)
+    return image.transform(image.size, Image.Transform.AFFINE, move)
+
+
+COPIES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "cropped to 85 %": lambda image: _crop(image, 0.85),
+    "shifted by 10 %": _shift,
+    "mirrored": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "turned by 10°": lambda image: image.rotate(10, Image.Resampling.BICUBIC),
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.65),
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.4),
+}
+
+
+def copies(data: Path, cache: Path, planted: int = 12) -> None:
+    with zipfile.ZipFile(data / "grocery.zip") as archive:
+        names = sorted(n for n in archive.namelist() if n.startswith("train/") and not n.endswith("/"))
+        pictures = [archive.read(name) for name in names]
+    x, y = embedded(cache, "grocery-train", "efficientnet-lite0", groceries(data / "grocery.zip", "train"))
+    rng = np.random.default_rng(0)
+    rows = np.sort(np.concatenate([mine[:12] for mine in drawn(y, 40, 20, rng)]))
+    files = [pictures[row] for row in rows]
+    embeds = embedder("efficientnet-lite0")
+    original, kinds = [], []
+    for number, (kind, change) in enumerate(COPIES.items()):
+        for place in rng.permutation(len(rows))[number * planted : (number + 1) * planted]:
+            made = io.BytesIO()
+            change(Image.open(io.BytesIO(files[place])).convert("RGB")).save(made, "JPEG", quality=85)
+            files.append(made.getvalue())
+            original.append(int(place))
+            kinds.append(kind)
+    squares = np.stack([embeds.read(file) for file in files[len(rows) :]])
+    features = embeds.features(squares).reshape(len(squares), -1)
+    vectors = np.concatenate([x[rows], features])
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    labels = np.concatenate([y[rows], y[rows][original]])
+    labels = np.unique(labels, return_inverse=True)[1]
+    sketch = lambda place: Sketch.of(embeds.read(files[place]))  # noqa: E731
+    for what, pairs in (
+        ("pictures", near_duplicates(vectors, labels, sketch)),
+        ("features alone", near_duplicates(vectors, labels)),
+    ):
+        told = {tuple(sorted(pair[:2])) for pair in pairs}
+        is_found = [(place, len(rows) + number) in told for number, place in enumerate(original)]
+        each = ", ".join(
+            f"{kind} {sum(f for f, k in zip(is_found, kinds, strict=True) if k == kind)}" for kind in COPIES
+        )
+        print(f"copies, groceries, {what}: {sum(is_found)} of {len(is_found)} found ({each})", flush=True)
+    x, y = embedded(cache, "cub84-val", "efficientnet-lite0", images_of(data / "cub84.npz", "val"))
+    images, _ = images_of(data / "cub84.npz", "val")()
+    vectors = x / np.linalg.norm(x, axis=1, keepdims=True)
+    told_of = near_duplicates(vectors, y, lambda place: Sketch.of(images[place]))
+    across = sum(y[a] != y[b] for a, b, _ in told_of)
+    print(f"copies, birds, none planted: {len(told_of)} pairs in {len(y)} images, {across} of them under two labels")
+    for a, b, alike in told_of:
+        print(f"  {a} and {b}: {alike:.2f}")
+
+
+# --------------------------------------------------------------------------------------------------------------- bursts
+
+
+def bursts(data: Path, cache: Path) -> None:
+    x, y = embedded(cache, "grocery-train", "efficientnet-lite0", groceries(data / "grocery.zip", "train"))
+    later, truth = embedded(cache, "grocery-test", "efficientnet-lite0", groceries(data / "grocery.zip", "test"))
+    birds = embedded(cache, "cub84-val", "efficientnet-lite0", images_of(data / "cub84.npz", "val"))
+    for head in ("posterior", "cosine-proto"):
+        fitted = FewShotClassifier(head).fit(x, y)
+        assert fitted.coverage_ is not None
+        found = find_bursts(x / np.linalg.norm(x, axis=1, keepdims=True), y)
+        _, left = leave_out_bursts(
+            lambda head=head: FewShotClassifier(head), x, y, found, fitted.coverage_.accuracy_of_all
+        )
+        print(
+            f"bursts, groceries, {head}: {left.images} of {len(y)} photos in {left.bursts} bursts; left out alone "
+            f"{left.alone:.1%}, in bursts {left.in_bursts:.1%}, photos of other days "
+            f"{np.mean(fitted.predict(later) == truth):.1%}",
+            flush=True,
+        )
+    none = find_bursts(birds[0] / np.linalg.norm(birds[0], axis=1, keepdims=True), birds[1])
+    print(f"bursts, birds: {none.images} of {len(birds[1])} photos in bursts; told by {none.told_by or 'nothing'}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "anyshot-heads")
+    parser.add_argument("--parts", default="forecasts,where,suspects,copies,bursts")
+    parser.add_argument("--draws", type=int, default=0, help="as many as were drawn for the log where 0")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    parts = asked.parts.split(",")
+    simulations = {"forecasts": (forecasts, 4), "where": (where, 60), "suspects": (suspects, 5)}
+    sets = read_sets(asked.data, asked.cache) if set(parts) & set(simulations) else {}
+    for part in parts:
+        if part in simulations:
+            simulate, usual = simulations[part]
+            simulate(sets, asked.draws or usual)
+        else:
+            {"copies": copies, "bursts": bursts}[part](asked.data, asked.cache)

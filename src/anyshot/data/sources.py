@@ -1,0 +1,108 @@
+"""Pictures with labels, wherever they are: a folder of class folders, a zip or tar of one, a table of paths and labels;
+and what was understood of them, in sentences."""
+
+import contextlib
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from anyshot.data.archives import is_archive, unpack
+from anyshot.data.doctor import spread
+from anyshot.data.folders import read_folder, twins
+from anyshot.data.layout import Layout
+from anyshot.data.packing import LeftOut, Source
+from anyshot.data.store import SPLITS
+from anyshot.data.tables import read_table
+from anyshot.errors import BadInput
+
+TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
+
+
+@contextlib.contextmanager
+def labelled_pictures(path: Path, layout: Layout | None = None) -> Iterator[Source]:
+    """The pictures of a folder, an archive or a table; what an archive holds lies in a folder that goes afterwards."""
+    layout = layout or Layout()
+    if path.suffix.lower() in TABLES and path.is_file():
+        yield read_table(path, layout.root, layout.path_column, layout.label_column, layout.split_column)
+    elif is_archive(path):
+        with tempfile.TemporaryDirectory(prefix="anyshot-") as folder:
+            yield read_folder(unpack(path, Path(folder)), layout.depth)
+    else:
+        yield read_folder(path, layout.depth)
+
+
+def understood(source: Source, path: Path, what: str = "picture") -> str:
+    """What a reader made of a source, to be said before any work: classes, splits, what is left out and why. `what` is
+    the word for one of its items."""
+    splits: dict[str | None, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for item in source.items:
+        splits[item.split][item.class_name] += 1
+    parts = []
+    for split in (None, *SPLITS):
+        if counts := splits.get(split):
+            words = f"{_many(len(counts), 'class', 'classes')}, {_many(sum(counts.values()), what, what + 's')}"
+            each = spread(min(counts.values()), max(counts.values()))
+            parts.append(f"{split + ': ' if split else ''}{words} ({each} each)")
+    return "\n".join([f"{path}: {'; '.join(parts)}.", *(f"  {remark}." for remark in remarks(source))])
+
+
+def remarks(source: Source) -> list[str]:
+    """What is worth knowing of a source: notes of its reader, classes that may be one, files that are left out."""
+    alike = [
+        f"classes {' and '.join(map(_shown, names))} are called nearly the same: are they one?"
+        for names in twins({item.class_name for item in source.items})
+    ]
+    return [*source.notes, *alike, *left_out_words(source.left_out)]
+
+
+def left_out_words(left_out: Sequence[LeftOut], most: int = 3) -> list[str]:
+    """A line per reason, with the first names."""
+    names = defaultdict(list)
+    for name, why in left_out:
+        names[why].append(name)
+    lines = []
+    for why, some in names.items():
+        first = ", ".join(some[:most]) + (", ..." if len(some) > most else "")
+        lines.append(f"left out, {_many(len(some), 'file', 'files')}: {why} ({first})")
+    return lines
+
+
+def choose_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test: bool) -> tuple[list[int], str]:
+    """Which examples to learn from or to test with, and what to say of it.
+
+    Without a wish (`wanted`) everything is taken where nothing has a split. Else one learns from train, or from all
+    but test where there is no train; and tests with test, or with val where there is no test."""
+    here = [split for split in SPLITS if split in splits]
+    for name in wanted:
+        if name not in here:
+            raise BadInput(f"there is no split {name} here: there {_is(here)}.")
+    if not here:
+        return list(range(len(splits))), ""
+    if for_test:
+        chosen = list(wanted) or [next((name for name in ("test", "val") if name in here), "train")]
+    else:
+        chosen = list(wanted) or (["train"] if "train" in here else [name for name in here if name != "test"])
+        if not chosen:
+            raise BadInput(
+                "there are only test examples here, and a classifier does not learn from those: `--split test` if it "
+                "should."
+            )
+    places = [place for place, split in enumerate(splits) if split is None or split in chosen]
+    rest = [name for name in here if name not in chosen]
+    word = "with" if for_test else "from"
+    what = f"{'testing' if for_test else 'learning'} {word} {' and '.join(chosen)}"
+    return places, f"{what}, not {word} {' or '.join(rest)} (--split names others)" if rest else what
+
+
+def _is(names: Sequence[str]) -> str:
+    return f"are {', '.join(names)}" if names else "are none"
+
+
+def _many(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
+
+
+def _shown(name: str) -> str:
+    """A name so that twins can be told apart: what is not plain is shown by its code."""
+    return repr(name) if name.isascii() else f"{name!r} ({name!a})"

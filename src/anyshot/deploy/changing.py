@@ -1,0 +1,114 @@
+"""`anyshot add`, `remove` and `merge`: a classifier that is there, with more examples, without some classes, with those
+of others. A class is a mean, so nothing is learned anew."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyshot.data.embeddings import read_vectors
+from anyshot.data.layout import Layout
+from anyshot.data.packing import Item
+from anyshot.data.sources import choose_splits, left_out_words
+from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.deploy.predicting import pictures_of
+from anyshot.errors import BadInput, choose
+from anyshot.models.cache import FeatureCache
+from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
+from anyshot.progress import Say, progress, quiet
+
+Classifier = ImageClassifier | FewShotClassifier
+
+
+def add(
+    classifier: Classifier,
+    sources: Sequence[Path],
+    class_name: str = "",
+    split: Sequence[str] = (),
+    layout: Layout | None = None,
+    cache: FeatureCache | None = None,
+    say: Say = quiet,
+) -> str:
+    """Learn from more examples, of classes that are there or new: those of labelled sources or, with a `class_name`,
+    all that the sources hold as examples of that class. What changed, in words."""
+    inner, layout = inner_of(classifier), layout or Layout()
+    before = dict(zip(map(str, inner.classes_), inner.support_.counts.tolist(), strict=True))
+    choose_learned = partial(choose_splits, wanted=split, for_test=False)
+    for source in sources:
+        if isinstance(classifier, FewShotClassifier):
+            if class_name:
+                vectors = read_vectors(source, layout.feature_column)
+                names = [class_name] * len(vectors)
+            elif holds_features(source):
+                examples = read_examples(source, None, None, layout, choose_learned, say)
+                vectors, names = examples.features, examples.labels
+            else:
+                raise BadInput(f"this classifier is one of features: {source} should be a file or a store of such.")
+            inner.partial_fit(vectors, np.array(_labels(inner, names)))
+        elif class_name:
+            with pictures_of([source], layout) as (items, left_out):
+                say("\n".join(left_out_words(left_out)))
+                _learn(classifier, items, [class_name] * len(items), cache, say)
+        else:
+            with chosen_pictures(source, layout, choose_learned, say) as chosen:
+                _learn(classifier, chosen, [item.class_name for item in chosen], cache, say)
+    after = dict(zip(map(str, inner.classes_), inner.support_.counts.tolist(), strict=True))
+    more = {name: many - before.get(name, 0) for name, many in after.items() if many > before.get(name, 0)}
+    new = [name for name in more if name not in before]
+    words = f"{sum(more.values())} examples of {_classes(len(more))} added"
+    return f"{words}, {len(new)} of them new ({', '.join(new[:5])}{', ...' if len(new) > 5 else ''})" if new else words
+
+
+def remove(classifier: Classifier, names: Sequence[str]) -> str:
+    """Forget classes by their names."""
+    inner = inner_of(classifier)
+    labels = {str(label): label for label in inner.classes_}
+    classifier.remove([choose("class", name, labels) for name in names])
+    return f"{_classes(len(set(names)))} removed"
+
+
+def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:
+    """Take in the classes of others."""
+    before = set(map(str, inner_of(classifier).classes_))
+    if any(isinstance(other, ImageClassifier) != isinstance(classifier, ImageClassifier) for other in others):
+        raise BadInput("a classifier of pictures and one of features cannot merge.")
+    alike: Any = classifier  # all are of its kind
+    alike.merge(*others)
+    both = before & {str(label) for other in others for label in inner_of(other).classes_}
+    shared = f"; {_classes(len(both))} of several are one now" if both else ""
+    return f"{len(others) + 1} classifiers merged{shared}"
+
+
+def inner_of(classifier: Classifier) -> FewShotClassifier:
+    """What classifies the features."""
+    return classifier.classifier if isinstance(classifier, ImageClassifier) else classifier
+
+
+def _learn(
+    classifier: ImageClassifier, items: Sequence[Item], names: Sequence[str], cache: FeatureCache | None, say: Say
+) -> None:
+    labels = _labels(classifier.classifier, names)
+    with progress("learning", 1.0) as advance:
+        say_unread(classifier.learn(items, labels, advance, cache), say)
+
+
+def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:
+    """Names as labels of the kind that the classifier has."""
+    labels = {str(label): label for label in inner.classes_}
+    kind = inner.classes_.dtype
+    if kind.kind == "U":
+        return list(names)
+    for name in names:
+        if name not in labels:
+            try:
+                labels[name] = kind.type(name)
+            except ValueError:
+                raise BadInput(f"the classes here are numbers: {name!r} cannot be one.") from None
+    return [labels[name] for name in names]
+
+
+def _classes(many: int) -> str:
+    return f"{many} class" if many == 1 else f"{many} classes"

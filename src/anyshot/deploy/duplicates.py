@@ -1,0 +1,111 @@
+"""Pairs of images that are one: the same picture twice, or a cropped, turned, mirrored or brighter copy of it.
+
+Features bring together what may be a copy; where the pictures are at hand, these decide (`anyshot.data.likeness`).
+Without them a pair is named only if it is nearer than chance would ever bring two images of one class.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.stats import chi2
+
+from anyshot.data.likeness import COPY, Sketch, likeness
+
+NEIGHBOURS = 3  # of an image, that are looked at
+NEAR = 0.9  # squared distance of a pair that may be a copy, as a share of the usual one within a class
+CHANCE = 0.05  # pairs that chance may bring so near, in all
+MOST_IMAGES = 20_000  # beyond, pairs of images are not compared
+MOST_PAIRS = 600  # that are looked at as pictures, at some 20 ms each
+SAMPLE = 2_000
+
+Vectors = Float[np.ndarray, "image d"]
+Labels = Int[np.ndarray, " image"]
+
+
+@dataclass(frozen=True)
+class Usual:
+    """How far two images of one class usually are from each other, and in how many dimensions they differ."""
+
+    distance: float
+    """The median of squared distances, as far as the distances to the means of the classes tell."""
+    dimensions: float
+
+    @staticmethod
+    def of(vectors: Vectors, labels: Labels) -> "Usual":
+        """From the images about the means of their classes."""
+        counts = np.bincount(labels)
+        sums = np.zeros((len(counts), vectors.shape[1]))
+        np.add.at(sums, labels, vectors)
+        several = counts[labels] > 1
+        if not several.any():
+            return Usual(0.0, 1.0)
+        n = counts[labels[several], None]
+        apart = (vectors[several] - sums[labels[several]] / n) * np.sqrt(n / (n - 1))
+        distance = 2 * float(np.median((apart**2).sum(1)))
+        apart = apart[np.random.default_rng(0).permutation(len(apart))[:SAMPLE]]
+        inner = apart @ apart.T
+        trace, pairs = float(np.trace(inner)) / len(inner), inner[~np.eye(len(inner), dtype=bool)]
+        square = float((pairs**2).mean()) if len(pairs) else 0.0
+        most = float(min(vectors.shape[1], len(labels)))
+        return Usual(distance, min(max(trace**2 / square, 1.0), most) if square else most)
+
+    def by_chance(self, chance: float) -> float:
+        """The squared distance below which two images of a class lie with so small a chance, were they independent."""
+        return self.distance * float(chi2.ppf(chance, self.dimensions)) / self.dimensions
+
+
+def near_duplicates(
+    vectors: Vectors, labels: Labels, sketch: Callable[[int], Sketch] | None = None
+) -> list[tuple[int, int, float]]:
+    """Pairs of images that look like one, and how alike they are, from 0 to 1; the most alike first.
+
+    Args:
+        vectors: A vector per image.
+        labels: Their classes, counted from 0.
+        sketch: The picture of an image, where pictures are at hand.
+    """
+    if not 3 <= len(vectors) <= MOST_IMAGES:
+        return []
+    usual = Usual.of(vectors, labels)
+    # Rounding leaves about this much between equal vectors.
+    equal = 1e-10 * float((vectors - vectors.mean(0)).var(0).sum())
+    pairs, beside = _nearest(vectors)
+    if sketch is None:
+        limit = max(usual.by_chance(2 * CHANCE / len(vectors) ** 2), equal)
+        near = [(a, b, 1 - apart / max(usual.distance, limit)) for (a, b), apart in pairs.items() if apart <= limit]
+        return sorted(near, key=lambda pair: (-pair[2], pair[:2]))
+    pairs = {pair: apart for pair, apart in pairs.items() if apart <= max(NEAR * usual.distance, equal)}
+    order = sorted(pairs, key=lambda pair: pairs[pair] / max(beside[pair[0]], beside[pair[1]], equal))
+    sketches: dict[int, Sketch] = {}
+    copies = []
+    for one, other in order[:MOST_PAIRS]:
+        for image in (one, other):
+            if image not in sketches:
+                sketches[image] = sketch(image)
+        alike = likeness(sketches[one], sketches[other])
+        if pairs[one, other] <= equal or alike >= COPY:
+            copies.append((one, other, 1.0 if pairs[one, other] <= equal else alike))
+    return sorted(copies, key=lambda pair: (-pair[2], pair[:2]))
+
+
+def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " image"]]:
+    """Each image with its nearest ones, as pairs and their squared distances; and of each image the distance to the
+    last of these."""
+    x = torch.from_numpy(np.ascontiguousarray(vectors)).double()
+    x = x - x.mean(0)
+    square = x.square().sum(1)
+    many = min(NEIGHBOURS, len(x) - 1)
+    pairs: dict[tuple[int, int], float] = {}
+    last = np.empty(len(x))
+    for start in range(0, len(x), 1024):
+        part = x[start : start + 1024]
+        apart = (square[start : start + 1024, None] + square - 2 * part @ x.mT).clamp_min(0)
+        apart[torch.arange(len(part)), torch.arange(start, start + len(part))] = torch.inf
+        near, place = apart.topk(many, largest=False)
+        last[start : start + 1024] = near[:, -1].numpy()
+        for one, (others, distances) in enumerate(zip(place.tolist(), near.tolist(), strict=True), start):
+            pairs |= {(min(one, b), max(one, b)): apart for b, apart in zip(others, distances, strict=True)}
+    return pairs, last

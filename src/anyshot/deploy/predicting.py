@@ -1,0 +1,179 @@
+"""`anyshot predict`: pictures or features, from wherever they are, to classes, for people and for programs."""
+
+import contextlib
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.special import softmax
+
+from anyshot.data.archives import is_archive, unpack
+from anyshot.data.embeddings import read_vectors
+from anyshot.data.folders import pictures_below
+from anyshot.data.layout import Layout
+from anyshot.data.packing import File, Item, LeftOut, Stored
+from anyshot.data.sources import TABLES, left_out_words
+from anyshot.data.store import open_store
+from anyshot.data.tables import read_paths
+from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.errors import BadInput
+from anyshot.files import write_text
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import embed_items
+from anyshot.models.examples import say_unread
+from anyshot.progress import Say, progress, quiet
+
+NONE = "none of these"
+Form = Literal["table", "csv", "json"]
+
+
+def predict_sources(
+    classifier: ImageClassifier | FewShotClassifier,
+    sources: Sequence[Path],
+    form: Form,
+    top: int = 0,
+    out: Path | None = None,
+    layout: Layout | None = None,
+    cache: FeatureCache | None = None,
+    say: Say = quiet,
+) -> str:
+    """Classify what is there and say what could not be read. `top` is how many of the likeliest classes are shown;
+    where it is 0, one in a CSV file and three elsewhere. With `out`, the answers are in that file instead."""
+    layout = layout or Layout()
+    if top < 0:
+        raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
+    top = top or (1 if form == "csv" else 3)
+    if isinstance(classifier, FewShotClassifier):
+        rows = [row for source in sources for row in _of_features(classifier, source, top, layout)]
+    else:
+        rows = _of_pictures(classifier, sources, top, layout, cache, say)
+    text = _FORMS[form](rows)
+    if out is None:
+        return text
+    write_text(out, text)
+    return f"{out}: {len(rows)} answers.\n"
+
+
+def _of_features(classifier: FewShotClassifier, source: Path, top: int, layout: Layout) -> Iterator[dict[str, Any]]:
+    if (source / "store.json").is_file():
+        store = open_store(source)
+        if not store.is_features:
+            raise BadInput(f"{source} holds images, and this classifier is one of features.")
+        vectors, names = np.asarray(store.items), list(store.names)
+    else:
+        vectors = read_vectors(source, layout.feature_column)
+        many = len(vectors) > 1
+        names = [f"{source.name}[{index}]" if many else source.name for index in range(len(vectors))]
+    return predictions(classifier, names, vectors, top)
+
+
+def _of_pictures(
+    classifier: ImageClassifier,
+    sources: Sequence[Path],
+    top: int,
+    layout: Layout,
+    cache: FeatureCache | None,
+    say: Say,
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    unread: list[str] = []
+    with pictures_of(sources, layout) as (items, left_out):
+        if not items:
+            raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
+        say("\n".join(left_out_words(left_out)))
+        with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
+            for part in embed_items(classifier.backbone, items, cache):
+                readable = [one for one in part if one.features is not None]
+                unread += [one.why for one in part if one.features is None]
+                if readable:
+                    features = np.stack([one.features for one in readable if one.features is not None])
+                    rows += predictions(classifier.classifier, [one.item.name for one in readable], features, top)
+                advance(float(len(part)))
+    say_unread(unread, say)
+    if not rows:
+        raise BadInput(f"none of the {len(items)} pictures could be read.")
+    return rows
+
+
+@contextlib.contextmanager
+def pictures_of(sources: Sequence[Path], layout: Layout) -> Iterator[tuple[list[Item], list[LeftOut]]]:
+    """The pictures of files, folders, archives, tables and stores, whatever their classes, and what else is there."""
+    items: list[Item] = []
+    left_out: list[LeftOut] = []
+    with contextlib.ExitStack() as stack:
+        for source in sources:
+            if (source / "store.json").is_file():
+                store = open_store(source)
+                if store.is_features:
+                    raise BadInput(f"{source} holds features, and this classifier is one of pictures.")
+                items += [Item(name, "", None, Stored(store, index)) for index, name in enumerate(store.names)]
+            elif source.suffix.lower() in TABLES and source.is_file():
+                items += read_paths(source, layout.root, layout.path_column)
+            elif is_archive(source):
+                folder = unpack(source, Path(stack.enter_context(TemporaryDirectory(prefix="anyshot-"))))
+                files, others = pictures_below(folder)
+                names = [f"{source}/{file.relative_to(folder).as_posix()}" for file in files]
+                items += [Item(name, "", None, File(file)) for name, file in zip(names, files, strict=True)]
+                left_out += others
+            elif source.is_dir():
+                files, others = pictures_below(source)
+                items += [Item(str(file), "", None, File(file)) for file in files]
+                left_out += [(str(source / name), why) for name, why in others]
+            elif source.is_file():
+                items.append(Item(str(source), "", None, File(source)))
+            else:
+                raise BadInput(f"there is no file or folder {source}.")
+        yield items, left_out
+
+
+def predictions(
+    inner: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int
+) -> Iterator[dict[str, Any]]:
+    """A row per example: the likeliest class, whether it looks like any, and the likeliest few with probabilities."""
+    vectors = inner.vectors(features)
+    logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
+    threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
+    for name, row, sure, known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
+        best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
+        yield {"image": name, "class": best[0][0], "is_known": bool(known), "best": best}
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    table = Table("image", "class", "probability", "then")
+    for row in rows:
+        (name, sure), *others = row["best"]
+        then = ", ".join(f"{other} {chance:.1%}" for other, chance in others)
+        table.add_row(row["image"], str(name) if row["is_known"] else f"{NONE} ({name}?)", f"{sure:.1%}", then)
+    out = io.StringIO()
+    width = None if sys.stdout.isatty() else 160
+    Console(file=out, width=width).print(table)
+    return out.getvalue()
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    more = max((len(row["best"]) for row in rows), default=1)
+    others = [f"{what}_{place}" for place in range(2, more + 1) for what in ("class", "probability")]
+    writer.writerow(["image", "class", "probability", "is_known", *others])
+    for row in rows:
+        then = [value for pair in row["best"][1:] for value in pair]
+        writer.writerow([row["image"], row["class"], row["best"][0][1], row["is_known"], *then])
+    return out.getvalue()
+
+
+def _json(rows: Sequence[dict[str, Any]]) -> str:
+    named = [{**row, "best": [{"class": name, "probability": p} for name, p in row["best"]]} for row in rows]
+    return json.dumps(named, indent=2, ensure_ascii=False) + "\n"
+
+
+_FORMS = {"table": _table, "csv": _csv, "json": _json}

@@ -1,0 +1,79 @@
+"""`python -m hostile`: see the package."""
+
+import argparse
+import gc
+import importlib
+import os
+import pkgutil
+import random
+import sys
+import tempfile
+import time
+from itertools import zip_longest
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # what is forked must not wait for threads that are not there
+os.environ["COLUMNS"] = "200"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help="corpus, crashes, kills; all by default")
+    parser.add_argument("--sample", type=int, nargs="+", default=(), help="cases of each part; all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="only cases whose name has these words")
+    parser.add_argument("--verbose", action="store_true", help="print what every case said")
+    asked = parser.parse_args()
+    from hostile import crashes, good
+
+    with tempfile.TemporaryDirectory(prefix="hostile-") as name:
+        folder = Path(name)
+        os.environ["ANYSHOT_CACHE"] = str(folder / "cache")
+        (folder / "good").mkdir()
+        preload()
+        made = good.make(folder / "good")
+        quick = bool(asked.sample)
+        parts = {
+            "corpus": lambda: corpus_cases(made, folder),
+            "crashes": lambda: crashes.points(made, folder, quick),
+            "kills": lambda: crashes.kills(made, folder, asked.seed, quick),
+        }
+        failed = 0
+        for part, sample in zip_longest(asked.parts or parts, asked.sample, fillvalue=0):
+            start = time.monotonic()
+            cases = [case for case in parts[part]() if asked.only in case[0]]
+            if 0 < sample < len(cases):
+                cases = random.Random(asked.seed).sample(cases, sample)
+            wrong = 0
+            for words, attempt in cases:
+                what, said = attempt()
+                wrong += bool(what)
+                if what or asked.verbose:
+                    print(f"{'FAILED' if what else 'ok'}  {words}\n    {what or said}", flush=True)
+            print(f"{part}: tried {len(cases)}, failed {wrong}, in {time.monotonic() - start:.0f} s", flush=True)
+            failed += wrong
+    return 1 if failed else 0
+
+
+def preload() -> None:
+    """Import all of anyshot and what its commands import, once: what is forked has it already."""
+    import anyshot
+
+    for module in pkgutil.walk_packages(anyshot.__path__, "anyshot."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name in ("pyarrow.parquet", "onnxruntime", "uvicorn", "vl_convert"):
+        importlib.import_module(name)
+    gc.freeze()
+
+
+def corpus_cases(made, folder):
+    """The cases of the corpus, each by its name as what is to be called."""
+    from hostile import corpus
+
+    for part, case in corpus.everything(made):
+        yield f"{part}: {case.name}", lambda case=case: corpus.try_case(case, folder / "case")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""The everyday verbs: what they read, what they say before they work, and what they leave out."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import image_files as files
+import numpy as np
+import pytest
+from shell import run
+from test_classifier_files import pictures, small_model
+
+import anyshot
+from anyshot import cli
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with photos/{red,green,blue}, a trained model `run`, and the classifier `model` of the photos."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANYSHOT_CACHE", str(tmp_path / "cache"))
+    small_model().save(tmp_path / "run" / "model.safetensors")
+    pictures(tmp_path / "photos", images=8)
+    assert run("anyshot fit photos --model run -o model", monkeypatch).code == 0
+    return tmp_path
+
+
+def counts(folder="model"):
+    classifier = anyshot.ImageClassifier.load(folder)
+    return dict(zip(classifier.classes_.tolist(), classifier.classifier.support_.counts.tolist(), strict=True))
+
+
+def zipped(folder, path, inside=""):
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(Path(folder).rglob("*.png")):
+            archive.write(file, f"{inside}{file.relative_to(folder)}")
+
+
+def table(folder, path, header="file;class", with_labels=True):
+    rows = [f"{file};{file.parent.name}" if with_labels else str(file) for file in sorted(Path(folder).rglob("*.png"))]
+    Path(path).write_text("\n".join([header, *rows]) + "\n")
+
+
+def test_fit_says_what_it_understood_and_never_learns_from_a_test_folder(here, monkeypatch):
+    for split, images in (("train", 4), ("validation", 2), ("test", 3)):
+        pictures(here / "set" / split, images=images, seed=images)
+    files.write(here / "set" / "train" / "red" / "IMG.CR2", b"?")
+    files.write(here / "set" / "train" / "red" / "broken.jpg", b"?")
+    done = run("anyshot fit set --model run -o of-train", monkeypatch)
+    assert counts("of-train") == {"red": 4, "green": 4, "blue": 4}
+    first, *others = done.err.splitlines()
+    assert first.startswith("set: train: 3 classes, 13 pictures (4 to 5 each); val: 3 classes, 6 pictures")
+    assert "  left out, 1 file: camera raw, which has to be saved as JPEG or TIFF first (train/red/IMG.CR2)." in others
+    assert "  learning from train, not from val or test (--split names others)." in others
+    assert any("train/red/broken.jpg cannot be read as an image: not an image" in line for line in others)
+    assert "are often harder, and `anyshot test of-train FOLDER` says how much" in done.out
+    assert run("anyshot fit set --model run -o both --split train val", monkeypatch).code == 0
+    assert counts("both") == {"red": 6, "green": 6, "blue": 6}
+    result = json.loads(run("anyshot test of-train set --json", monkeypatch).out)
+    assert (result["examples"], result["learned"]) == (9, 0)
+    with pytest.warns(UserWarning, match="left out: train/red/broken.jpg"):
+        assert anyshot.ImageClassifier("run").fit("set").classifier.support_.counts.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("source", ["photos.zip", "photos.csv", "store"])
+def test_every_source_gives_the_same_classifier(here, source, monkeypatch):
+    zipped("photos", "photos.zip", "My photos/")
+    table("photos", "photos.csv")
+    if source == "store":  # of the size that the pictures have
+        size = np.asarray(anyshot.ImageClassifier.load("model").backbone.side).item()
+        assert (
+            run(f"anyshot pack folder photos -o store --size {size} --split 0 0 1 --no-doctor", monkeypatch).code == 0
+        )
+    done = run(f"anyshot fit {source} --model run -o again", monkeypatch)
+    assert done.code == 0, done.err
+    assert counts("again") == counts()
+    first, again = (
+        [(Path(row["image"]).name, row["class"]) for row in json.loads(done.out)]
+        for done in (
+            run("anyshot predict model photos --format json", monkeypatch),
+            run(f"anyshot predict again {source} --format json", monkeypatch),
+        )
+    )
+    assert first == again
+    assert json.loads(run(f"anyshot test again {source} --json", monkeypatch).out)["examples"] == 24
+
+
+def test_predict_leaves_bad_files_out_and_names_them(here, monkeypatch):
+    files.write(here / "new" / "cut.png", (here / "photos" / "red" / "0.png").read_bytes()[:60])
+    files.write(here / "new" / "empty.jpg", b"")
+    files.write(here / "new" / "._0.png", b"resource fork")
+    shutil.copy(here / "photos" / "red" / "0.png", here / "new" / "good one.png")
+    out, err, code = run("anyshot predict model new photos/blue/0.png --format csv", monkeypatch)
+    assert code == 0
+    assert [line.split(",")[:2] for line in out.splitlines()[1:]] == [
+        ["new/good one.png", "red"],
+        ["photos/blue/0.png", "blue"],
+    ]
+    assert "new/._0.png" in err
+    assert re.search("new/empty.jpg cannot be read as an image: there is nothing in it", err)
+    assert "new/cut.png" in err
+    none = run("anyshot predict model new/empty.jpg", monkeypatch)
+    assert (none.code, "none of the 1 pictures could be read" in none.err) == (2, True)
+
+
+def test_top_is_columns_of_a_csv_and_answers_go_to_a_file(here, monkeypatch):
+    lines = run("anyshot predict model photos/red --format csv --top 2", monkeypatch).out.splitlines()
+    assert lines[0] == "image,class,probability,is_known,class_2,probability_2"
+    assert all(len(line.split(",")) == 6 for line in lines)
+    said = run("anyshot predict model photos --format csv -o answers.csv", monkeypatch).out
+    assert said == "answers.csv: 24 answers.\n"
+    assert len(Path("answers.csv").read_text().splitlines()) == 25
+    table("photos", "paths.csv", "filename", with_labels=False)
+    assert len(run("anyshot predict model paths.csv --format csv", monkeypatch).out.splitlines()) == 25
+
+
+def test_classes_are_added_removed_and_merged(here, monkeypatch):
+    pictures(here / "more", images=3, seed=5)
+    (here / "more" / "red").rename(here / "more" / "ruby")
+    out = run("anyshot add model more", monkeypatch).out
+    assert "9 examples of 3 classes added, 1 of them new (ruby); 4 classes now" in out
+    assert counts() == {"red": 8, "green": 11, "blue": 11, "ruby": 3}
+    assert run("anyshot add model more/ruby more/green/0.png --to odd -o other", monkeypatch).code == 0
+    assert counts("other")["odd"] == 4
+    assert "odd" not in counts()
+    assert "2 classes removed; 2 classes now" in run("anyshot remove model ruby green", monkeypatch).out
+    assert counts() == {"red": 8, "blue": 11}
+    assert "did you mean 'blue'" in run("anyshot remove model bleu", monkeypatch).err
+    pictures(here / "elsewhere", images=2, seed=9)
+    assert run("anyshot fit elsewhere --model run -o new", monkeypatch).code == 0
+    out = run("anyshot merge model new -o all", monkeypatch).out
+    assert "2 classifiers merged; 2 classes of several are one now; 3 classes now" in out
+    assert counts("all") == {"red": 10, "green": 2, "blue": 13}
+    whole = anyshot.ImageClassifier("run").fit("photos").remove(["green"])
+    whole.partial_fit(sorted(map(str, Path("more/blue").glob("*"))), ["blue"] * 3).partial_fit("elsewhere")
+    features = whole.features_of(sorted(map(str, Path("more").rglob("*.png"))))
+    merged = anyshot.ImageClassifier.load("all")
+    assert np.allclose(merged.classifier.predict_proba(features), whole.classifier.predict_proba(features), atol=1e-6)
+    assert "at least two" in run("anyshot merge model -o x", monkeypatch).err
+
+
+def test_what_was_made_with_another_backbone_does_not_merge(here, monkeypatch):
+    assert run("anyshot fit photos -o other --model efficientnet-lite0:32", monkeypatch).code == 0
+    done = run("anyshot merge model other -o x", monkeypatch)
+    assert (done.code, "same backbone" in done.err) == (2, True)
+
+
+def test_own_embeddings_go_through_every_verb(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(4, 12)) * 3
+    labels = np.repeat(list("abcd"), 10)
+    features = (centres.repeat(10, 0) + rng.normal(size=(40, 12))).astype(np.float32)
+    split = np.tile(["train"] * 7 + ["test"] * 3, 4)
+    np.savez("own.npz", vectors=features, label=labels, split=split)
+    np.save("vectors.npy", features)
+    Path("labels.txt").write_text("\n".join(labels))
+    done = run("anyshot fit own.npz -o own", monkeypatch)
+    assert "learning from train, not from test" in done.err
+    assert anyshot.FewShotClassifier.load("own").support_.counts.tolist() == [7] * 4
+    result = json.loads(run("anyshot test own own.npz --json", monkeypatch).out)
+    assert (result["examples"], result["learned"]) == (12, 0)
+    assert json.loads(run("anyshot test own own.npz --split train --json", monkeypatch).out)["learned"] == 28
+    assert run("anyshot fit vectors.npy --labels labels.txt -o second", monkeypatch).code == 0
+    assert anyshot.FewShotClassifier.load("second").support_.counts.tolist() == [10] * 4
+    answers = json.loads(run("anyshot predict second vectors.npy --format json", monkeypatch).out)
+    assert np.mean([row["class"] == label for row, label in zip(answers, labels, strict=True)]) > 0.9
+    assert run("anyshot add second own.npz --split test", monkeypatch).code == 0
+    assert anyshot.FewShotClassifier.load("second").support_.counts.tolist() == [13] * 4
+    assert run("anyshot add second vectors.npy --to e", monkeypatch).code == 0
+    assert run("anyshot remove second e", monkeypatch).code == 0
+    assert run("anyshot merge second own -o both", monkeypatch).code == 0
+    assert anyshot.FewShotClassifier.load("both").support_.counts.tolist() == [20] * 4
+    np.savez("odd.npz", mine=features, what=labels)
+    assert run("anyshot fit odd.npz --feature-column mine --label-column what -o third", monkeypatch).code == 0
+
+
+def test_a_test_is_a_page_with_the_mistakes(here, monkeypatch):
+    pictures(here / "new", images=3, seed=3)
+    shutil.copy(here / "new" / "red" / "0.png", here / "new" / "blue" / "really <red>.png")
+    out, err, code = run("anyshot test model new -o result", monkeypatch)
+    assert code == 0, err
+    assert "blue/really <red>.png: blue, taken for red" in out
+    page = Path("result/test.html").read_text()
+    assert "really &lt;red&gt;.png" in page
+    assert "data:image/jpeg;base64," in page
+    assert "http" not in page
+    numbers = json.loads(Path("result/test.json").read_text())
+    assert numbers["confused"][0] == ["blue", "red", 1]
+    assert numbers["mistakes"][0]["name"] == "blue/really <red>.png"
+    assert "among those that the classifier learned from" in run("anyshot test model photos", monkeypatch).out
+
+
+def test_evaluate_measures_the_shots_that_fit(here, monkeypatch):
+    rest = "--model run --way 3 --episodes 20"
+    done = run(f"anyshot evaluate photos {rest} --queries 3", monkeypatch)
+    assert done.code == 0, done.err
+    assert "The smallest class has 8 images: measuring 1, 2, 4 shots." in done.err
+    fewer = run(f"anyshot evaluate photos {rest}", monkeypatch)
+    assert "measuring 1, 2, 4 shots and 4 instead of 16 queries." in fewer.err
+    assert run(f"anyshot evaluate photos {rest} --shots 32", monkeypatch).code == 2
+
+
+def test_onnx_says_what_else_is_needed(here, monkeypatch):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    for head in ("cosine-proto", "posterior"):
+        assert run(f"anyshot fit photos --model run --head {head} -o {head}", monkeypatch).code == 0
+        assert run(f"anyshot export {head} -o {head}.onnx", monkeypatch).code == 0
+        classifier = anyshot.ImageClassifier.load(head)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(f"{head}.onnx", options)
+        words = session.get_modelmeta().custom_metadata_map
+        assert json.loads(words["anyshot.classes"]) == ["blue", "green", "red"]
+        side = int(words["anyshot.side"])
+        assert f"{side}x{side}" in words["anyshot.pictures"]
+        names = sorted(map(str, Path("photos").rglob("*.png")))
+        pixels = np.stack([classifier.read(name) for name in names])
+        pixels[::2] = np.random.default_rng(0).integers(0, 256, pixels[::2].shape)  # strangers
+        inputs = {"images": pixels.transpose(0, 3, 1, 2).astype(np.float32)}
+        outputs = dict(zip([one.name for one in session.get_outputs()], session.run(None, inputs), strict=True))
+        evidence = outputs.get("evidence", outputs["logits"].max(1))
+        is_known = classifier.classifier.is_known(classifier.features(pixels))
+        assert 0 < is_known.sum() < len(names)
+        assert ((evidence >= float(words["anyshot.threshold"])) == is_known).all()
+
+
+def test_the_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["anyshot", "--version"])
+    cli.main()
+    assert capsys.readouterr().out == f"anyshot {anyshot.__version__}\n"
+
+
+def verbs(app=cli.app, before=()):
+    for name, command in app._subcommands.items():
+        if hasattr(command.target, "_subcommands"):
+            yield from verbs(command.target, (*before, name))
+        else:
+            yield (*before, name), command.target
+
+
+def test_o_is_out_in_every_verb_that_writes(monkeypatch):
+    import inspect
+
+    for name, verb in verbs():
+        parameters = inspect.signature(verb).parameters
+        assert "output" not in parameters, name
+        if "out" in parameters:
+            assert "-o" in repr(parameters["out"].annotation), name
+    without = {name[-1] for name, verb in verbs() if "out" not in inspect.signature(verb).parameters}
+    assert without == {"audit", "serve"}
+
+
+def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
+    import inspect
+
+    having = {name[-1] for name, verb in verbs() if "device" in inspect.signature(verb).parameters}
+    assert having == {
+        "study", "pack", "evaluate", "consistency", "terms", "fit", "predict", "test", "add", "advise", "serve",
+    }  # fmt: skip
+    for command in ("fit photos -o x", "predict model photos", "evaluate photos", "study quick", "serve model"):
+        done = run(f"anyshot {command} --device cuda:77", monkeypatch)
+        assert (done.code, "there is no device 'cuda:77' here: torch has cpu" in done.err) == (2, True), command
+    assert run("anyshot predict model photos/red --device cpu", monkeypatch).code == 0
+
+
+def test_the_help_of_pack_has_two_groups():
+    done = subprocess.run([sys.executable, "-m", "anyshot", "pack", "--help"], capture_output=True, text=True)
+    general, _, kinds = done.stdout.partition("kinds options")
+    assert "--out" in general
+    assert "--path-column" not in general
+    assert "--path-column" in kinds
+    assert "--train-ids" in kinds
