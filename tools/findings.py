@@ -58,8 +58,9 @@ POSTERIOR = """
 ## Beyond the paper: a score that knows the shot
 
 The [posterior](posterior.md) reads a model that is already trained; `unit-proto` is a head to train for it, the
-Euclidean distance of unit vectors. Both were chosen on training and validation classes (below); test classes were
-looked at once. Numbers are gains and differences of sensitivities with their intervals over new classes, all of the
+Euclidean distance of unit vectors. Neither has a number that was chosen on test classes; unit-proto's were looked at
+once, after the trial on validation classes below, those of the other models had been seen before. Numbers are gains and
+differences of sensitivities with their intervals over new classes, all of the
 same 10,000 episodes, judged by the rules above (*no more sensitive*: the score is no higher; *hardly*: it is, but not
 beyond the interval). {whose}
 
