@@ -271,6 +271,31 @@ def pack(
 
 
 @app.command
+def embed(
+    source: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Folder,
+    model: str = "efficientnet-lite0",
+    on: str = "here",
+    workers: int = 0,
+    using: Path | None = None,
+) -> None:
+    """Turn pictures, however many, into shards of features; interrupted, the same command goes on.
+
+    Args:
+        source: A folder of class folders, a table of paths, a Parquet file of images, a tar file, or a folder of such.
+        out: Folder for the shards; `pack features`, `evaluate`, `fit` and `advise` take it.
+        model: What embeds the pictures, as in `fit --model`.
+        on: Where: here, ray, or ray://ADDRESS.
+        workers: With ray: processes; one per core by default.
+        using: A Python file with backbones of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.models.sharding import embed_source
+
+    print(embed_source(source, out, model, on, workers, using))
+
+
+@app.command
 def doctor(
     store: Annotated[Path, tyro.conf.Positional],
     /,
@@ -664,6 +689,7 @@ def advise(
     episodes: int = 400,
     seed: int = 0,
     holdout: Path | None = None,
+    split: Splits = (),
     out: Output = None,
     cache: bool = True,
     using: Path | None = None,
@@ -681,8 +707,9 @@ def advise(
         way: Classes to tell apart at once; 'all' for every class.
         episodes: Draws of support and queries.
         seed: Seed of the draws.
-        holdout: More examples of the same classes, best photos of other days: how accurate it is on them. By default the
-            test folder of the source, where it has one.
+        holdout: More examples of the same classes, best photos of other days: how accurate it is on them. By default
+            the test folder of the source, where it has one.
+        split: What to take advice from, where the source is divided: train by default.
         out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
         cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
@@ -694,7 +721,7 @@ def advise(
     from anyshot.models.registry import registry_of
 
     caching = feature_cache(cache)
-    where = registry_of(using), caching, layout, holdout
+    where = registry_of(using), caching, layout, holdout, split
     print(advise_source(source, model, heads, shots, way, episodes, seed, out, *where))
 
 
@@ -759,7 +786,6 @@ def main() -> None:
 
     `--debug`, anywhere, shows the traceback instead.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait choke a busy machine
     if sys.argv[1:] == ["--version"]:
         from anyshot import __version__
 

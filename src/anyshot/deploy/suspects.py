@@ -18,7 +18,7 @@ from anyshot.deploy.support import support_of
 from anyshot.models.law import Reading
 
 UNLIKELY = 0.02  # probability of its own class, below which an image is suspected
-SURE = 0.5  # and of another, above which it is
+SURE = 0.75  # and of another, above which it is
 ONE_CLASS = 0.65  # two classes are told apart less often than this
 
 
@@ -55,7 +55,7 @@ def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
     numbers = np.arange(len(labels)).astype(np.uint64)
     support = support_of(vectors.astype(np.float64), numbers, labels, len(labels), reading.head.adapts)
     if reading.head.adapts:
-        left = adapted(support)[1]
+        left = adapted(support, most=len(labels) * len(support.labels))[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()
     else:
         scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))

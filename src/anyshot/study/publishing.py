@@ -212,7 +212,7 @@ def _side_experiments(
 
 def _page(name: str, folder: Path) -> str:
     """The first page of a folder of tables."""
-    found = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
+    scored = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = [
         [row["head"], row["readout"], *three_uncertainties(row), two_decimals(row["noise_floor"])]
@@ -220,7 +220,7 @@ def _page(name: str, folder: Path) -> str:
     ]
     first = Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
     parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
-    for summary in (first, sensitivity_summary(found), gain_summary(found)):
+    for summary in (first, sensitivity_summary(scored), gain_summary(scored)):
         parts += [f"## {summary.title}", summary.markdown().rstrip()]
     there = [
         f"- [{table}.csv]({table}.csv): {words}"
