@@ -3,12 +3,17 @@
 from importlib import import_module
 from typing import Any
 
+from anyshot.machine import wait_quietly
+
 __version__ = "0.1.0"
+
+wait_quietly()
 
 # Public names and the modules they live in, imported when first used: `import anyshot` costs nothing.
 _HOMES = {
     "PACKAGE": "models.registry",
     "Backbone": "models.backbones",
+    "ClassBank": "deploy.bank",
     "BadInput": "errors",
     "FewShotClassifier": "deploy.classifier",
     "Head": "models.law",

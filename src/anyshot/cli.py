@@ -271,6 +271,31 @@ def pack(
 
 
 @app.command
+def embed(
+    source: Annotated[Path, tyro.conf.Positional],
+    /,
+    out: Folder,
+    model: str = "efficientnet-lite0",
+    on: str = "here",
+    workers: int = 0,
+    using: Path | None = None,
+) -> None:
+    """Turn pictures, however many, into shards of features; interrupted, the same command goes on.
+
+    Args:
+        source: A folder of class folders, a table of paths, a Parquet file of images, a tar file, or a folder of such.
+        out: Folder for the shards; `pack features`, `evaluate`, `fit` and `advise` take it.
+        model: What embeds the pictures, as in `fit --model`.
+        on: Where: here, ray, or ray://ADDRESS.
+        workers: With ray: processes; one per core by default.
+        using: A Python file with backbones of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.models.sharding import embed_source
+
+    print(embed_source(source, out, model, on, workers, using))
+
+
+@app.command
 def doctor(
     store: Annotated[Path, tyro.conf.Positional],
     /,
@@ -761,7 +786,6 @@ def main() -> None:
 
     `--debug`, anywhere, shows the traceback instead.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait choke a busy machine
     if sys.argv[1:] == ["--version"]:
         from anyshot import __version__
 

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from anyshot.data.arrays import read_npy, read_npz
 from anyshot.data.packing import Item, arrange, numbered
+from anyshot.data.shards import is_shards, on_disk, read_shards
 from anyshot.data.store import Store, write_store
 from anyshot.data.tables import LABELS, Columns, column, label_text, read_columns, split_text
 from anyshot.errors import BadInput, choose
@@ -36,6 +37,10 @@ def read_features(
     path: Path, labels: Path | None = None, feature_column: str = "", label_column: str = "", split_column: str = ""
 ) -> Embeddings:
     """Vectors with labels from the same file, or from a second one (`labels`: .npy, or text, one label per line)."""
+    if is_shards(path) and labels is None:
+        shards = list(read_shards(path))
+        names = [label for shard in shards for label in shard.labels]
+        return Embeddings(on_disk(path, range(len(names))), names, [split for one in shards for split in one.splits])
     columns = _columns(path)
     vectors = _stack(column(columns, feature_column, VECTORS, "feature", path), path)
     others = {name: values for name, values in columns.items() if len(values) == len(vectors)}

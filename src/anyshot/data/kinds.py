@@ -14,6 +14,7 @@ from anyshot.data.archives import is_archive, unpack
 from anyshot.data.embeddings import VECTORS, pack_features
 from anyshot.data.packing import Embedding, Source, pack_images, packing
 from anyshot.data.pictures import Fit
+from anyshot.data.shards import is_shards
 from anyshot.data.sources import remarks, understood
 from anyshot.data.store import Store, checksum
 from anyshot.errors import BadInput, choose
@@ -103,6 +104,8 @@ def _check_fit(kind: str, source: Path) -> None:
 def _fitting(kind: str, source: Path) -> tuple[str, ...]:
     """The kinds that a source has the looks of; none where it could be anything, this kind too."""
     if source.is_dir():
+        if is_shards(source):
+            return ("features",)
         if any((source / name).is_file() for name in ("dataset_dict.json", "state.json")):
             return ("huggingface",)
         return ("folder",) if kind in ("table", "features", "npz") else ()

@@ -19,6 +19,9 @@ from anyshot.models.law import Reading
 
 CHUNK_FLOATS = 20_000_000
 TURNS = 8
+QUERIES = 2048  # examples that are left out and asked
+CLASSES = 1024  # that they are of, where there are more
+LEAST_QUERIES, PRODUCTS = 512, 1 << 26  # asked of all classes: fewer where these are many
 
 Scores = Float[np.ndarray, "image way"]
 
@@ -29,17 +32,19 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way r
     return reading.head.refined(means, torch.from_numpy(support.counts), reading.parameters)
 
 
-def adapted(support: Support, base: Base | None = None) -> tuple[Fit, LeftOut]:
-    """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all."""
+def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES) -> tuple[Fit, LeftOut]:
+    """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all.
+    Of each class as many examples are asked as `most` in all allow, two at least."""
     assert support.scatter is not None
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     moments = Moments(counts, means, torch.from_numpy(support.scatter), support.freedom)
-    examples = torch.from_numpy(support.kept), torch.from_numpy(support.owner)
+    chosen = support.kept_of(max(2, most // len(counts)))
+    examples = torch.from_numpy(support.kept[chosen]), torch.from_numpy(support.owner[chosen])
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
 
 
-def leave_one_out(reading: Reading, support: Support, most: int = 2048) -> tuple[Scores, Int[np.ndarray, " image"]]:
+def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tuple[Scores, Int[np.ndarray, " image"]]:
     """Scores (without the temperature) of kept examples as new images against all classes, and their own classes.
 
     Each example is left out of its own class, and every other class leaves one of its own out too (its first few, in

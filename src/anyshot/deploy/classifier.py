@@ -8,34 +8,25 @@ the classes have (`anyshot.deploy.calibration`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from anyshot.deploy.calibration import (
-    Coverage,
-    adapted,
-    calibration_error,
-    fit_scale,
-    gap_scale,
-    leave_one_out,
-    next_shot,
-    prototypes,
-    recalls,
-    rejection,
-)
+from anyshot.deploy.calibration import Coverage, adapted, calibration_error, fit_scale, leave_one_out, next_shot
+from anyshot.deploy.ledger import Ledger
+from anyshot.deploy.search import Found
+from anyshot.deploy.settled import Settled
 from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.errors import BadInput, choose
 from anyshot.measure.evaluation import untrained
-from anyshot.models.empirical import Base, fit_base
+from anyshot.models.empirical import Base, Fit, fit_base
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Parameters, Reading
 from anyshot.models.readouts import Readout
@@ -62,19 +53,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         parameters: Learned values of the head by name, as in a trained model.
         scale: Factor of the logits; fitted by leave-one-out on the support where None.
         reject: Share of the known classes' images that `is_known` may give up to find those of unknown classes.
-        keep: Examples of a class that are kept for calibration; the class itself is the mean of all.
+        keep: Examples of a class that are kept for calibration, of many classes fewer; 0 for none. The class itself is
+            the mean of all.
+        index: Whether `predict` and `top` answer by an approximate index (extra: index); what it finds is scored
+            exactly.
         registry: What head and readout are looked up in; the package's own where None.
     """
 
-    support_: Support
-    classes_: Shaped[np.ndarray, " way"]
+    ledger_: Ledger
+    settled_: Settled
     n_features_in_: int
     positions_: int
-    scale_: float
-    calibrated_: bool
-    coverage_: Coverage | None
-    recalls_: Float[np.ndarray, " way"]
-    """Of each class's kept examples, each left out, the share that is told right; NaN for a class of one."""
 
     def __init__(
         self,
@@ -88,6 +77,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         scale: float | None = None,
         reject: float = 0.05,
         keep: int = 32,
+        index: bool = False,
         registry: Registry | None = None,
     ) -> None:
         self.head = head
@@ -99,6 +89,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.scale = scale
         self.reject = reject
         self.keep = keep
+        self.index = index
         self.registry = registry
 
     @staticmethod
@@ -121,7 +112,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Write the classifier as a folder that anyone can load (see `anyshot.deploy.sharing`)."""
         from anyshot.deploy.sharing import saved, write_card, write_classifier
 
-        check_is_fitted(self, "support_")
+        check_is_fitted(self, "ledger_")
         with saved(Path(path)) as aside:
             write_classifier(self, aside)
             write_card(self, aside, {})
@@ -137,56 +128,63 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """The state that was saved, instead of a fit."""
         self.positions_, self.n_features_in_ = self.positions or 1, features
         self._prepare(features)
-        self.support_ = support
+        self.ledger_ = Ledger(support, self.keep)
         return self._settle()
 
     # ------------------------------------------------------------------------------------------------------- learning
 
     def fit(self, X: Any, y: Any) -> "FewShotClassifier":
         """Learn the classes of these examples, and forget all others."""
-        for name in ("support_", "reading_"):
-            self.__dict__.pop(name, None)
+        self.forget()
         return self.partial_fit(X, y)
+
+    def forget(self) -> None:
+        """Forget all classes."""
+        for name in ("ledger_", "settled_"):
+            self.__dict__.pop(name, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "FewShotClassifier":
         """Learn from more examples, of known classes or new ones; `classes` need not be announced, and are not used."""
-        fresh = not hasattr(self, "support_")
+        fresh = "ledger_" not in self.__dict__
         rows, labels = self._check_examples(X, y, fresh)
         if fresh:
             self._prepare(rows.shape[1])
         for part, keys, place in self._vectors(rows, hashed=True):
-            support = support_of(part, keys, labels[place], self.keep, self.reading_.head.adapts)
-            self.support_ = support if fresh else self.support_.joined(support, self.keep)
+            support = support_of(part, keys, labels[place], self.keep, self.learned_reading_.head.adapts)
+            if fresh:
+                self.ledger_ = Ledger(support, self.keep)
+            else:
+                self.ledger_.add(support)
             fresh = False
         return self._settle()
 
     def merge(self, *others: "FewShotClassifier") -> "FewShotClassifier":
         """Take in the classes of others with the same head: what one fit on all examples would have given."""
-        check_is_fitted(self, "support_")
+        check_is_fitted(self, "ledger_")
         for other in others:
-            check_is_fitted(other, "support_")
+            check_is_fitted(other, "ledger_")
             if self._law() != other._law():
                 raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
         for other in others:
-            self.support_ = self.support_.joined(other.support_, self.keep)
+            self.ledger_.add(other.support_)
         return self._settle()
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
         """Forget these classes."""
-        check_is_fitted(self, "support_")
+        check_is_fitted(self, "ledger_")
         gone = np.asarray(labels).reshape(-1)
         for label in gone:
             if label not in self.classes_:
                 raise BadInput(f"there is no class {label!s} to remove.")
         if len(np.unique(gone)) == len(self.classes_):
             raise BadInput("a classifier needs a class: the last one cannot be removed.")
-        self.support_ = self.support_.without(gone)
+        self.ledger_ = self.ledger_.without(gone)
         return self._settle()
 
     def take_out(self, label: Any, key: int | None = None) -> Support:
         """Forget a class, or one kept example of it (by its key in `support_`); `put_back` of what is returned undoes
         it. Without its last class the classifier is as if never fitted."""
-        check_is_fitted(self, "support_")
+        check_is_fitted(self, "ledger_")
         if label not in self.classes_:
             raise BadInput(f"there is no class {label!s} to take from.")
         support = self.support_
@@ -198,15 +196,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"this is the last example that was kept of class {label!s}: take out the class.")
         left, taken = support.taken(label, key)
         if left is None:
-            del self.support_
+            self.forget()
             return taken
-        self.support_ = left
+        self.ledger_ = Ledger(left, self.keep)
         self._settle()
         return taken
 
     def put_back(self, taken: Support) -> "FewShotClassifier":
         """Learn again what `take_out` took."""
-        self.support_ = self.support_.joined(taken, self.keep) if hasattr(self, "support_") else taken
+        if "ledger_" in self.__dict__:
+            self.ledger_.add(taken)
+        else:
+            self.ledger_ = Ledger(taken, self.keep).copy()
         return self._settle()
 
     def _check_examples(self, X: Any, y: Any, fresh: bool) -> tuple[Rows, Labels]:
@@ -218,13 +219,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             self, self._flat(X), y, reset=fresh, dtype=(np.float64, np.float32), multi_output=True, y_numeric=False
         )
         labels = column_or_1d(y, warn=True)
-        check_classification_targets(labels)
+        if labels.dtype.kind not in "iubU":  # those are labels whatever they say, and looking takes as long as learning
+            check_classification_targets(labels)
         if labels.dtype == object and all(isinstance(label, str) for label in labels):
             labels = labels.astype(str)
         return rows, labels
 
     def _check_rows(self, X: Any) -> Rows:
-        check_is_fitted(self, "support_")
+        check_is_fitted(self, "ledger_")
         return validate_data(self, self._flat(X), reset=False, dtype=(np.float64, np.float32))
 
     def _flat(self, X: Any) -> Any:
@@ -241,8 +243,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         head, readout = registry.head(self.head), registry.check_readout(self.readout, self.head)
         if not 0 <= self.reject < 1:
             raise BadInput(f"reject is a share of images, from 0 to below 1, not {self.reject}.")
-        if self.keep < 2:
-            raise BadInput(f"calibration leaves one example out and needs another: keep at least 2, not {self.keep}.")
+        if self.keep < 2 and self.keep != 0:
+            raise BadInput(
+                f"calibration leaves one example out and needs another: keep 0, or at least 2, not {self.keep}."
+            )
         if features % self.positions_:
             raise BadInput(f"rows of {features} numbers cannot hold {self.positions_} positions.")
         self.embed_: Embed = choose("embed", self.embed, EMBEDS) if self.embed else head.embed
@@ -252,9 +256,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
         self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
         self.apply_ = readout.applied
-        self.reading_ = readout.reading(Reading(head, self.learned_), self.fitted_)
+        self.learned_reading_ = readout.reading(Reading(head, self.learned_), self.fitted_)
         try:
-            self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_)
+            self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
         except (RuntimeError, KeyError):
             shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
             raise BadInput(
@@ -291,55 +295,83 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
 
     def _settle(self) -> "FewShotClassifier":
-        """All that follows from the support: prototypes, the scale of the logits, the rejection threshold."""
-        self.classes_ = self.support_.labels
-        if self.reading_.head.adapts:
-            return self._adapt()
-        self.prototypes_ = prototypes(self.reading_, self.support_)
-        scores, owner = leave_one_out(self.reading_, self.support_)
-        self.calibrated_ = self.scale is None and len(owner) > 0 and len(self.classes_) > 1
-        if self.calibrated_:
-            self.scale_ = fit_scale(scores, owner) * float(next_shot(self.support_.counts[owner]).mean())
-        else:
-            self.scale_ = self._guessed_scale(self.support_)
-        self.coverage_ = rejection(self.scale_ * scores, owner, self.reject) if len(owner) else None
-        self.recalls_ = recalls(scores, owner, len(self.classes_))
+        """Make way for all that follows from the classes: it is settled when it is asked for."""
+        base = Base.of(self.fitted_) if self.fitted_ and self.learned_reading_.head.adapts else None
+        before: Settled | None = self.__dict__.get("settled_")
+        self.settled_ = Settled(self.ledger_, self.learned_reading_, self.scale, self.reject, base, self.index)
+        if before is not None:
+            self.settled_.follow(before)
         return self
 
-    def _adapt(self) -> "FewShotClassifier":
-        """The same for a head that estimates from the support how images vary."""
-        support = self.support_
-        self.fit_, left = adapted(support, self._base())
-        head, several = self.reading_.head, support.counts > 1
-        self.reading_ = Reading(head, {**self.reading_.parameters, "spread": self.fit_.spread})
-        means, counts = self.fit_.coordinates(torch.from_numpy(support.means)), torch.from_numpy(support.counts)
-        self.prototypes_ = head.refined(means, counts, self.reading_.parameters)
-        self.calibrated_ = self.scale is None and int(several.sum()) > 1
-        self.scale_ = self.fit_.scale if self.scale is None else float(self.scale)
-        evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale_ / self.fit_.scale)
-        self.coverage_ = rejection(evidence, left.owner.numpy(), self.reject) if len(evidence) else None
-        self.recalls_ = recalls(left.logits.numpy(), left.owner.numpy(), len(self.classes_))
-        return self
+    # ------------------------------------------------------------------------------------------------ what is settled
 
-    def _base(self) -> Base | None:
-        return Base.of(self.fitted_) if self.fitted_ else None
+    @property
+    def support_(self) -> Support:
+        """The classes in order of their labels: sums, counts and kept examples."""
+        return self._settled.support
+
+    @property
+    def classes_(self) -> Shaped[np.ndarray, " way"]:
+        """The labels, in order."""
+        return self._settled.labels
+
+    @property
+    def prototypes_(self) -> Float[torch.Tensor, "way refined"]:
+        """What queries are scored against."""
+        return self._settled.prototypes
+
+    @property
+    def reading_(self) -> Reading:
+        """The head with its parameters; of one that adapts, with what the support says."""
+        return self._settled.reading
+
+    @property
+    def fit_(self) -> Fit:
+        """What a head that adapts has estimated."""
+        return self._settled.fit
+
+    @property
+    def scale_(self) -> float:
+        """The factor of the logits."""
+        return self._settled.scale
+
+    @property
+    def calibrated_(self) -> bool:
+        """Whether that factor was fitted by leaving examples out."""
+        return self._settled.calibrated
+
+    @property
+    def coverage_(self) -> Coverage | None:
+        """What the rejection threshold does; None where nothing can be left out."""
+        return self._settled.coverage
+
+    @property
+    def recalls_(self) -> Float[np.ndarray, " way"]:
+        """Of each class's kept examples, each left out, the share that is told right; NaN for a class of one, and for
+        those of many that took no part."""
+        return self._settled.recalls
+
+    @property
+    def _settled(self) -> Settled:
+        if "settled_" not in self.__dict__:
+            raise AttributeError("this classifier has not learned a class yet")
+        return self.settled_
+
+    def __copy__(self) -> "FewShotClassifier":
+        other = object.__new__(type(self))
+        other.__dict__ = dict(self.__dict__)
+        if "ledger_" in other.__dict__:
+            other.ledger_ = self.ledger_.copy()
+            other._settle()
+        return other
 
     def left_out(self, support: Support) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """Logits of the support's examples of classes of two or more, each left out of its class, and their classes."""
         if self.reading_.head.adapts:
-            _, left = adapted(support, self._base())
+            _, left = adapted(support, self._settled.base)
             return left.logits.numpy(), left.owner.numpy()
         scores, owner = leave_one_out(self.reading_, support)
         return self.scale_ * scores, owner
-
-    def _guessed_scale(self, support: Support) -> float:
-        """The scale where nothing can be left out: what was given, what the model learned, or a rule of thumb."""
-        learned = self.reading_.parameters.get("scale")
-        if self.scale is not None:
-            return float(self.scale)
-        if learned is None:
-            return gap_scale(self.reading_, support)
-        return float(learned) / float((1 + 1 / support.counts).mean())  # learned with many shots (see `next_shot`)
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
@@ -355,14 +387,23 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def evidence_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, " image"]:
         """How much speaks for one of the classes rather than none of these: the best logit, over that of a new class
         where the head can tell one."""
-        best = self.logits_of(vectors).max(1)
+        best = self._best(vectors, 1).scores[:, 0] * self.scale_
         if not self.reading_.head.adapts:
             return best
         return best - self.fit_.new_class(self._coordinates(vectors)).numpy() * (self.scale_ / self.fit_.scale)
 
     def _coordinates(self, vectors: Float[np.ndarray, "image d"]) -> Float[torch.Tensor, "image d"]:
-        rows = torch.from_numpy(vectors)
-        return self.fit_.coordinates(rows) if self.reading_.head.adapts else rows
+        return self._settled.coordinates(torch.from_numpy(vectors))
+
+    def _best(self, vectors: Float[np.ndarray, "image d"], k: int, sums: bool = False) -> Found:
+        """The best classes of each image, as rows of the ledger; with `sums` also what makes probabilities."""
+        settled = self._settled
+        if settled.searches:
+            return settled.search.best(vectors, k, self.scale_ if sums else None)
+        scores = self.reading_.head.score(self._coordinates(vectors), self.prototypes_).numpy()
+        order = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
+        log_sums = logsumexp(self.scale_ * scores, axis=1) if sums else None
+        return Found(settled.order[order], np.take_along_axis(scores, order, 1), log_sums)
 
     def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
         """What a class is a mean of: the embedded and projected vector of each image."""
@@ -379,18 +420,26 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
         """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""
-        check_is_fitted(self, "support_")
+        check_is_fitted(self, "ledger_")
         if not 1 <= shot <= self.keep:
             raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
-        fewer = copy(self)
-        fewer.support_ = self.support_.first(shot)
-        fewer._settle()
-        if self.calibrated_ and not self.reading_.head.adapts:
+        if len(self.ledger_.examples) < len(self.ledger_):
+            raise BadInput(
+                f"examples are kept of {len(self.ledger_.examples)} of the {len(self.ledger_)} classes: fewer shots of "
+                "all of them are not to be had."
+            )
+        fewer, settled, given = object.__new__(type(self)), self._settled, self.scale
+        fewer.__dict__ = dict(self.__dict__)
+        if self.calibrated_ and not settled.adapts:
             # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
             more = self.support_.first(shot + 1)
             scores, owner = leave_one_out(self.reading_, more)
             gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
-            fewer.scale_, fewer.calibrated_ = fit_scale(scores, owner) * float(gained[owner].mean()), True
+            given = fit_scale(scores, owner) * float(gained[owner].mean())
+        fewer.ledger_ = Ledger(self.support_.first(shot), self.keep)
+        fewer.settled_ = Settled(
+            fewer.ledger_, self.learned_reading_, given, self.reject, settled.base, calibrated=self.calibrated_
+        )
         return fewer
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
@@ -400,8 +449,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Labels:
         """The likeliest class."""
-        best = self.logits(X).argmax(1)
-        return self.classes_[best]
+        rows = [self._best(part, 1).rows[:, 0] for part, _, _ in self._vectors(self._check_rows(X))]
+        return self.ledger_.labels_of(np.concatenate(rows))
+
+    def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
+        """The `k` likeliest classes of each image and their probabilities, without a matrix of all classes."""
+        if k < 1:
+            raise BadInput(f"at least one class is asked for, not {k}.")
+        parts = [self._best(part, k, sums=True) for part, _, _ in self._vectors(self._check_rows(X))]
+        chances = [np.exp(self.scale_ * part.scores - _column(part.log_sums)) for part in parts]
+        return self.ledger_.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
         """Calibrated probabilities of the classes, for an image that is of one of them."""
@@ -420,8 +477,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def support_calibration_error(self) -> float:
         """Expected calibration error on the support, each example left out of its class; NaN for single examples."""
-        check_is_fitted(self, "support_")
-        logits, owner = self.left_out(self.support_)
+        check_is_fitted(self, "ledger_")
+        logits, owner = self.left_out(self._settled.sample[0])
         return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
     def _vectors(
@@ -429,13 +486,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     ) -> Iterator[tuple[Float[np.ndarray, "image d"], UInt64[np.ndarray, " image"], slice]]:
         """Vectors of the rows in chunks, with the keys of the examples where they are asked for."""
         channels = rows.shape[1] // self.positions_
-        size = max(1, CHUNK_FLOATS // (rows.shape[1] + channels * channels))
+        # Vectors are known to be as long as they are but while what makes them is fitted.
+        size = max(1, CHUNK_FLOATS // (rows.shape[1] + getattr(self, "size_", channels * channels)))
         for start in range(0, len(rows), size):
             place = slice(start, start + size)
             features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))
             vectors = self.apply_(self.embed_(features, self.learned_), self.fitted_)
-            keys = keys_of(rows[place]) if hashed else np.empty(0, np.uint64)
+            keys = keys_of(rows[place]) if hashed and self.keep else np.zeros(len(vectors), np.uint64)
             yield vectors.numpy(), keys, place
+
+
+def _column(values: np.ndarray | None) -> np.ndarray:
+    assert values is not None
+    return values[:, None]
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -94,7 +94,7 @@ class ImageClassifier:
     ) -> "ImageClassifier":
         """Learn from a folder of class folders (or an archive of one, or a table of paths and labels), or from pictures
         and their labels; forget what was known. What such a source holds back for testing is not learned from."""
-        self.classifier.__dict__.pop("support_", None)
+        self.classifier.forget()
         self.thumbnails = {}
         return self.partial_fit(images, labels, progress, cache)
 
@@ -268,7 +268,7 @@ class ImageClassifier:
         """Write a folder that anyone can load: the classifier's (`anyshot.deploy.sharing`) and the model's tensors."""
         from anyshot.deploy.sharing import saved, write_card, write_classifier
 
-        check_is_fitted(self.classifier, "support_")
+        check_is_fitted(self.classifier, "ledger_")
         with saved(Path(path)) as aside:
             write_classifier(self.classifier, aside)
             write_card(self.classifier, aside, self.backbone.about)

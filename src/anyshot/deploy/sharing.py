@@ -27,7 +27,9 @@ from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.models.model import read_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
-FORMAT = 1
+FORMATS = (1, 2)  # 2: of many classes, whose labels are tensors and whose examples are kept of some
+MANY = 16_384  # classes
+LISTED = 1000  # classes in the card
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
 LEAST_DRAWS, MOST_DRAWS = 3, 30  # of examples, for the accuracy at fewer shots
 OPERATIONS = 4e9  # that they may take for a shot: about a second
@@ -62,14 +64,17 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
     if support.scatter is not None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
+    many = len(support.labels) > MANY
+    if many:
+        tensors |= _label_tensors(support.labels)
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
     config = {
         "library": "anyshot",
-        "format": FORMAT,
+        "format": 2 if many else 1,
         **{name: getattr(classifier, name) for name in ARGUMENTS},
         "positions": classifier.positions_,
         "features": classifier.n_features_in_,
-        "labels": support.labels.tolist(),
+        "labels": None if many else support.labels.tolist(),
         "label_type": support.labels.dtype.str,
     }
     registry = classifier.registry or PACKAGE
@@ -85,14 +90,17 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     config = read_json(folder / "config.json")
     tensors, _ = read_tensors(folder / "classifier.safetensors")
     try:
-        if config["library"] != "anyshot" or config["format"] != FORMAT:
-            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads format {FORMAT}.")
+        if config["library"] != "anyshot" or config["format"] not in FORMATS:
+            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 and 2.")
         kind = np.dtype(config["label_type"])
         if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
             raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-        labels = np.array(config["labels"], kind)
-        if labels.ndim != 1 or labels.tolist() != config["labels"]:
-            raise ValueError("its labels are not of their type")
+        if config["format"] == 2:
+            labels = _read_labels(tensors, kind)
+        else:
+            labels = np.array(config["labels"], kind)
+            if labels.ndim != 1 or labels.tolist() != config["labels"]:
+                raise ValueError("its labels are not of their type")
         arrays = {name: tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")}
         arguments = {name: config[name] for name in ARGUMENTS}
         _check_arguments(**arguments)
@@ -133,7 +141,7 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
                 raise ValueError("its feature_names are not as many as its features")
         with warnings.catch_warnings():  # of scikit-learn, that rows without names come to a classifier with them
             warnings.simplefilter("ignore", UserWarning)
-            logits = classifier.logits(np.ones((1, features)))  # all that was read fits together, if this is a number
+            logits = _probe(classifier, features)  # all that was read fits together, if this is a number
         if not np.isfinite(logits).all():
             raise ValueError("its logits are not finite")
     except BadInput:
@@ -142,6 +150,42 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         why = str(error).split("\n")[0] or type(error).__name__
         raise BadInput(f"{folder} is not a whole classifier ({why[:200]}): save it again.") from None
     return classifier
+
+
+def _probe(classifier: FewShotClassifier, features: int) -> np.ndarray:
+    """A logit; of many classes, whose scale is settled when it is asked for, one of a few."""
+    if not classifier.settled_.is_large:
+        return classifier.logits(np.ones((1, features)))
+    vectors = classifier.vectors(np.ones((1, features)))
+    ledger, law = classifier.ledger_, classifier.learned_reading_
+    means = torch.from_numpy(ledger.sums[:8] / ledger.counts[:8, None])
+    refined = law.head.refined(means, torch.from_numpy(ledger.counts[:8]), law.parameters)
+    return law.head.score(torch.from_numpy(vectors), refined).numpy()
+
+
+def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:
+    """Labels as numbers, or as UTF-8 and where each ends."""
+    if labels.dtype.kind != "U":
+        return {"labels": torch.from_numpy(labels)}
+    texts = [label.encode("utf-8", "surrogatepass") for label in labels.tolist()]
+    ends = np.cumsum([len(text) for text in texts])
+    return {"labels": torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy()), "ends": torch.from_numpy(ends)}
+
+
+def _read_labels(tensors: Mapping[str, torch.Tensor], kind: np.dtype) -> np.ndarray:
+    labels = tensors["labels"].numpy()
+    if kind.kind != "U":
+        if labels.ndim != 1 or labels.dtype != kind:
+            raise ValueError("its labels are not of their type")
+        return labels
+    data, ends = labels.tobytes(), tensors["ends"].numpy()
+    if ends.ndim != 1 or ends.dtype != np.int64 or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
+        raise ValueError("its labels do not end where they should")
+    starts = np.concatenate([[0], ends[:-1]]).tolist()
+    texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends.tolist(), strict=True)]
+    if max(map(len, texts)) * 4 > kind.itemsize:
+        raise ValueError("its labels are longer than they say")
+    return np.array(texts, kind)
 
 
 def _check_arguments(head: Any, embed: Any, readout: Any, scale: Any, reject: Any, keep: Any) -> None:
@@ -173,10 +217,11 @@ def _check(
         and sums.shape[1] == kept.shape[1]
         and sums.dtype == kept.dtype == np.float64
         and counts.dtype == owner.dtype == keys.dtype == np.int64
-        and np.isfinite(sums).all()
-        and np.isfinite(kept).all()
+        and np.isfinite(sums.sum())
+        and np.isfinite(kept.sum())
         and (np.diff(owner) >= 0).all()
-        and set(owner.tolist()) == set(range(way))  # every class has an example
+        and (not many or (owner[0] >= 0 and owner[-1] < way))
+        and (counts > 0).all()
         and (counts >= np.bincount(owner, minlength=way)).all()
         and len(np.unique(labels)) == way
     ):
@@ -189,7 +234,9 @@ def _check(
 def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, Any]) -> None:
     """The model card. `about` may name the backbone, where it classifies pictures, its data and its sensitivity."""
     of_pictures = "backbone" in about
-    support, coverage = classifier.support_, classifier.coverage_
+    support, settled = classifier.support_, classifier.settled_
+    is_measured = not settled.is_large or "coverage" in settled.__dict__  # of many classes only where it was asked for
+    coverage = classifier.coverage_ if is_measured else None
     lines = [
         "---",
         "library_name: anyshot",
@@ -212,15 +259,10 @@ def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, 
         "",
         "| class | examples |",
         "|---|---|",
-        *(f"| {_cell(label)} | {n} |" for label, n in zip(support.labels, support.counts, strict=True)),
+        *(f"| {_cell(label)} | {n} |" for label, n in zip(support.labels[:LISTED], support.counts, strict=False)),
+        *(["", f"and {len(support.labels) - LISTED} more."] if len(support.labels) > LISTED else []),
         "",
-        "## How it holds at fewer shots",
-        "",
-        *_shot_lines(classifier),
-        "",
-        "## Can its probabilities be believed?",
-        "",
-        *_calibration_lines(classifier),
+        *(_measured_lines(classifier) if is_measured else []),
     ]
     if coverage is not None:
         what = "Images" if of_pictures else "Examples"
@@ -248,9 +290,14 @@ _OF_FEATURES = (
 )
 
 
+def _measured_lines(classifier: FewShotClassifier) -> list[str]:
+    shots = ["## How it holds at fewer shots", "", *_shot_lines(classifier), ""]
+    return [*shots, "## Can its probabilities be believed?", "", *_calibration_lines(classifier)]
+
+
 def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them."""
-    support = classifier.support_
+    support = classifier.settled_.sample[0]
     most = int(support.kept_counts.min()) - 1
     if most < 1 or len(support.labels) < 2:
         return ["Some class has a single example: nothing can be left out to measure it."]

@@ -1,8 +1,8 @@
 """What a deployed classifier remembers of its classes: a sum and a count each, as the law says, and a few examples.
 
-Sums and counts only add, so batches come in any order and two machines' classes merge exactly. Calibration and the
-reader's eye want examples too; of each class at most `keep` stay, those with the smallest keys. A key is a hash of the
-example, so that which ones stay is a fair draw, yet depends on nothing but the set of examples itself.
+Sums and counts only add, so batches come in any order and two machines' classes merge exactly (`ledger`). Calibration
+and the reader's eye want examples too; of each class at most `keep` stay, those with the smallest keys. A key is a hash
+of the example, so that which ones stay is a fair draw, yet depends on nothing but the set of examples itself.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int, Shaped, UInt64
-
-from anyshot.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -39,34 +38,6 @@ class Support:
     def kept_counts(self) -> Int[np.ndarray, " way"]:
         return np.bincount(self.owner, minlength=len(self.labels))
 
-    def joined(self, other: "Support", keep: int) -> "Support":
-        """The support of both: exactly what all examples together would have given."""
-        if self.sums.shape[1] != other.sums.shape[1]:
-            raise BadInput(
-                f"classes of {self.sums.shape[1]} and of {other.sums.shape[1]} numbers cannot join: their examples "
-                "must come from the same model and head."
-            )
-        if (self.labels.dtype.kind in "USO") != (other.labels.dtype.kind in "USO"):
-            raise BadInput(f"labels like {self.labels[0]!r} and like {other.labels[0]!r} cannot be in one classifier.")
-        labels, scatter = np.union1d(self.labels, other.labels), None
-        if self.scatter is not None and other.scatter is not None:
-            _, mine, theirs = np.intersect1d(self.labels, other.labels, return_indices=True)
-            one, two = self.counts[mine], other.counts[theirs]
-            apart = (self.means[mine] - other.means[theirs]) * np.sqrt(one * two / (one + two))[:, None]
-            scatter = self.scatter + other.scatter + apart.T @ apart
-        sums = np.zeros((len(labels), self.sums.shape[1]))
-        counts = np.zeros(len(labels), np.int64)
-        owners = []
-        for part in (self, other):
-            place = np.searchsorted(labels, part.labels)
-            sums[place] += part.sums
-            counts[place] += part.counts
-            owners.append(place[part.owner])
-        kept, keys = np.concatenate([self.kept, other.kept]), np.concatenate([self.keys, other.keys])
-        chosen, owner = _smallest(keys, np.concatenate(owners), keep)
-        freedom = self.freedom + other.freedom + len(self.labels) + len(other.labels) - len(labels)
-        return Support(labels, sums, counts, kept[chosen], owner, keys[chosen], scatter, freedom)
-
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Support":
         """The other classes."""
         stay = ~np.isin(self.labels, labels)
@@ -74,6 +45,10 @@ class Support:
         owner = (np.cumsum(stay) - 1)[self.owner[here]]
         classes = self.labels[stay], self.sums[stay], self.counts[stay]
         return Support(*classes, self.kept[here], owner, self.keys[here], self.scatter, self.freedom)
+
+    def kept_of(self, shot: int) -> Int[np.ndarray, " chosen"]:
+        """The places of at most `shot` kept examples per class, those with the smallest keys."""
+        return _smallest(self.keys, self.owner, shot)[0]
 
     def taken(self, label: Any, key: int | None = None) -> "tuple[Support | None, Support]":
         """What is left without a class, or without one kept example of it, and what was taken: joined they are as
@@ -123,7 +98,8 @@ def support_of(
     """The support that a batch of examples makes; with its scatter for a head that adapts."""
     names, owner = np.unique(labels, return_inverse=True)
     sums, counts = _sums(vectors, owner, len(names))
-    chosen, kept_owner = _smallest(keys, owner, keep)
+    nothing = np.zeros(0, np.int64)
+    chosen, kept_owner = _smallest(keys, owner, keep) if keep else (nothing, nothing)
     scatter = _scatter(vectors, owner, sums / counts[:, None]) if adapts else None
     kept = vectors[chosen].astype(np.float64)
     return Support(names, sums, counts, kept, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
@@ -138,9 +114,9 @@ def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " im
 def _sums(
     vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], way: int
 ) -> tuple[Float[np.ndarray, "way d"], Int[np.ndarray, " way"]]:
-    sums = np.zeros((way, vectors.shape[1]))
-    np.add.at(sums, owner, vectors)
-    return sums, np.bincount(owner, minlength=way)
+    sums = torch.zeros(way, vectors.shape[1], dtype=torch.float64)
+    sums.index_add_(0, torch.from_numpy(owner), torch.from_numpy(np.require(vectors, np.float64, "W")))
+    return sums.numpy(), np.bincount(owner, minlength=way)
 
 
 def _scatter(

@@ -55,7 +55,7 @@ def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
     numbers = np.arange(len(labels)).astype(np.uint64)
     support = support_of(vectors.astype(np.float64), numbers, labels, len(labels), reading.head.adapts)
     if reading.head.adapts:
-        left = adapted(support)[1]
+        left = adapted(support, most=len(labels) * len(support.labels))[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()
     else:
         scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))

@@ -15,6 +15,7 @@ from anyshot.data.archives import is_archive
 from anyshot.data.embeddings import READERS, VECTORS, read_features
 from anyshot.data.layout import Layout
 from anyshot.data.packing import Item, Source, Stored, arrange, numbered
+from anyshot.data.shards import is_shards, on_disk, read_shards
 from anyshot.data.sources import labelled_pictures, understood
 from anyshot.data.store import Store, open_store
 from anyshot.data.tables import column_names
@@ -49,7 +50,8 @@ class Examples:
         labels, names, splits = numbered(placed)
         order = np.array([int(item.name) for item in placed])
         features = self.features if self.features.ndim == 3 else self.features[:, None]
-        return Store(path, features[order], np.array(labels), tuple(names), tuple(splits), {})
+        in_order = bool((order[:-1] < order[1:]).all())  # then they may stay on disk
+        return Store(path, features if in_order else features[order], np.array(labels), tuple(names), tuple(splits), {})
 
     def at(self, places: Sequence[int]) -> "Examples":
         """Some of them."""
@@ -62,6 +64,8 @@ def holds_features(source: Path) -> bool:
     """Whether a source has features already: a file of them, or a store."""
     if (source / "store.json").is_file():
         return open_store(source).is_features
+    if is_shards(source):
+        return True
     suffix = source.suffix.lower()
     if suffix in (".parquet", ".pq") and source.is_file():  # a table of paths, or of vectors
         return any(name.lower() in VECTORS for name in column_names(source))
@@ -106,6 +110,8 @@ def read_examples(
         store = open_store(source)
         if embeds is None or store.is_features or choose is None:
             return _read_store(store, embeds, cache, choose, say)
+    elif is_shards(source):
+        return _chosen(_of_shards(source), source, choose, say)
     elif holds_features(source) or not source.exists():
         return _chosen(_read_features(source, layout or Layout()), source, choose, say)
     assert embeds is not None
@@ -129,6 +135,20 @@ def read_examples(
         [item.split for item in readable],
         () if is_archive(source) else readable,
     )
+
+
+def _of_shards(source: Path) -> Examples:
+    """Shards of features, in order of split, then class; the features stay on disk."""
+    shards = list(read_shards(source))
+    labels = [label for shard in shards for label in shard.labels]
+    names = [name for shard in shards for name in shard.names]
+    splits = [split for shard in shards for split in shard.splits]
+    items = [
+        Item(str(i), label, split or "test", bytes) for i, (label, split) in enumerate(zip(labels, splits, strict=True))
+    ]
+    order = [int(item.name) for item in arrange(items, (), 0)]
+    labels, names = [labels[i] for i in order], [names[i] for i in order]
+    return Examples(on_disk(source, order), labels, names, [splits[i] for i in order])
 
 
 def say_unread(unread: Sequence[str], say: Say, most: int = 10) -> None:

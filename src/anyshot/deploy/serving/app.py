@@ -63,12 +63,12 @@ class Shelf:
 
     @property
     def is_fitted(self) -> bool:
-        return hasattr(self.now.classifier, "support_")
+        return hasattr(self.now.classifier, "ledger_")
 
     def change(self, how: Callable[[ImageClassifier], Result]) -> Result:
         with self._changing:
             changed = copy.copy(self.now)
-            changed.classifier = copy.copy(self.now.classifier)  # its support is never changed in place
+            changed.classifier = copy.copy(self.now.classifier)
             result = how(changed)
             self.now = changed
             return result
@@ -134,7 +134,7 @@ class Shelf:
     def classify(self, image: bytes, by_shot: bool = True) -> dict[str, Any]:
         """Probabilities of the classes, at all examples and at each smaller shot, and the examples nearest to it."""
         now = self.now
-        if not hasattr(now.classifier, "support_"):
+        if not hasattr(now.classifier, "ledger_"):
             raise HTTPException(409, "There are no classes yet: add one first.")
         inner = now.classifier
         vectors = inner.vectors(now.features(now.read(image)[None]))

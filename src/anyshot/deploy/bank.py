@@ -1,0 +1,321 @@
+"""Classes that many writers learn at once, in a LanceDB database: on a disk, or the same on object storage.
+
+Sums and counts only add, so a writer appends what it learned and never waits for another: a class is the sum of its
+rows. Compaction folds rows together and lets the database index the prototypes; it may run at any time, beside writers.
+
+    log               (label, sum, count, part): one row per class and call of `add`; a part is one call, one commit
+    folded-NAME       (label, sum, count, vector): one row per class, of all parts up to some moment
+    state             one row: the law of the classes; which folded table counts, and which parts of the log are in it
+
+A part counts once it is in the log and as long as `state` does not name it. Compaction writes a new folded table, then
+changes `state` in one step if nobody else has, and only then removes what is folded. Who reads looks at `state` before
+and after, so that both belong together.
+"""
+
+import json
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from safetensors.torch import load, save
+from sklearn.base import clone
+
+from anyshot.deploy.classifier import FewShotClassifier
+from anyshot.deploy.ledger import Ledger
+from anyshot.deploy.search import can_search
+from anyshot.deploy.support import Support, support_of
+from anyshot.errors import BadInput
+from anyshot.models.law import Head
+from anyshot.models.registry import Registry
+
+ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
+INDEX_FROM = 4096  # classes: fewer are compared one by one
+CANDIDATES = 64  # that the database's index is asked for, and that are then scored exactly
+PARTITION, PROBES = 1024, 32  # classes of a cell of the index, about; cells that are looked into
+T = TypeVar("T")
+
+
+class ClassBank:
+    """A bank that is there, or a new one for the classes of a classifier.
+
+    >>> bank = ClassBank("bank", FewShotClassifier("cosine-proto"))        # doctest: +SKIP
+    >>> bank.add(features, labels)                                         # doctest: +SKIP
+    >>> bank.predict(features)                                             # doctest: +SKIP
+
+    Args:
+        place: A folder, or an address that LanceDB knows (s3://...).
+        classifier: Whose head, readout and parameters the bank is for; what it has learned is not taken. Only the first
+            who opens a bank gives one.
+        registry: What a head that is not ours is looked up in.
+    """
+
+    def __init__(
+        self, place: str | Path, classifier: FewShotClassifier | None = None, registry: Registry | None = None
+    ) -> None:
+        self._database = _lancedb().connect(str(place))
+        self._place, self._registry, self._template = str(place), registry, classifier
+        self._log: Any = None
+        self._law: FewShotClassifier | None = None
+        if classifier is None and not self._has("state"):
+            raise BadInput(f"there is no class bank in {place}: give the classifier that it is for.")
+
+    # ------------------------------------------------------------------------------------------------------- learning
+
+    def add(self, X: Any, y: Any) -> None:
+        """Learn from examples. When this returns they are counted, whatever happens; before that, none of them is."""
+        if not self._has("state"):
+            assert self._template is not None
+            self._make(clone(self._template).set_params(keep=0).fit(X, y))
+        self._append("log", self._empty().fit(X, y).support_, part=uuid.uuid4().hex)
+
+    def _append(self, table: str, support: Support, **more: Any) -> None:
+        import pyarrow
+
+        labels = pyarrow.array(support.labels.tolist())
+        d = support.sums.shape[1]
+        columns = {
+            "label": labels,
+            "sum": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(support.sums.ravel()), d),
+            "count": pyarrow.array(support.counts),
+            **{
+                name: pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(value.ravel()), value.shape[1])
+                if isinstance(value, np.ndarray)
+                else pyarrow.array([value] * len(labels))
+                for name, value in more.items()
+            },
+        }
+        rows = pyarrow.table(columns)
+        if table == "log" and self._log is None:
+            self._log = self._database.create_table("log", schema=rows.schema, exist_ok=True)
+        target = self._log if table == "log" else self._database.create_table(table, schema=rows.schema)
+        if target.schema.field("label").type != rows.schema.field("label").type:
+            raise BadInput(f"labels like {support.labels[0]!r} are of another type than those of {self._place}.")
+        if target.schema.field("sum").type != rows.schema.field("sum").type:
+            raise BadInput(f"examples of {d} numbers do not fit the classes of {self._place}.")
+        target.add(rows)
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def classifier(self) -> FewShotClassifier:
+        """All classes as a classifier in memory."""
+        support, recent = self._whole(lambda folded: _support(folded.to_arrow()) if folded is not None else None)
+        ledger = _together(support, recent)
+        if ledger is None:
+            raise BadInput(f"the class bank {self._place} has no classes yet.")
+        return self._empty().restore(ledger.snapshot(), self._features())
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " image"]:
+        """The likeliest class of each image: found by the database's index, scored exactly, with all that was added
+        since the last compaction."""
+        return self.top(X, 1)[0][:, 0]
+
+    def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
+        """The `k` best classes of each image and their scores."""
+        if self._law is None:
+            self._law = self._empty().fit(np.ones((1, self._features())), [0])
+        vectors = self._law.vectors(X)
+        head, parameters = self._law.learned_reading_.head, self._law.learned_reading_.parameters
+
+        def candidates(folded: Any) -> list[Support | None]:
+            if folded is None:
+                return [None] * len(vectors)
+            asks = (folded.search(one, vector_column_name="vector") for one in vectors.astype(np.float32))
+            asks = (ask.distance_type(self._metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for ask in asks)
+            return [_support(ask.to_arrow()) for ask in asks]
+
+        per_query, recent = self._whole(candidates)
+        also = [] if recent is None else recent.labels.tolist()
+        stored = self._stored(also)
+        labels, scores = [], []
+        for vector, one in zip(vectors, per_query, strict=True):
+            ledger = _together(_apart(one, also), stored, recent)
+            if ledger is None:
+                raise BadInput(f"the class bank {self._place} has no classes yet.")
+            means, counts = torch.from_numpy(ledger.sums / ledger.counts[:, None]), torch.from_numpy(ledger.counts)
+            score = head.score(torch.from_numpy(vector)[None], head.refined(means, counts, parameters))[0].numpy()
+            order = np.argsort(-score, kind="stable")[:k]
+            labels.append(ledger.labels_of(order))
+            scores.append(score[order])
+        return np.stack(labels), np.stack(scores)
+
+    def _stored(self, labels: list[Any]) -> Support | None:
+        """Folded rows of classes that were added to since."""
+        folded = self._folded(self._state())
+        if folded is None or not labels:
+            return None
+        rows = folded.search().where(f"label IN ({', '.join(map(_quoted, labels))})").limit(len(labels)).to_arrow()
+        return _support(rows)
+
+    def _whole(self, read: Callable[[Any], T]) -> tuple[T, Support | None]:
+        """What `read` makes of the folded table, and the classes of all parts that are not in it, at one moment."""
+        while True:
+            state = self._state()
+            try:
+                first = read(self._folded(state))
+                recent = self._recent(state)
+            except (FileNotFoundError, ValueError, RuntimeError, OSError):
+                if self._state()["number"] == state["number"]:
+                    raise
+                continue  # it was folded meanwhile
+            if self._state()["number"] == state["number"]:
+                return first, recent
+
+    def _recent(self, state: dict[str, Any]) -> Support | None:
+        if not self._has("log"):
+            return None
+        rows = self._open("log").to_arrow()
+        parts = rows.column("part").to_numpy(zero_copy_only=False)
+        return _support(rows.filter(~np.isin(parts, json.loads(state["parts"]))))
+
+    def _folded(self, state: dict[str, Any]) -> Any:
+        return self._open(state["folded"]) if state["folded"] else None
+
+    # ------------------------------------------------------------------------------------------------------ compaction
+
+    def compact(self) -> int:
+        """Fold all rows of each class into one, and index the prototypes; returns the number of classes. Where another
+        process folds at the same time, one of the two does it."""
+        state = self._state()
+        support, _ = self._whole(lambda folded: _support(folded.to_arrow()) if folded is not None else None)
+        rows = self._open("log").to_arrow() if self._has("log") else None
+        already = json.loads(state["parts"])
+        parts = np.unique(rows.column("part").to_numpy(zero_copy_only=False)).tolist() if rows is not None else []
+        if rows is not None and parts:
+            rows = rows.filter(~np.isin(rows.column("part").to_numpy(zero_copy_only=False), already))
+        ledger = _together(support, _support(rows) if parts else None)
+        if ledger is None:
+            return 0
+        name = f"folded-{uuid.uuid4().hex}"
+        whole = ledger.snapshot()
+        self._append(name, whole, vector=self._vectors(whole))
+        if len(whole.labels) >= INDEX_FROM:
+            self._index(name, len(whole.labels))
+        state_table, number = self._open("state"), state["number"]
+        told = {"number": number + 1, "folded": name, "parts": json.dumps(parts)}
+        if not state_table.update(where=f"number = {number}", values=told).rows_updated:
+            self._database.drop_table(name)  # another was faster
+            return len(ledger)
+        log = self._open("log")
+        for start in range(0, len(parts), 1000):
+            log.delete(f"part IN ({', '.join(map(_quoted, parts[start : start + 1000]))})")
+        with suppress(Exception):  # what is left of old tables only takes room
+            if state["folded"]:
+                self._database.drop_table(state["folded"])
+            log.optimize()
+        return len(ledger)
+
+    def _vectors(self, support: Support) -> Float[np.ndarray, "way d"]:
+        """Prototypes as the database's index compares them."""
+        return self._empty().restore(support, self._features()).prototypes_.numpy().astype(np.float32)
+
+    def _index(self, name: str, classes: int) -> None:
+        law = self._empty().fit(np.ones((1, self._features())), [0])
+        self._open(name).create_index(
+            self._metric(law.learned_reading_.head),
+            vector_column_name="vector",
+            num_partitions=max(1, classes // PARTITION),
+            index_type="IVF_FLAT",
+        )
+
+    @staticmethod
+    def _metric(head: Head) -> str:
+        return "cosine" if head.score_name == "cosine" else "l2"
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def _empty(self) -> FewShotClassifier:
+        """A classifier of the bank's law that has learned nothing."""
+        state = self._state()
+        tensors = {name: value.numpy() for name, value in load(state["tensors"]).items()}
+        learned, fitted = (
+            {name.partition(".")[2]: value for name, value in tensors.items() if name.startswith(part)}
+            for part in ("parameters.", "fitted.")
+        )
+        law = json.loads(state["law"])
+        arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
+        arguments |= {"parameters": learned or None, "base": fitted or None, "registry": self._registry, "keep": 0}
+        return FewShotClassifier(**arguments)
+
+    def _features(self) -> int:
+        return int(json.loads(self._state()["law"])["features"])
+
+    def _make(self, classifier: FewShotClassifier) -> None:
+        import pyarrow
+
+        head = classifier.learned_reading_.head
+        if head.adapts or not can_search(head) or getattr(head.score, "name", "") not in ("cosine", "Euclidean"):
+            raise BadInput(f"a class bank is for heads with a cosine or Euclidean score, not for {classifier.head}.")
+        tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
+        tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
+        law = {name: getattr(classifier, name) for name in ARGUMENTS}
+        law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
+        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
+        fields = {"number": pyarrow.int64(), "tensors": pyarrow.binary()}
+        schema = pyarrow.schema([(name, fields.get(name, pyarrow.string())) for name in row])
+        with suppress(ValueError):  # another process made it meanwhile
+            self._database.create_table("state", pyarrow.Table.from_pylist([row], schema))
+
+    def _state(self) -> dict[str, Any]:
+        return max(self._open("state").to_arrow().to_pylist(), key=lambda row: row["number"])
+
+    def _open(self, name: str) -> Any:
+        table = self._database.open_table(name)
+        table.checkout_latest()
+        return table
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._database.open_table(name)
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
+
+
+def _together(*supports: Support | None) -> Ledger | None:
+    """The classes of all."""
+    ledger: Ledger | None = None
+    for support in supports:
+        if support is not None and ledger is None:
+            ledger = Ledger(support, 0)
+        elif support is not None and ledger is not None:
+            ledger.add(support)
+    return ledger
+
+
+def _apart(support: Support | None, labels: list[Any]) -> Support | None:
+    """Without these classes."""
+    if support is None or not labels:
+        return support
+    rest = support.without(np.array(labels, support.labels.dtype if support.labels.dtype.kind != "U" else None))
+    return rest if len(rest.labels) else None
+
+
+def _support(rows: Any) -> Support | None:
+    """The classes of rows of a table: of each the sum of its rows."""
+    if not rows.num_rows:
+        return None
+    sums = rows.column("sum").combine_chunks()
+    flat = sums.flatten().to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)
+    labels = np.array(rows.column("label").to_pylist())
+    support = support_of(flat, np.zeros(len(flat), np.uint64), labels, 0)
+    counts = np.zeros(len(support.labels), np.int64)
+    np.add.at(counts, np.searchsorted(support.labels, labels), rows.column("count").to_numpy())
+    nothing = np.zeros((0, flat.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    return Support(support.labels, support.sums, counts, *nothing)
+
+
+def _quoted(value: Any) -> str:
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+
+def _lancedb() -> Any:
+    try:
+        import lancedb
+    except ImportError:
+        raise BadInput("a class bank needs the packages of an extra: pip install 'anyshot[bank]'.") from None
+    return lancedb

@@ -1,0 +1,208 @@
+"""What a classifier has learned, as it grows: one row per class in order of arrival, and an example costs one addition.
+
+Rows are found by label and added to in place, so learning touches the classes that it is about, however many others
+there are. Kept examples are bounded in all: of more classes fewer each, and beyond that only those of some classes,
+chosen by a hash of their labels. So what is kept depends on the set of examples alone, not on their order.
+"""
+
+import heapq
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped, UInt64
+
+from anyshot.deploy.support import Support
+from anyshot.errors import BadInput
+
+MOST_KEPT = 32_768  # examples in all: what calibration, fewer shots and a person's eye want of any number of classes
+LEAST = 2  # examples of a class that are of use: one to leave out, one that stays
+SLACK = 1.5  # rows are made room for in advance; memory that is never touched is never taken
+
+Examples = tuple[UInt64[np.ndarray, " kept"], Float[np.ndarray, "kept d"]]
+
+
+class Ledger:
+    """Sums and counts of classes, the kept examples of some, and how images vary about their means.
+
+    Args:
+        first: What is learned first.
+        keep: Examples of a class that are kept, at most; 0 for none.
+    """
+
+    def __init__(self, first: Support, keep: int) -> None:
+        self.keep = keep
+        self.places: dict[Any, int] = {label: row for row, label in enumerate(first.labels.tolist())}
+        self.kind = first.labels.dtype
+        self._sums, self._counts = first.sums, first.counts
+        self.scatter, self.freedom = first.scatter, first.freedom
+        self.examples: dict[int, Examples] = {}
+        """Of some classes, by row: keys in order, and vectors."""
+        self.touched: list[Int[np.ndarray, " row"]] = []
+        """Rows that changed since someone who follows last looked; a follower empties it."""
+        self._names: list[Any] | None = None
+        self._each, self._ranked = keep, list[tuple[int, int]]()
+        self._take(first, np.arange(len(self)), 0)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def sums(self) -> Float[np.ndarray, "way d"]:
+        """The sum of each class's vectors; a view."""
+        return self._sums[: len(self)]
+
+    @property
+    def counts(self) -> Int[np.ndarray, " way"]:
+        """The number of each class's examples; a view."""
+        return self._counts[: len(self)]
+
+    def copy(self) -> "Ledger":
+        """Another that learns on its own."""
+        other = object.__new__(Ledger)
+        other.__dict__ = dict(self.__dict__)
+        other.places, other.examples = dict(self.places), dict(self.examples)
+        other._sums, other._counts = self.sums.copy(), self.counts.copy()
+        other.scatter = None if self.scatter is None else self.scatter.copy()
+        other.touched, other._ranked = list(self.touched), list(self._ranked)
+        return other
+
+    # ------------------------------------------------------------------------------------------------------- learning
+
+    def add(self, more: Support) -> None:
+        """Learn what another support knows: the sum of both is exactly what all examples together would have given."""
+        self.check(more)
+        before = len(self)
+        rows = np.fromiter((self.places.setdefault(label, len(self.places)) for label in more.labels.tolist()), int)
+        self.kind = np.result_type(self.kind, more.labels.dtype)
+        self._grow(before)
+        known = rows < before
+        if self.scatter is not None and more.scatter is not None:
+            if more.freedom:  # else it is zero
+                self.scatter += more.scatter
+            one, two = self._counts[rows[known]], more.counts[known]
+            apart = self._sums[rows[known]] / one[:, None] - more.sums[known] / two[:, None]
+            apart *= np.sqrt(one * two / (one + two))[:, None]
+            self.scatter += apart.T @ apart
+        self.freedom += more.freedom + int(known.sum())
+        self._sums[rows] += more.sums
+        self._counts[rows] += more.counts
+        self.touched.append(rows)
+        if len(self.touched) > 64 and sum(map(len, self.touched)) > len(self):
+            self.touched = [np.arange(len(self))]
+        self._take(more, rows, before)
+
+    def check(self, more: Support) -> None:
+        """Say why another support cannot be added, where it cannot."""
+        if self._sums.shape[1] != more.sums.shape[1]:
+            raise BadInput(
+                f"classes of {self._sums.shape[1]} and of {more.sums.shape[1]} numbers cannot join: their examples "
+                "must come from the same model and head."
+            )
+        if (self.kind.kind in "USO") != (more.labels.dtype.kind in "USO"):
+            mine, theirs = next(iter(self.places)), more.labels[0].item()
+            raise BadInput(f"labels like {mine!r} and like {theirs!r} cannot be in one classifier.")
+
+    def _grow(self, before: int) -> None:
+        if len(self) > len(self._counts):
+            room = max(len(self), int(SLACK * before))
+            sums, counts = np.empty((room, self._sums.shape[1])), np.zeros(room, np.int64)
+            sums[:before], counts[:before] = self._sums[:before], self._counts[:before]
+            self._sums, self._counts = sums, counts
+        self._sums[before : len(self)], self._counts[before : len(self)] = 0, 0
+
+    def _take(self, more: Support, rows: Int[np.ndarray, " way"], before: int) -> None:
+        """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes.
+
+        A class that is left out once has 16,384 others before it, and more can only come: it is never missed later."""
+        if not self.keep:
+            return
+        each = min(self.keep, max(LEAST, MOST_KEPT // len(self)))
+        if each < self._each:
+            self.examples = {row: (keys[:each], vectors[:each]) for row, (keys, vectors) in self.examples.items()}
+        self._each = each
+        starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
+        names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
+        for start, stop in zip(starts, [*starts[1:], len(more.owner)], strict=True):
+            place = int(more.owner[start])
+            row = int(rows[place])
+            keys, vectors = more.keys[start:stop], more.kept[start:stop]
+            if row in self.examples:
+                keys, vectors = (np.concatenate(pair) for pair in zip(self.examples[row], (keys, vectors), strict=True))
+                order = np.argsort(keys, kind="stable")[:each]
+                self.examples[row] = keys[order], vectors[order]
+            elif row >= before and not (names and self._is_last(label_hash(names[place]))):
+                self.examples[row] = keys[:each].copy(), vectors[:each].copy()
+                if names and self._ranked:
+                    heapq.heappush(self._ranked, (-label_hash(names[place]), row))
+        self._bound()
+
+    def _is_last(self, rank: int) -> bool:
+        return bool(self._ranked) and len(self._ranked) >= MOST_KEPT // LEAST and rank > -self._ranked[0][0]
+
+    def _bound(self) -> None:
+        """Forget the examples of the classes with the largest hashes."""
+        if len(self.examples) <= MOST_KEPT // LEAST:
+            return
+        if len(self._ranked) != len(self.examples):
+            names = list(self.places)
+            self._ranked = [(-label_hash(names[row]), row) for row in self.examples]
+            heapq.heapify(self._ranked)
+        while len(self.examples) > MOST_KEPT // LEAST:
+            del self.examples[heapq.heappop(self._ranked)[1]]
+
+    def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Ledger":
+        """The other classes."""
+        return Ledger(self.snapshot().without(labels), self.keep)
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def labels(self) -> Shaped[np.ndarray, " way"]:
+        """In order of arrival."""
+        return np.array(list(self.places), self.kind)
+
+    def labels_of(self, rows: Int[np.ndarray, "*any"]) -> Shaped[np.ndarray, "*any"]:
+        """The labels of some rows."""
+        if self._names is None or len(self._names) < len(self):
+            self._names = list(self.places)
+        names = [self._names[row] for row in rows.ravel().tolist()]
+        return np.array(names, self.kind).reshape(rows.shape)
+
+    def snapshot(self) -> Support:
+        """All of it in order of the labels. (Where they arrived in order, sums and counts are views.)"""
+        labels = self.labels()
+        order = np.argsort(labels, kind="stable")
+        if (np.diff(order) == 1).all():
+            sums, counts = self.sums, self.counts
+        else:
+            labels, sums, counts = labels[order], self.sums[order], self.counts[order]
+        return Support(labels, sums, counts, *self._kept(order), self.scatter, self.freedom)
+
+    def sample(self, classes: int) -> tuple[Support, Int[np.ndarray, " way"]]:
+        """Some classes, of two examples or more where there are so many, and their rows. Which ones depends on their
+        labels alone; what varies within classes is that of all."""
+        names = list(self.places)
+        rows = sorted(self.examples, key=lambda row: (self._counts[row] < 2, label_hash(names[row])))[:classes]
+        labels = np.array([names[row] for row in rows], self.kind)
+        order = np.argsort(labels, kind="stable")
+        chosen = np.array(rows, int)[order]
+        kept = self._kept(chosen)
+        support = Support(labels[order], self._sums[chosen], self._counts[chosen], *kept, self.scatter, self.freedom)
+        return support, chosen
+
+    def _kept(
+        self, rows: Int[np.ndarray, " way"]
+    ) -> tuple[Float[np.ndarray, "kept d"], Int[np.ndarray, " kept"], UInt64[np.ndarray, " kept"]]:
+        """The kept examples of some rows, in their order, and which of them each is of."""
+        places = [place for place, row in enumerate(rows.tolist()) if row in self.examples]
+        mine = [self.examples[int(rows[place])] for place in places]
+        if not mine:
+            return np.zeros((0, self._sums.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
+        owner = np.repeat(np.array(places, np.int64), [len(keys) for keys, _ in mine])
+        return np.concatenate([vectors for _, vectors in mine]), owner, np.concatenate([keys for keys, _ in mine])
+
+
+def label_hash(label: Any) -> int:
+    """The same for a number of any type, and in any process."""
+    text = label if isinstance(label, str) else repr(float(label)) if isinstance(label, int | float) else repr(label)
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())

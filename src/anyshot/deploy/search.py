@@ -1,0 +1,295 @@
+"""The best of many classes: exact in blocks on all cores, or by an approximate index whose finds are scored exactly.
+
+Every score that is an inner product, a cosine, a Euclidean distance or the posterior's is one inner product of a row
+per class and a query of as many numbers, up to a constant of the query. Rows are float32 and follow the ledger row by
+row; the few best are scored again in float64 from the sums themselves, by the head's own score.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from anyshot.deploy.ledger import Ledger
+from anyshot.errors import BadInput
+from anyshot.models.law import Head, Inner, Parameters, Quadratic
+
+QUERIES = 1024  # that are asked at once
+BLOCK_FLOATS = 1 << 22  # products of queries and rows that are in memory at once
+MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
+CONNECTIVITY, EXPANSION = 16, 128  # of the graph of an index, as it is built
+LOOKED_AT, CANDIDATES = 512, 32  # classes that an index goes through for a query, and that it names
+UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
+
+Rows = Float[Tensor, "way numbers"]
+Queries = Float[Tensor, "query numbers"]
+Coordinates = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best classes of each query, the best first."""
+
+    rows: Int[np.ndarray, "query k"]
+    """In order of arrival (`Ledger`)."""
+    scores: Float[np.ndarray, "query k"]
+    log_sums: Float[np.ndarray, " query"] | None = None
+    """Of all classes, the logarithm of the sum of exp(scale * score), where a scale was given."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A score as one inner product, up to what depends on the query alone; `centre` keeps the digits of distances."""
+
+    name: str
+    centre: Float[Tensor, " d"]
+
+    @staticmethod
+    def of(head: Head, prototypes: Float[Tensor, "way refined"]) -> "Linear | None":
+        """For a head whose score is one; some prototypes say about which centre it is best computed."""
+        score = head.score
+        if isinstance(score, Quadratic):
+            d = prototypes.shape[1] // 2
+            square = prototypes[:, d : 2 * d]
+            alike = bool((square == square[:, :1]).all())
+            return Linear("one square" if alike else "squares", prototypes.new_zeros(d))
+        if isinstance(score, Inner) and score.name in ("Euclidean", "cosine", "dot"):
+            return Linear(score.name, prototypes.mean(0))
+        return None
+
+    def rows(self, prototypes: Float[Tensor, "way refined"]) -> Rows:
+        """One per class."""
+        d = len(self.centre)
+        if self.name == "cosine":
+            rows = prototypes / prototypes.square().sum(1, keepdim=True).clamp_min(1e-24).sqrt()
+        elif self.name == "Euclidean":
+            inside = prototypes - self.centre
+            rows = torch.cat([inside, -inside.square().sum(1, keepdim=True)], 1)
+        elif self.name == "one square":
+            rows = torch.cat([prototypes[:, : d + 1], prototypes[:, -1:]], 1)
+        else:
+            rows = prototypes
+        return rows.float()
+
+    def queries(self, vectors: Float[Tensor, "query d"]) -> Queries:
+        """What the rows are multiplied by."""
+        one = torch.ones(len(vectors), 1).to(vectors)
+        if self.name == "cosine":
+            queries = vectors / vectors.square().sum(1, keepdim=True).clamp_min(1e-24).sqrt()
+        elif self.name == "Euclidean":
+            queries = torch.cat([2 * (vectors - self.centre), one], 1)
+        elif self.name == "one square":
+            queries = torch.cat([vectors, vectors.square().sum(1, keepdim=True), one], 1)
+        elif self.name == "squares":
+            queries = torch.cat([vectors, vectors.square(), one], 1)
+        else:
+            queries = vectors
+        return queries.float()
+
+    def points(self, rows: Rows) -> Float[Tensor, "way place"]:
+        """Where classes lie for an index that looks for the nearest points. Of squares it is the query that a class
+        scores highest; of inner products one more number makes all points as long as each other."""
+        d = len(self.centre)
+        if self.name == "Euclidean":
+            return rows[:, :d]
+        if self.name in ("one square", "squares"):
+            return rows[:, :d] / (-2 * rows[:, d : 2 * d] if self.name == "squares" else -2 * rows[:, d : d + 1])
+        if self.name == "dot":
+            square = rows.square().sum(1, keepdim=True)
+            return torch.cat([rows, (square.max() - square).sqrt()], 1)
+        return rows
+
+    def asked(self, queries: Queries) -> Float[Tensor, "query place"]:
+        """Where queries lie among these points."""
+        d = len(self.centre)
+        if self.name == "Euclidean":
+            return queries[:, :d] / 2
+        if self.name == "dot":
+            return torch.nn.functional.pad(queries, (0, 1))
+        return queries[:, :d].contiguous()
+
+
+def build_index(points: Float[Tensor, "way numbers"]) -> Any:
+    """A graph over points in half precision: what it finds is scored exactly."""
+    try:
+        import faiss
+    except ImportError:
+        raise BadInput("index=True needs the packages of an extra: pip install 'anyshot[index]'.") from None
+    make: Any = faiss.IndexHNSWSQ
+    index = make(points.shape[1], faiss.ScalarQuantizer.QT_fp16, CONNECTIVITY)
+    index.hnsw.efConstruction, index.hnsw.efSearch = EXPANSION, LOOKED_AT
+    index.train(points[:1].numpy())
+    for start in range(0, len(points), 16_384):
+        index.add(np.ascontiguousarray(points[start : start + 16_384].numpy()))
+    return index
+
+
+def best_in_blocks(
+    rows: Rows, queries: Queries, k: int, sums: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Float[Tensor, "query k"], Int[Tensor, "query k"], Float[Tensor, " query"] | None]:
+    """The largest products of each query and their rows, without the matrix of all; with `sums` (what is summed over
+    the exponents of a block's products) also the logarithm of that sum."""
+    size = max(1, BLOCK_FLOATS // len(queries))
+    values, places, logs = [], [], []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        products = (part @ queries[0])[None] if len(queries) == 1 else queries @ part.mT
+        best = products.max(1, keepdim=True) if k == 1 else products.topk(min(k, len(part)), 1)
+        values.append(best[0])
+        places.append(best[1] + start)
+        if sums is not None:
+            logs.append(torch.logsumexp(sums(products), 1))
+    all_values, all_places = torch.cat(values, 1), torch.cat(places, 1)
+    chosen = all_values.topk(min(k, all_values.shape[1]), 1)[1]
+    total = torch.logsumexp(torch.stack(logs), 0) if sums is not None else None
+    return all_values.gather(1, chosen), all_places.gather(1, chosen), total
+
+
+@dataclass
+class Search:
+    """Answers among the classes of a ledger, for one head; what was learned since the last answer is followed.
+
+    Args:
+        ledger: The classes.
+        head: Whose score it is.
+        parameters: Of the head.
+        coordinates: Of means and queries, before the head sees them.
+        indexed: Whether to answer by an approximate index.
+    """
+
+    ledger: Ledger
+    head: Head
+    parameters: Parameters
+    coordinates: Coordinates = field(default=lambda vectors: vectors)
+    indexed: bool = False
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows, self._filled = torch.zeros(0, 0), 0  # rows are made room for in advance
+        self._linear: Linear | None = None
+        self._index: Any = None
+        self._recent: set[int] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a search is made anew where it is needed")
+
+    def prototypes(self, rows: np.ndarray | slice) -> Float[Tensor, "way refined"]:
+        """What queries are scored against, of some classes."""
+        counts = self.ledger.counts[rows]
+        means = self.coordinates(torch.from_numpy(self.ledger.sums[rows] / counts[..., None]))
+        return self.head.refined(means, torch.from_numpy(counts), self.parameters)
+
+    def best(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> Found:
+        """The k best classes of each query; equal ones in order of their labels."""
+        k = min(k, len(self.ledger))
+        with self._lock:
+            self._follow()
+        parts = [
+            self._best(self.coordinates(torch.from_numpy(vectors[start : start + QUERIES])), k, scale)
+            for start in range(0, len(vectors), QUERIES)
+        ]
+        logs = [part.log_sums for part in parts if part.log_sums is not None]
+        return Found(
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate(logs) if logs else None,
+        )
+
+    def _best(self, query: Float[Tensor, "query d"], k: int, scale: float | None) -> Found:
+        assert self._linear is not None
+        queries, many = self._linear.queries(query), min(k + MORE, len(self.ledger))
+        logs: Tensor | None = None
+        if self._index is not None and scale is None:
+            rows = self._candidates(queries, many)
+        else:
+            factor, constant = self._to_logits(query, scale) if scale is not None else (1.0, torch.zeros(1))
+            sums = (lambda products: factor * products + constant) if scale is not None else None
+            _, places, logs = best_in_blocks(self._rows[: self._filled], queries, many, sums)
+            rows = places.numpy()
+        again = self.head.score(query[:, None], self._refined(rows))[:, 0].numpy()
+        again[rows < 0] = -np.inf  # named twice
+        order = self._order(rows, again)[:, :k]
+        return Found(
+            np.take_along_axis(rows, order, 1),
+            np.take_along_axis(again, order, 1),
+            logs.double().numpy() if logs is not None else None,
+        )
+
+    def _candidates(self, queries: Queries, many: int) -> Int[np.ndarray, "query candidate"]:
+        """What the index names, and the best of what it does not know yet."""
+        assert self._linear is not None
+        named = self._index.search(self._linear.asked(queries).numpy(), max(many, CANDIDATES))[1]
+        named = np.where(named < 0, named[:, :1], named)
+        if self._recent:
+            recent = np.array(sorted(self._recent))
+            places = best_in_blocks(self._rows[torch.from_numpy(recent)], queries, min(many, len(recent)))[1].numpy()
+            named = np.concatenate([named, recent[places]], 1)
+        named.sort(1)
+        twice = np.diff(named, axis=1, prepend=-1) == 0
+        return np.where(twice, -1, named)
+
+    def _refined(self, rows: Int[np.ndarray, "query candidate"]) -> Float[Tensor, "query candidate refined"]:
+        return self.prototypes(rows.ravel()).unflatten(0, rows.shape)
+
+    def _to_logits(self, query: Float[Tensor, "query d"], scale: float) -> tuple[float, Float[Tensor, "query 1"]]:
+        """What makes logits of products."""
+        assert self._linear is not None
+        if self._linear.name != "Euclidean":
+            return scale, torch.zeros(len(query), 1)
+        d = len(self._linear.centre)
+        own = (query - self._linear.centre).square().sum(1, keepdim=True)
+        return scale / d, (-scale / d * own).float()
+
+    def _order(self, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """The best first; of equal scores the first label."""
+        order = np.argsort(-scores, 1, kind="stable")
+        sorted_scores = np.take_along_axis(scores, order, 1)
+        for one in np.flatnonzero((sorted_scores[:, 1:] == sorted_scores[:, :-1]).any(1)).tolist():
+            labels = self.ledger.labels_of(rows[one])
+            order[one] = np.lexsort((np.argsort(np.argsort(labels, kind="stable")), -scores[one]))
+        return order
+
+    # ------------------------------------------------------------------------------------------------------ following
+
+    def _follow(self) -> None:
+        """Bring the rows up to what was learned: those that were touched, or all where there are none yet."""
+        way, touched = len(self.ledger), self.ledger.touched
+        self.ledger.touched = []
+        if self._linear is None:
+            self._linear = Linear.of(self.head, self.prototypes(slice(0, min(way, 4096))))
+            if self._linear is None:
+                raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
+            rows = np.arange(way)
+        else:
+            rows = np.unique(np.concatenate([np.zeros(0, int), np.arange(self._filled, way), *touched]))
+        for start in range(0, len(rows), 16_384):
+            self._put(rows[start : start + 16_384])
+        self._filled = way
+        if self.indexed:
+            self._recent.update(rows.tolist())
+            if self._index is None or len(self._recent) > max(QUERIES, UNINDEXED * way):
+                self._index, self._recent = build_index(self._linear.points(self._rows[:way])), set()
+
+    def _put(self, rows: Int[np.ndarray, " row"]) -> None:
+        assert self._linear is not None
+        new = self._linear.rows(self.prototypes(rows))
+        if len(self._rows) < len(self.ledger):
+            room = len(self.ledger) if not self._filled else int(1.5 * len(self.ledger))
+            more = torch.empty(room, new.shape[1])
+            if self._filled:
+                more[: self._filled] = self._rows[: self._filled]
+            self._rows = more
+        self._rows[torch.from_numpy(rows)] = new
+
+
+def can_search(head: Head) -> bool:
+    """Whether the classes of a head can be searched row by row."""
+    known = isinstance(head.score, Quadratic) or (
+        isinstance(head.score, Inner) and head.score.name in ("Euclidean", "cosine", "dot")
+    )
+    return known and not head.couples

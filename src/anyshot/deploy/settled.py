@@ -1,0 +1,221 @@
+"""What follows from a classifier's classes, settled when it is asked for: the scale of the logits, what is rejected.
+
+Up to 1,024 classes all of them take part. Of more, a sample of as many sets the scale, and some of its examples, each
+left out of its class, are asked of all classes for the threshold and the accuracy: what is left out and learned from
+does not grow with the number of classes.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+
+from anyshot.deploy.calibration import (
+    CLASSES,
+    LEAST_QUERIES,
+    PRODUCTS,
+    QUERIES,
+    Coverage,
+    adapted,
+    fit_scale,
+    gap_scale,
+    leave_one_out,
+    next_shot,
+    prototypes,
+    recalls,
+    rejection,
+)
+from anyshot.deploy.ledger import Ledger
+from anyshot.deploy.search import Search, can_search
+from anyshot.deploy.support import Support
+from anyshot.models.empirical import Base, Fit, LeftOut
+from anyshot.models.law import Reading
+
+
+class Settled:
+    """Of the classes as they are now; whoever learns makes another.
+
+    Args:
+        ledger: The classes.
+        learned: The head with what it has learned, before it adapts.
+        scale: Factor of the logits, where it is given.
+        reject: Share of the known classes' images that may be given up.
+        base: Other classes, for a head that adapts.
+        indexed: Whether to search by an approximate index.
+        calibrated: Whether a scale that is given was fitted.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        learned: Reading,
+        scale: float | None,
+        reject: float,
+        base: Base | None,
+        indexed: bool = False,
+        calibrated: bool = False,
+    ) -> None:
+        self.ledger, self.learned, self.given, self.reject, self.base = ledger, learned, scale, reject, base
+        self.indexed, self._given_calibrated = indexed, calibrated
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was settled: it is settled again where it is asked for."""
+        return {name: value for name, value in self.__dict__.items() if not hasattr(type(self), name)}
+
+    def follow(self, before: "Settled") -> None:
+        """Go on with a search of the same classes, where its rows do not depend on all of them."""
+        is_same = before.ledger is self.ledger and before.indexed == self.indexed
+        if "search" in before.__dict__ and is_same and not self.adapts:
+            self.search = before.search
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the head estimates from the support how images vary."""
+        return self.learned.head.adapts
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are more classes than take part in all that is settled."""
+        return len(self.ledger) > CLASSES and can_search(self.learned.head)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the best classes are searched for, rather than read off the logits of all."""
+        return self.is_large or (self.indexed and can_search(self.learned.head))
+
+    @cached_property
+    def support(self) -> Support:
+        """All classes in order of their labels."""
+        return self.ledger.snapshot()
+
+    @cached_property
+    def order(self) -> Int[np.ndarray, " way"]:
+        """The rows of the classes in order of their labels."""
+        return np.argsort(self.ledger.labels(), kind="stable")
+
+    @cached_property
+    def labels(self) -> Shaped[np.ndarray, " way"]:
+        """The labels, in order."""
+        return np.sort(self.ledger.labels())
+
+    @cached_property
+    def sample(self) -> tuple[Support, Int[np.ndarray, " way"] | None]:
+        """The classes that take part, and their rows where these are not all."""
+        return self.ledger.sample(CLASSES) if self.is_large and self.ledger.examples else (self.support, None)
+
+    @cached_property
+    def adaptation(self) -> tuple[Fit, LeftOut]:
+        """What a head that adapts estimates, and its examples left out."""
+        return adapted(self.sample[0], self.base)
+
+    @property
+    def fit(self) -> Fit:
+        """What a head that adapts estimates."""
+        return self.adaptation[0]
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The head with all that it needs."""
+        if not self.adapts:
+            return self.learned
+        return Reading(self.learned.head, {**self.learned.parameters, "spread": self.fit.spread})
+
+    def coordinates(self, vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
+        """What the head sees of vectors."""
+        return self.fit.coordinates(vectors) if self.adapts else vectors
+
+    @cached_property
+    def prototypes(self) -> Float[torch.Tensor, "way refined"]:
+        """What queries are scored against, in order of the labels."""
+        if not self.adapts:
+            return prototypes(self.reading, self.support)
+        means, counts = torch.from_numpy(self.support.means), torch.from_numpy(self.support.counts)
+        return self.reading.head.refined(self.coordinates(means), counts, self.reading.parameters)
+
+    @cached_property
+    def search(self) -> Search:
+        """What finds the best of many classes."""
+        return Search(self.ledger, self.reading.head, self.reading.parameters, self.coordinates, self.indexed)
+
+    @cached_property
+    def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+        """Scores of examples left out of their classes, among those that take part, and their classes."""
+        return leave_one_out(self.learned, self.sample[0])
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the scale is fitted."""
+        if self.given is not None or not self.ledger.examples:
+            return self._given_calibrated
+        several = int((self.ledger.counts > 1).sum())
+        return several > 1 if self.adapts else several > 0 and len(self.ledger) > 1 and len(self.left_out[1]) > 0
+
+    @cached_property
+    def scale(self) -> float:
+        """The factor of the logits: given, fitted, learned, or a rule of thumb."""
+        if self.given is not None:
+            return float(self.given)
+        if self.adapts:
+            return self.fit.scale
+        support = self.sample[0]
+        if self.calibrated:
+            scores, owner = self.left_out
+            return fit_scale(scores, owner) * float(next_shot(support.counts[owner]).mean())
+        learned = self.learned.parameters.get("scale")
+        if learned is None:
+            return gap_scale(self.learned, support)
+        return float(learned) / float((1 + 1 / self.ledger.counts).mean())  # learned with many shots (see `next_shot`)
+
+    @cached_property
+    def coverage(self) -> Coverage | None:
+        """What is rejected, and how well the rest is classified."""
+        if not self.ledger.examples:
+            return None
+        if self.sample[1] is not None:
+            logits, evidence = self._among_all()
+            return rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
+        if self.adapts:
+            fit, left = self.adaptation
+            evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale / fit.scale)
+            owner = left.owner.numpy()
+        else:
+            scores, owner = self.left_out
+            evidence = self.scale * scores
+        return rejection(evidence, owner, self.reject) if len(owner) else None
+
+    @cached_property
+    def recalls(self) -> Float[np.ndarray, " way"]:
+        """Of each class's examples that took part, each left out, the share that is told right among those classes."""
+        shares = np.full(len(self.ledger), np.nan)
+        if self.ledger.examples:
+            support, _ = self.sample
+            if self.adapts:
+                left = self.adaptation[1]
+                scores, owner = left.logits.numpy(), left.owner.numpy()
+            else:
+                scores, owner = self.left_out
+            place = np.searchsorted(self.labels, support.labels)
+            shares[place] = recalls(scores, owner, len(support.labels))
+        return shares
+
+    def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:
+        """Logits of left-out examples for their own class and for the best of all others; and what speaks for these."""
+        support, rows = self.sample
+        assert rows is not None
+        many = min(QUERIES, max(LEAST_QUERIES, PRODUCTS // len(self.ledger)))
+        chosen = support.kept_of(2)
+        chosen = chosen[support.counts[support.owner[chosen]] > 1]
+        chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
+        owner, vectors = support.owner[chosen], support.kept[chosen]
+        left = support.counts[owner] - 1
+        query = self.coordinates(torch.from_numpy(vectors))
+        means = self.coordinates(torch.from_numpy((support.sums[owner] - vectors) / left[:, None]))
+        own = self.reading.head.refined(means, torch.from_numpy(left), self.reading.parameters)
+        mine = self.reading.head.score(query[:, None], own[:, None])[:, 0, 0].numpy()
+        found = self.search.best(vectors, 2)
+        other = np.where(found.rows[:, 0] == rows[owner], found.scores[:, 1], found.scores[:, 0])
+        logits = self.scale * np.stack([mine, other], 1)
+        nothing = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.adapts else 0 * mine
+        return logits, logits - nothing[:, None]

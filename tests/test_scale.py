@@ -1,0 +1,186 @@
+"""Many classes: what is kept depends on the examples alone, the best are found exactly, writers never lose a row."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_classifier import UNTRAINED, assert_same, examples
+
+from anyshot import BadInput, FewShotClassifier
+from anyshot.deploy import ledger, settled, sharing
+
+SEARCHED = [*UNTRAINED, "posterior"]
+
+
+@pytest.fixture
+def few_are_many(monkeypatch):
+    """All that happens beyond a number of classes happens beyond three."""
+    monkeypatch.setattr(settled, "CLASSES", 3)
+    monkeypatch.setattr(ledger, "MOST_KEPT", 12)
+    monkeypatch.setattr(sharing, "MANY", 3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_what_is_kept_depends_on_the_examples_alone(data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "MOST_KEPT", 12)
+        X, y = examples(60, data.draw(st.sampled_from([2, 5, 11])), seed=data.draw(st.integers(0, 99)))
+        order = np.array(data.draw(st.permutations(range(len(y)))))
+        cuts = sorted(data.draw(st.lists(st.integers(1, len(y) - 1), max_size=6, unique=True)))
+        whole, pieces = FewShotClassifier(keep=5).fit(X, y), FewShotClassifier(keep=5)
+        for place in np.split(order, cuts):
+            pieces.partial_fit(X[place], y[place])
+        merged = FewShotClassifier(keep=5).fit(X[::2], y[::2]).merge(FewShotClassifier(keep=5).fit(X[1::2], y[1::2]))
+        for other in (pieces, merged):
+            np.testing.assert_array_equal(other.support_.keys, whole.support_.keys)
+            np.testing.assert_array_equal(other.support_.owner, whole.support_.owner)
+            np.testing.assert_allclose(other.support_.sums, whole.support_.sums)
+        assert len(whole.support_.keys) <= 12
+
+
+def test_learning_touches_only_the_classes_it_is_about():
+    X, y = examples(60, 6)
+    fitted = FewShotClassifier().fit(X, y)
+    before, rows = fitted.ledger_.sums.copy(), fitted.ledger_._sums
+    fitted.partial_fit(X[:1], [4])
+    assert fitted.ledger_._sums is rows, "nothing is copied"
+    changed = (fitted.ledger_.sums != before).any(1)
+    assert fitted.ledger_.labels()[changed].tolist() == [4]
+    assert not {"scale", "coverage", "support", "prototypes"} & fitted.settled_.__dict__.keys(), "nothing is settled"
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("head", SEARCHED)
+def test_the_best_classes_are_those_of_all_logits(head):
+    X, y = examples(80, 9, seed=2, spread=1.5)
+    order = np.random.default_rng(0).permutation(len(y))
+    fitted = FewShotClassifier(head).fit(X[order], y[order])
+    for more in (np.arange(3), np.arange(5)):
+        assert fitted.settled_.searches
+        logits = fitted.logits(X)
+        np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[logits.argmax(1)])
+        labels, chances = fitted.top(X, 3)
+        best = np.argsort(-logits, 1, kind="stable")[:, :3]
+        np.testing.assert_array_equal(labels, fitted.classes_[best])
+        np.testing.assert_allclose(chances, np.take_along_axis(fitted.predict_proba(X), best, 1), rtol=1e-3, atol=1e-5)
+        fitted.partial_fit(X[more], more + 7)  # of known classes and of new ones: the search follows
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_of_equal_classes_the_first_label_is_taken():
+    fitted = FewShotClassifier("cosine-proto").fit(np.ones((5, 4)), [9, 3, 7, 5, 8])
+    assert fitted.predict(np.ones((2, 4))).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("head", SEARCHED)
+def test_an_index_over_few_classes_misses_none(head):
+    pytest.importorskip("faiss")
+    X, y = examples(80, 9, seed=3, spread=1.5)
+    exact, indexed = FewShotClassifier(head).fit(X, y), FewShotClassifier(head, index=True).fit(X, y)
+    np.testing.assert_array_equal(indexed.predict(X), exact.predict(X))
+    for each in (exact, indexed):
+        each.partial_fit(X[:4], np.array([3, 50, 51, 50]))  # the graph does not know these
+    np.testing.assert_array_equal(indexed.predict(X), exact.predict(X))
+
+
+@pytest.mark.parametrize("head", ["cosine-proto", "posterior"])
+def test_a_sample_of_the_classes_settles_nearly_what_all_of_them_do(head, monkeypatch):
+    X, y = examples(1200, 120, spread=1.2)
+    whole = FewShotClassifier(head).fit(X, y)
+    scale, threshold = whole.scale_, whole.coverage_.threshold
+    monkeypatch.setattr(settled, "CLASSES", 60)
+    part = FewShotClassifier(head).fit(X, y)
+    assert part.settled_.is_large
+    assert part.scale_ == pytest.approx(scale, rel=0.15)
+    assert part.coverage_.accuracy_of_all == pytest.approx(whole.coverage_.accuracy_of_all, abs=0.1)
+    assert part.is_known(X).mean() == pytest.approx((whole.is_known(X)).mean(), abs=0.05), (threshold, part.coverage_)
+
+
+def test_nothing_needs_to_be_kept():
+    X, y = examples()
+    fitted = FewShotClassifier("proto", keep=0).fit(X, y)
+    assert not len(fitted.support_.kept)
+    assert not fitted.calibrated_
+    assert fitted.coverage_ is None
+    np.testing.assert_array_equal(fitted.predict(X), FewShotClassifier("proto").fit(X, y).predict(X))
+    with pytest.raises(BadInput, match="keep 0, or at least 2"):
+        FewShotClassifier(keep=1).fit(X, y)
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("labels", [np.arange(9) * 10 - 7, np.array(["é", "", "a b", *"cdefgh"])])
+def test_many_classes_travel(labels, tmp_path):
+    X, y = examples(60, 9)
+    fitted = FewShotClassifier().fit(X, labels[y])
+    fitted.save(tmp_path / "model")
+    loaded = FewShotClassifier.load(tmp_path / "model")
+    assert loaded.classes_.dtype == fitted.classes_.dtype
+    assert_same(loaded, fitted, X)
+    assert_same(pickle.loads(pickle.dumps(fitted)), fitted, X)
+    with pytest.raises(BadInput, match="examples are kept of"):
+        loaded.at_shot(1)
+
+
+def test_a_copy_learns_on_its_own():
+    from copy import copy
+
+    X, y = examples()
+    fitted = FewShotClassifier("posterior").fit(X, y)
+    before = fitted.predict_proba(X)
+    copy(fitted).partial_fit(X[:3], [9, 9, 0])
+    np.testing.assert_array_equal(fitted.predict_proba(X), before)
+    assert len(fitted.classes_) == 5
+
+
+# ----------------------------------------------------------------------------------------------------------- class bank
+
+
+@pytest.mark.parametrize("head", ["proto", "cosine-proto"])
+def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
+    pytest.importorskip("lancedb")
+    from anyshot.deploy.bank import ClassBank
+
+    X, y = examples(96, 6)
+    X, names = X.reshape(len(X), -1), np.array(["it's", "b", "c", "d", "e", "f"])[y]
+    bank = ClassBank(tmp_path / "bank", FewShotClassifier(head))
+    bank.add(X[:8], names[:8])
+
+    def write(first: int) -> None:
+        mine = ClassBank(tmp_path / "bank")
+        for start in range(first, 96, 32):
+            mine.add(X[start : start + 8], names[start : start + 8])
+
+    writers = [threading.Thread(target=write, args=(first,)) for first in (8, 16, 24)]
+    for writer in writers:
+        writer.start()
+    bank.compact()  # beside them
+    for writer in writers:
+        writer.join()
+    bank.add(X[32:40], names[32:40])
+    bank.add(X[64:72], names[64:72])
+    whole = FewShotClassifier(head).fit(X, names)
+    for _ in range(2):
+        together = bank.classifier()
+        np.testing.assert_array_equal(together.support_.counts, whole.support_.counts)
+        np.testing.assert_allclose(together.support_.sums, whole.support_.sums, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(bank.predict(X), whole.predict(X))
+        assert bank.compact() == 6
+
+
+def test_words_of_a_bank(tmp_path):
+    pytest.importorskip("lancedb")
+    from anyshot.deploy.bank import ClassBank
+
+    with pytest.raises(BadInput, match="no class bank"):
+        ClassBank(tmp_path / "bank")
+    X, y = examples(10, 2)
+    with pytest.raises(BadInput, match="cosine or Euclidean"):
+        ClassBank(tmp_path / "bank", FewShotClassifier("posterior")).add(X, y)
+    bank = ClassBank(tmp_path / "bank", FewShotClassifier(positions=4))
+    bank.add(X.reshape(10, -1), y)
+    with pytest.raises(BadInput, match="another type"):
+        bank.add(X.reshape(10, -1), y.astype(str))
