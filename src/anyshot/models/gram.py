@@ -109,10 +109,8 @@ def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, "*b
     eye, size = _eye_like(grams), ridge[..., None]
     matrix = unpack(torch.addcmul(grams, size, eye).view(-1, len(eye)))
     if share is None:
-        is_safe = ridge >= SAFE * torch.linalg.vecdot(grams, grams).sqrt()  # (a fraction of what `norm` takes)
-    else:
-        is_safe = share >= SAFE
-    inverse = _inverse_by_halves(matrix) if bool(is_safe.all()) else _inverse(matrix, ridge.reshape(-1))
+        share = ridge / torch.linalg.vecdot(grams, grams).sqrt()  # (a fraction of what `norm` takes)
+    inverse = _inverse_by_halves(matrix) if bool((share >= SAFE).all()) else _inverse(matrix, ridge.reshape(-1))
     return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
 
 
