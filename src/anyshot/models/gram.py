@@ -95,22 +95,22 @@ def _triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triang
     return _Triangle(row * channel + column, put.flatten(), weight.to(dtype))
 
 
-def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, "*batch"] | None = None) -> Vectors:
+def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""] | None = None) -> Vectors:
     """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed.
 
     Args:
         grams: S.
         ridge: r.
-        share: What part of the norm of S the ridge is, at least; where it is known, no norm is taken.
+        share: What part of the norm of S the ridge is, where that is known: no norm is taken then.
     """
     if grams.requires_grad or ridge.requires_grad:
         inverse = _RidgeInverse.apply(grams, ridge)
         return _eye_like(inverse) - ridge[..., None] * inverse
     eye, size = _eye_like(grams), ridge[..., None]
     matrix = unpack(torch.addcmul(grams, size, eye).view(-1, len(eye)))
-    if share is None:
-        share = ridge / torch.linalg.vecdot(grams, grams).sqrt()  # (a fraction of what `norm` takes)
-    inverse = _inverse_by_halves(matrix) if bool((share >= SAFE).all()) else _inverse(matrix, ridge.reshape(-1))
+    # (vecdot takes a fraction of the time of `norm`)
+    shares = ridge / torch.linalg.vecdot(grams, grams).sqrt() if share is None else share
+    inverse = _inverse_by_halves(matrix) if bool((shares >= SAFE).all()) else _inverse(matrix, ridge.reshape(-1))
     return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
 
 
