@@ -108,7 +108,7 @@ def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""]
         return _eye_like(inverse) - ridge[..., None] * inverse
     eye, size = _eye_like(grams), ridge[..., None]
     matrix = unpack(torch.addcmul(grams, size, eye).view(-1, len(eye)))
-    # (vecdot takes a fraction of the time of `norm`)
+    # (vecdot is cheaper than `norm`)
     shares = ridge / torch.linalg.vecdot(grams, grams).sqrt() if share is None else share
     inverse = _inverse_by_halves(matrix) if bool((shares >= SAFE).all()) else _inverse(matrix, ridge.reshape(-1))
     return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
