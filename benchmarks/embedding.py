@@ -1,6 +1,6 @@
 """Images per second of EfficientNet-Lite0: our folded form, timm's eager model, ONNX Runtime with the same network.
 
-    pip install --no-deps timm torchvision
+    pip install --no-deps timm torchvision                  without them, the plain eager network stands in for timm's
     python benchmarks/embedding.py                          224 and 160 px, one and two threads
     python benchmarks/embedding.py --library                as in a user's own process, which does not keep its memory
 
@@ -124,13 +124,16 @@ def main() -> None:
     weights, network, ahead = lite0_weights(), EfficientNetLite0(), True
     network.load_state_dict(weights)
     ours = folded(network.eval(), LAYER_BYTES if asked.library else KEPT_LAYER_BYTES)
-    eager = timm_network(weights)
+    try:
+        peer, eager = "timm", timm_network(weights)
+    except ImportError:
+        peer, eager = "plain eager network", network
     with tempfile.TemporaryDirectory() as folder:
         for threads in asked.threads:
             torch.set_num_threads(threads)
             for size in asked.sizes:
                 path = onnx_file(network, size, Path(folder))
-                runs: dict[str, Run] = {"ours": ours, "timm": eager, "ONNX Runtime": onnx_session(path, threads)}
+                runs: dict[str, Run] = {"ours": ours, peer: eager, "ONNX Runtime": onnx_session(path, threads)}
                 if threads > 1:
                     pool = ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1))
                     runs["ours"] = partial(in_parts, ours, pool, threads)

@@ -421,7 +421,7 @@ def read_sets(data: Path, cache: Path, wanted: list[str], split: str) -> dict[st
         # Half of the classes are asked for, the others are the base of the same kind.
         sets["groceries"] = Set(*asked, others, cub["train"], half(days["test"], 0) if split == "test" else None)
         if split == "test":
-            sets["groceries, all classes"] = Set(*days["train"], None, cub["train"], days["test"])
+            sets["groceries, all 81 classes"] = Set(*days["train"], None, cub["train"], days["test"])
     if "birds" in wanted:
         sets["birds"] = Set(*cub[split], cub["train"], days["train"])
     if "birds-conv4" in wanted:
@@ -468,7 +468,7 @@ def main() -> None:
     sets = read_sets(arguments.data, arguments.cache, arguments.sets.split(","), arguments.split)
     table = arguments.out / "heads.csv"
     rows: list[dict[str, object]] = list(read_table(table)) if table.exists() else []
-    done = {(row["set"], str(row["way"]), str(row["support"])) for row in rows}
+    done = {(row["set"], str(row["way"]), str(row["support"]).removesuffix(".0")) for row in rows}
     cells = [(name, None, "natural", (1, 1)) for name, of in sets.items() if of.later]
     both = ((5, tuple(arguments.episodes)), (None, tuple(arguments.draws)))
     cells += [(name, way, s, many) for name, of in sets.items() if of.base for way, many in both for s in SUPPORTS]

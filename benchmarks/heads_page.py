@@ -31,11 +31,12 @@ behind where it is: [docs/posterior.md](../../docs/posterior.md)."""
 
 def page(rows: Sequence[Row]) -> str:
     """The page of a table."""
+    rows = [{**row, "support": _support(row), "classes": int(float(str(row["classes"])))} for row in rows]
     lines = [HEAD]
     for name, way in dict.fromkeys((row["set"], row["way"]) for row in rows):
         lines += [
             "",
-            f"## {name}, {way} classes",
+            f"## {name}, {way} classes at once" if way == "all" else f"## {name}, {way} classes at a time",
             "",
             *_accuracies([r for r in rows if (r["set"], r["way"]) == (name, way)]),
         ]
@@ -68,7 +69,7 @@ def page(rows: Sequence[Row]) -> str:
 def _accuracies(rows: Sequence[Row]) -> list[str]:
     """Of one set and way: a row per classifier, a column per support."""
     supports = list(dict.fromkeys(str(row["support"]) for row in rows))
-    many = {str(row["support"]): f" ({row['classes']:.0f})" for row in rows if str(row["way"]) == "all"}
+    many = {str(row["support"]): f" ({row['classes']})" for row in rows if str(row["way"]) == "all"}
     lines = ["| | " + " | ".join(s + many.get(s, "") for s in supports) + " |", "|---|" + "---:|" * len(supports)]
     of = {(row["classifier"], str(row["support"])): row for row in rows}
     for title in dict.fromkeys(row["classifier"] for row in rows):
@@ -89,6 +90,11 @@ def _by_set(
             if any(cells):
                 lines.append(f"| {name} | {way} | {title} | " + " | ".join(show(c) if c else "" for c in cells) + " |")
     return lines
+
+
+def _support(row: Row) -> str:
+    """A number of images, or a word."""
+    return str(row["support"]).removesuffix(".0")
 
 
 def _number(row: Row, key: str, digits: int) -> str:

@@ -1,10 +1,12 @@
 """How fast training is: python benchmarks/training.py [--size 32] [--rounds 5]
 
-First table: CPU time of the bare Conv-4 forward and backward pass, ours (channels last, pooling before the activation,
-an allocator that keeps memory) against a naive eager one (channels first, activation before pooling) in a process with
-the allocator's defaults. Second: a full update (augment, forward, fold, backward, step) of every head and train shot as
-a share of the bare backbone's speed. Contenders alternate in one run, and the best of all rounds counts, so that other
-programs on the machine matter little. One thread; batches of 256 images.
+First table: CPU time of the bare Conv-4 forward and backward pass, ours (channels last, pooling before the
+activation, an allocator that keeps memory) against a naive eager one (channels first, activation before pooling) in a
+process with the allocator's defaults. Then how many operations of its convolutions each backbone does in a second, in
+the layout it has and with channels last, beside a product of two large matrices. Last: a full update (augment,
+forward, fold, backward, step) of every head and train shot as a share of the bare backbone's speed. Contenders
+alternate in one run, and the best of all rounds counts, so that other programs on the machine matter little. One
+thread; batches of 256 images.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import torch
 from torch import nn
 
 from anyshot.machine import keep_memory
-from anyshot.models.backbones import Conv4
+from anyshot.models.backbones import Conv4, ResNet12
 from anyshot.models.heads import HEADS
 from anyshot.models.registry import PACKAGE
 from anyshot.recipe import Recipe
@@ -41,8 +43,7 @@ def once(step) -> float:
     return time.process_time() - began
 
 
-def bare(backbone: nn.Module, size: int):
-    images = torch.randn(IMAGES, 3, size, size)
+def bare(backbone: nn.Module, images: torch.Tensor):
     backbone.train()
 
     def step() -> None:
@@ -50,6 +51,10 @@ def bare(backbone: nn.Module, size: int):
         features.backward(torch.full_like(features, 1e-6))
 
     return step
+
+
+def _images(size: int) -> torch.Tensor:
+    return torch.randn(IMAGES, 3, size, size)
 
 
 def naive_time(size: int, rounds: int) -> float:
@@ -64,7 +69,7 @@ def best(step, rounds: int) -> float:
 
 
 def backbones(size: int, rounds: int) -> None:
-    ours, theirs = bare(Conv4(), size), []
+    ours, theirs = bare(Conv4(), _images(size)), []
     ours()
     times = []
     for _ in range(rounds):
@@ -72,6 +77,34 @@ def backbones(size: int, rounds: int) -> None:
         times.append(once(ours))
     per_image = [1e3 * min(each) / IMAGES for each in (times, theirs)]
     print(f"{size:3}  {per_image[0]:6.2f}  {per_image[1]:6.2f}  {per_image[1] / per_image[0]:5.2f} x", flush=True)
+
+
+def operations(size: int, rounds: int) -> None:
+    """GFLOP per training image (a backward pass counts twice), and per second; also as a share of a matrix product."""
+    square = torch.randn(1024, 1024)
+    most = 2 * 1024**3 / best(lambda: square @ square, 5 * rounds) / 1e9
+    print(f"a product of matrices: {most:.0f} GFLOP/s")
+    images = torch.randn(64, 3, size, size)
+    for name, network in (("Conv-4", Conv4()), ("ResNet-12", ResNet12()), ("ResNet-12, half", ResNet12(3, 32))):
+        cost = 3 * _flops(network, images[:2]) / 1e9
+        steps = [bare(network, images), bare(network, images.contiguous(memory_format=torch.channels_last))]
+        speeds = [cost * len(images) / best(step, rounds) for step in steps]
+        shares = "  ".join(f"{speed:6.0f} ({speed / most:.0%})" for speed in speeds)
+        print(f"{name:16} {cost:6.2f}  {shares}", flush=True)
+
+
+def _flops(network: nn.Module, images: torch.Tensor) -> float:
+    """Multiplications and additions of the convolutions for one image."""
+    counted = []
+
+    def count(conv: nn.Module, _: object, output: torch.Tensor) -> None:
+        counted.append(2 * conv.weight.numel() * output.shape[2] * output.shape[3])
+
+    hooks = [module.register_forward_hook(count) for module in network.modules() if isinstance(module, nn.Conv2d)]
+    network(images)
+    for hook in hooks:
+        hook.remove()
+    return float(sum(counted))
 
 
 def updates(size: int, rounds: int) -> None:
@@ -86,7 +119,7 @@ def updates(size: int, rounds: int) -> None:
             learner = Learner(recipe, PACKAGE, 3, "cpu")
             learner.model.train()
             target = torch.arange(way).repeat_interleave(shot)
-            reference = bare(learner.model.backbone, size)
+            reference = bare(learner.model.backbone, _images(size))
 
             def full(learner=learner, target=target, shot=shot) -> None:
                 learner.update(images, target, shot, 0, 1e-6)
@@ -105,12 +138,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.naive:
-        print(best(bare(naive(), args.size), args.rounds))
+        print(best(bare(naive(), _images(args.size)), args.rounds))
         return
     keep_memory()
     print("bare Conv-4, ms per image, forward and backward\nsize    ours   naive")
     for size in sorted({32, 84, args.size}):
         backbones(size, max(1, args.rounds * 32 // size))
+    print(f"\nGFLOP per training image at {args.size}x{args.size}, and per second: as it is, with channels last")
+    operations(args.size, args.rounds)
     print(f"\na full update at {args.size}x{args.size}, as a share of the bare backbone's speed")
     updates(args.size, args.rounds)
 

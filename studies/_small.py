@@ -8,10 +8,11 @@ SHOTS = (4, 8, 16, 32)
 TEMPERATURES = {"unit-proto": 10.0, "posterior": 30.0}
 
 
-def small_study(data, packing, heads, epochs, train_images, seeds, validation_queries, mixed=()):
+def small_study(data, packing, heads, epochs, train_images, seeds, validation_queries, mixed=(), **others):
     """`packing` is the kind and options of `anyshot pack` for the public images; `seeds(head)` says how often a head
     is trained, `validation_queries(train_shot)` how many queries its validation classes have images for; the heads
-    `mixed` are also trained once a seed with a shot drawn anew for every batch, and validated at 16 shots."""
+    `mixed` are also trained once a seed with a shot drawn anew for every batch, and validated at 16 shots; `others` are
+    further fields of all recipes."""
     recipes = [
         Recipe(
             data=data,
@@ -32,6 +33,7 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
             validate_every=max(1, epochs // 8),
             validation_queries=validation_queries(train_shot),
             seed=seed,
+            **others,
         )
         for seed in range(max(map(seeds, heads or PAPER_HEADS)))  # a whole study first, then the next seed
         for head in heads or PAPER_HEADS

@@ -25,6 +25,14 @@ def test_conv4_takes_any_size_and_channels(size, channels, positions):
     assert Conv4(channels, 8)(torch.zeros(2, channels, size, size)).shape == (2, positions, 8)
 
 
+def test_resnet12_of_half_the_width_has_half_the_channels_everywhere():
+    whole, half = ResNet12(), ResNet12(3, 32)
+    assert half.width == 320
+    assert half(torch.zeros(2, 3, 32, 32)).shape == (2, 4, 320)
+    for one, other in zip(whole.blocks, half.blocks, strict=True):
+        assert one.norms[0].num_features == 2 * other.norms[0].num_features
+
+
 def test_conv4_says_when_an_image_is_too_small():
     with pytest.raises(BadInput, match="at least 16x16"):
         Conv4()(torch.zeros(1, 3, 15, 40))

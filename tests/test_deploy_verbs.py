@@ -72,5 +72,58 @@ def test_advice_as_text_page_and_numbers(model, monkeypatch):
     assert "<svg" in page
     assert "<script" not in page
     assert "| accuracy at shot |" in Path("advice/advice.md").read_text()
+    assert numbers["left_out"]["in_bursts"] is None or "bursts" in page
+    assert "other days" in out
     np.savez("features.npz", features=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2)
     assert "Which head" in run("anyshot advise features.npz --episodes 50", monkeypatch)[0]
+
+
+def test_advice_with_photos_of_other_days(model, monkeypatch):
+    """From two folders, or from one that has a test folder; text, page and numbers agree, and show copies."""
+    from PIL import Image
+
+    pictures(model / "later", images=5, seed=3)
+    copied = Image.open("photos/red/0.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    copied.save("photos/blue/copy.png")
+    command = "anyshot advise photos --model run --episodes 30 --heads cosine-proto"
+    out, err, code = run(f"{command} --holdout later --out advice", monkeypatch)
+    assert code == 0, err
+    numbers, page = json.loads(Path("advice/advice.json").read_text()), Path("advice/advice.html").read_text()
+    said = f"On the 15 examples that were held out, cosine-proto is right on {numbers['holdout']['accuracy'][0]:.1%}"
+    assert said in out
+    assert said in page
+    assert numbers["holdout"]["examples"] == 15
+    _, err, code = run(f"{command} --holdout features.npz", monkeypatch)
+    assert code == 2
+    assert "both pictures, or both features" in err
+    Path("both").mkdir()
+    Path("photos").rename("both/train")
+    Path("later").rename("both/test")
+    again, _, _ = run("anyshot advise both --model run --episodes 30 --heads cosine-proto", monkeypatch)
+    assert said in again
+
+
+def test_what_fit_says_of_its_accuracy(model, monkeypatch):
+    """It is of the photos at hand, and where they are bursts, whole bursts are left out."""
+    from PIL import Image
+
+    words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
+    assert "Left out one at a time" in words
+    assert "other days" in words
+    assert "anyshot test again FOLDER" in words
+    for place, file in enumerate(sorted(Path("photos").rglob("*.png"))):
+        exif = Image.Exif()
+        exif.get_ifd(0x8769)[0x9003] = f"2024:01:31 {place // 4:02}:00:{place % 4:02}"
+        Image.open(file).save(file.with_suffix(".jpg"), exif=exif)
+        file.unlink()
+    words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
+    assert "24 of them are in 6 bursts of photos of one moment (told by times" in words
+    assert "with whole bursts left out it is" in words
+
+
+def test_the_card_has_means_over_draws(model):
+    card = Path("model/README.md").read_text()
+    assert "| shot | accuracy, leaving one out | mean of so many draws |" in card
+    assert "other days" in card
+    rows = [line.split("|") for line in card.splitlines() if line.startswith(("| 1 |", "| 2 |", "| 4 |", "| 7 |"))]
+    assert [int(row[3]) for row in rows] == [30, 30, 30, 1]

@@ -104,7 +104,8 @@ def for_the_readme(names):
     images = np.random.default_rng(2).integers(0, 256, (48, 32, 32, 3), np.uint8)
     write_store(Path("IMAGES"), [images], np.repeat(np.arange(6), 8), list(classes), ["test"] * 6)
     small_model().save(Path("MODEL/model.safetensors"))
-    pictures(Path("PHOTOS"), classes=[f"class {number}" for number in range(10)], images=3)
+    for folder in ("PHOTOS", "OTHER_PHOTOS", "PICTURES"):
+        pictures(Path(folder), classes=[f"class {number}" for number in range(10)], images=3)
 
 
 def for_images_in(names):

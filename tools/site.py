@@ -23,15 +23,23 @@ from tyro.extras import SubcommandApp
 from anyshot import cli
 
 ROOT = Path(__file__).parents[1]
+RESULTS = "results/*/README.md"
 BESIDE = (
     "LOG.md",
     "CITATION.cff",
     "CONTRIBUTING.md",
-    "results/*/README.md",
+    RESULTS,
     "results/*/*.csv",
     "results/*/figures/*.svg",
 )
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List every folder of results under the evidence."""
+    evidence = next(part["Evidence"] for part in config.nav or [] if "Evidence" in part)
+    evidence += [{path.parent.name: path.relative_to(ROOT).as_posix()} for path in sorted(ROOT.glob(RESULTS))]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -689,6 +689,7 @@ def advise(
     episodes: int = 400,
     seed: int = 0,
     holdout: Path | None = None,
+    split: Splits = (),
     out: Output = None,
     cache: bool = True,
     using: Path | None = None,
@@ -706,8 +707,9 @@ def advise(
         way: Classes to tell apart at once; 'all' for every class.
         episodes: Draws of support and queries.
         seed: Seed of the draws.
-        holdout: More examples of the same classes, best photos of other days: how accurate it is on them. By default the
-            test folder of the source, where it has one.
+        holdout: More examples of the same classes, best photos of other days: how accurate it is on them. By default
+            the test folder of the source, where it has one.
+        split: What to take advice from, where the source is divided: train by default.
         out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
         cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
@@ -719,7 +721,7 @@ def advise(
     from anyshot.models.registry import registry_of
 
     caching = feature_cache(cache)
-    where = registry_of(using), caching, layout, holdout
+    where = registry_of(using), caching, layout, holdout, split
     print(advise_source(source, model, heads, shots, way, episodes, seed, out, *where))
 
 

@@ -33,9 +33,16 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     raise BadInput(unknown(kind, name, table))
 
 
+SHOWN = 40  # names, in a sentence
+
+
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The sentence for a name that is not in the list of names."""
     choices = list(names)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}."
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"choose one of {', '.join(choices[:SHOWN])}{' and others' * (len(choices) > SHOWN)}."
+    )
     return f"there is no {kind} named {name!r}: {hint}"

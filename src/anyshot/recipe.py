@@ -45,7 +45,8 @@ class Recipe:
     backbone: str = "conv4"
     """Name of the backbone in the registry."""
     width: int = 64
-    """Channels of Conv-4, or numbers that a learned map gives; ResNet-12 and EfficientNet-Lite0 have their own."""
+    """Channels of Conv-4 and of ResNet-12's first block (its last has ten times as many), or numbers that a learned map
+    gives; EfficientNet-Lite0 has its own."""
     size: int = 84
     """Side of the network's input."""
     embed: str | None = None

@@ -75,11 +75,12 @@ def pack(
         raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
     with packing(out) as folder:
         contents: Any  # a Source, or Embeddings
-        stamp = checksum(source) if kind != "features" and source.is_file() else ""
         if kind not in ("npz", "features", "table") and is_archive(source):
+            stamp = checksum(source)
             contents = _read_archive(source, stamp, folder, partial(reader, **given))
         else:
             contents = reader(source, **given)
+            stamp = checksum(source) if kind != "features" and source.is_file() else ""
         if kind == "features":
             return pack_features(contents, out, split, seed)
         say(understood(contents, source))

@@ -28,7 +28,7 @@ def check_classes(counts: Counter[str], expected: dict[str, int], where: object)
 
 def divide(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:
     """Put a share of the classes into train, val and test, at random but the same for the same names and seed."""
-    if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) <= 0:
+    if len(fractions) != 3 or not (min(fractions) >= 0 and 0 < sum(fractions) < float("inf")):
         raise BadInput(
             f"a split is three shares of the classes (train, val, test), such as 0.6 0.2 0.2, not {fractions}."
         )

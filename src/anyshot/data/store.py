@@ -202,6 +202,8 @@ def open_store(path: Path, verify: bool = False) -> Store:
     try:
         items, labels = read_npy(path / "items.npy"), np.array(read_npy(path / "labels.npy"))
         names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
+        if not isinstance(about["class_names"], list) or not isinstance(about["class_split"], list):
+            raise ValueError("its class_names and class_split are no lists")
         _check(items, labels, names, splits)
         if not isinstance(about.get("about", {}), dict):
             raise ValueError("what it says about itself is no object")

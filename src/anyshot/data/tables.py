@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ SPLIT_NAMES = {name: name for name in SPLITS} | {
     "valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test",
 }  # fmt: skip
 Columns = dict[str, Any]  # lists or arrays
+SHOWN = 20  # columns, in a sentence
 MOST_TEXT = 1 << 26  # bytes of a table: its values take up to twenty times as much memory
 MOST_ROWS, MOST_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
 
@@ -143,7 +145,7 @@ def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: P
     for candidate, values in columns.items():
         if candidate.lower() in usual:
             return values
-    among = f" among {', '.join(columns)}" if columns else ""
+    among = f" among {', '.join(islice(columns, SHOWN))}" if columns else ""
     raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
 
 

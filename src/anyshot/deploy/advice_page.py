@@ -257,8 +257,8 @@ def _copies(advice: "Advice") -> Part:
         return Part(title, ["No picture is found twice."])
     conflicts = sum(row["conflict"] for row in advice.duplicates)
     words = [
-        f"{len(advice.duplicates)} pairs of examples look like one picture, a copy of it (cropped, turned, brighter), or "
-        "the same scene a moment later."
+        f"{len(advice.duplicates)} pairs of examples look like one picture, a copy of it (cropped, turned, brighter), "
+        "or the same scene a moment later."
     ]
     if conflicts:
         words.append(f"{conflicts} of them have two labels: a conflict, one of the two is wrong.")

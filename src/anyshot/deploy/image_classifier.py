@@ -165,11 +165,17 @@ class ImageClassifier:
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels)
         keys = keys_of(features.reshape(len(features), -1)).tolist()
-        kept = set(self.classifier.support_.keys.tolist())
-        new = {key: example for key, example in zip(keys, examples, strict=True) if key in kept}
+        supported = set(self.classifier.support_.keys.tolist())
+        new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
         jpegs = side_by_side(self._thumbnail, new.values())
         self.thumbnails |= dict(zip(new, jpegs, strict=True))
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        self._drop_thumbnails()
+
+    def _drop_thumbnails(self) -> None:
+        """Forget the pictures of examples that the classifier no longer keeps."""
+        support = getattr(self.classifier, "support_", None)
+        supported = set() if support is None else set(support.keys.tolist())
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in supported}
 
     def _thumbnail(self, example: Embedded) -> bytes:
         pixels = example.pixels
@@ -184,25 +190,22 @@ class ImageClassifier:
                 one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
-        kept = set(self.classifier.support_.keys.tolist())
         for other in others:
-            self.thumbnails |= {key: jpeg for key, jpeg in other.thumbnails.items() if key in kept}
+            self.thumbnails |= other.thumbnails
+        self._drop_thumbnails()
         return self
 
     def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
         """Forget these classes."""
         self.classifier.remove(labels)
-        kept = set(self.classifier.support_.keys.tolist())
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        self._drop_thumbnails()
         return self
 
     def take_out(self, label: Any, key: int | None = None) -> "Taken":
         """Forget a class, or one kept example of it (a key of `thumbnails`); `put_back` undoes it."""
         support = self.classifier.take_out(label, key)
-        rest = getattr(self.classifier, "support_", None)
-        kept = set() if rest is None else set(rest.keys.tolist())
         gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in kept}
+        self._drop_thumbnails()
         return Taken(support, gone)
 
     def put_back(self, taken: "Taken") -> "ImageClassifier":

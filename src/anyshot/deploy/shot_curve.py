@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 OFFSETS = np.geomspace(0.02, 30, 200)
 USUAL_OFFSET = 0.8  # chosen with DOUBT on groceries and on validation classes of CUB, pretrained and Conv-4
 DOUBT = 0.03  # what a factor of e away from it weighs, in units of the squared noise of the accuracies
+UNSEEN = 0.25  # of the half-width of an accuracy: what doubling may bring beyond what redrawn episodes show
 LEAST_SHOTS = 4  # three numbers are fitted
 REDRAWS = 300
 
@@ -124,7 +125,7 @@ def forecast(
     """Extrapolate a shot curve from paired episodes; None where the shots are too few to fit one.
 
     The interval is that of curves through redrawn episodes, as many as are worth independent ones, and is no narrower
-    than the error that the same fit made at held-out shots."""
+    than the error that the same fit made at held-out shots, or than so few images allow."""
     if len(shots) < LEAST_SHOTS:
         return None
     wanted = now + np.array((0, *more))
@@ -141,6 +142,9 @@ def forecast(
     spread = np.quantile(redrawn[:, 1:] - redrawn[:, :1], [0.025, 0.975], axis=0)
     check = _hold_out(shots, accuracies, weight, noise)
     slack = max((abs(fit - measured) for _, fit, measured in check), default=0.0)
+    # Where every image is right, redrawn episodes agree that all is well; the images are few all the same.
+    few = UNSEEN * pool.half_widths(accuracies, shots)[-1] * 2 * np.array(more) / (now + np.array(more))
+    slack = np.maximum(slack, few)
     low, high = np.minimum(spread[0], gain - slack), np.maximum(spread[1], gain + slack)
     return Forecast(
         now,

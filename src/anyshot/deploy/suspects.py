@@ -18,7 +18,7 @@ from anyshot.deploy.support import support_of
 from anyshot.models.law import Reading
 
 UNLIKELY = 0.02  # probability of its own class, below which an image is suspected
-SURE = 0.5  # and of another, above which it is
+SURE = 0.75  # and of another, above which it is
 ONE_CLASS = 0.65  # two classes are told apart less often than this
 
 

@@ -205,6 +205,7 @@ def advise_source(
     cache: FeatureCache | None = None,
     layout: Layout | None = None,
     holdout: Path | None = None,
+    split: Sequence[str] = (),
 ) -> str:
     """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON. With
     `holdout`, or where the source has a test folder, it is tested on other examples, too."""
@@ -223,12 +224,12 @@ def advise_source(
     if holdout is not None and holds_features(holdout) != (embeds is None):
         raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
     everything = read_examples(source, embeds, cache, layout, say=say)
-    places, words = choose_splits(everything.splits, (), for_test=False)
+    places, words = choose_splits(everything.splits, split, for_test=False)
     say(f"  {words}." if words else "")
     examples, held_out = everything.at(places), None
     if holdout is not None:
         held_out = read_examples(holdout, embeds, cache, layout, partial(choose_splits, wanted=(), for_test=True), say)
-    elif "test" in everything.splits:
+    elif "test" in everything.splits and "test" not in split:
         held_out = everything.at([place for place, split in enumerate(everything.splits) if split == "test"])
     features, labels, names = examples.features, examples.labels, examples.names
     if embeds is not None:

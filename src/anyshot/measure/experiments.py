@@ -100,8 +100,9 @@ class Embedded(NamedTuple):
 
 def embed_split(store: Store, model: Model, split: str = "test") -> Embedded:
     """Embed the images of a split once, for all that will be asked of them."""
-    if store.is_features:
-        raise BadInput(f"{store.path} holds features, and a trained model wants images: name a store of images.")
+    if store.is_features != model.recipe.frozen:
+        holds, wants = ("features", "images") if store.is_features else ("images", "features")
+        raise BadInput(f"{store.path} holds {holds}, and this model wants {wants}: name a store of {wants}.")
     part = store.part(split)
     return Embedded(store.path.name, model, model.features(part.items), part.labels, part.class_names)
 

@@ -43,13 +43,13 @@ class Conv4(nn.Module):
 
 
 class ResNet12(nn.Module):
-    """Four residual blocks of three convolutions, 64 to 640 channels; 12,424,320 parameters for colour images."""
+    """Four residual blocks of three convolutions, 64 to 640 channels; 12,424,320 parameters for colour images. Another
+    width of the first block makes all narrower or wider alike."""
 
-    width = 640
-
-    def __init__(self, channels: int = 3) -> None:
+    def __init__(self, channels: int = 3, width: int = 64) -> None:
         super().__init__()
-        sizes = (channels, 64, 160, 320, 640)
+        sizes = (channels, width, width * 5 // 2, width * 5, width * 10)
+        self.width = sizes[-1]
         self.blocks = nn.Sequential(*(_Block(a, b) for a, b in itertools.pairwise(sizes)))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -97,7 +97,7 @@ class Backbone:
 
 BACKBONES: dict[str, Backbone] = {
     "conv4": Backbone(lambda channels, recipe: Conv4(channels, recipe.width)),
-    "resnet12": Backbone(lambda channels, recipe: ResNet12(channels)),
+    "resnet12": Backbone(lambda channels, recipe: ResNet12(channels, recipe.width)),
     # Pretrained: training goes on from the weights that come with the package.
     "efficientnet-lite0": Backbone(
         lambda channels, recipe: pretrained(), 1.0, {1: ((0.5,), (0.5,)), 3: ((0.5,) * 3, (0.5,) * 3)}

@@ -4,7 +4,7 @@ An image's unit vector u is the mean of its class plus noise of covariance W; th
 with covariance B (`posterior`). Both are estimated in closed form from sums over images, so that data may come in any
 order and in parts, and merge exactly:
 
-- from the support alone (`fit_support`): W of the classes of two images or more, mostly shrunk to the identity, and
+- from the support alone (`fit_support`): W of the classes of two images or more, shrunk to the identity, and
   B = r W. A rare class learns from the common ones what its images may look like.
 - with a base of other classes (`fit_base`, `two_covariances`): W of base and support, B of the base.
 

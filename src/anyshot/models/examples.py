@@ -181,9 +181,9 @@ def _read_store(
 
 
 def _read_features(source: Path, layout: Layout) -> Examples:
-    found = read_features(source, layout.labels, layout.feature_column, layout.label_column, layout.split_column)
-    names = [f"row {index}" for index in range(len(found.labels))]
-    return Examples(found.features, list(found.labels), names, list(found.splits))
+    labelled = read_features(source, layout.labels, layout.feature_column, layout.label_column, layout.split_column)
+    names = [f"row {index}" for index in range(len(labelled.labels))]
+    return Examples(labelled.features, list(labelled.labels), names, list(labelled.splits))
 
 
 def _chosen(examples: Examples, source: Path, choose: Choose | None, say: Say) -> Examples:

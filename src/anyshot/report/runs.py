@@ -127,7 +127,9 @@ def _plain(path: Path) -> dict[str, Any]:
     value = read_json(path)
     kinds = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, (int, float)) | {"mixed": list, "versions": dict}
     for name, kind in kinds.items():
-        if value.get(name) is not None and not isinstance(value[name], kind):
+        one = value.get(name)
+        is_finite = not isinstance(one, float) or isfinite(one)
+        if name in value and not (isinstance(one, kind) and is_finite) and not (one is None and name == "batch"):
             raise BadInput(f"{path} has {str(value[name])[:80]!r} as {name}: was it changed by hand?")
     return value
 

@@ -42,6 +42,7 @@ from anyshot.show.summaries import (
 )
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Source, Study, select
+from anyshot.train.training import featured
 
 UNEQUAL = ("step", "long-tailed")
 TABLES = {
@@ -186,7 +187,8 @@ def _side_experiments(
     asked = (min(1000, protocol.episodes), protocol.seed, protocol.queries)
     for recipe in recipes:
         model = load_model(run / recipe.name, study.registry)
-        embedded = embed_split(study.store(recipe.data, data), model)
+        store = featured(recipe, study.store(recipe.data, data), study.registry)
+        embedded = embed_split(store, model)
         of = {"seed": recipe.seed}
         if compares_scores(model.head):
             tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
@@ -199,7 +201,7 @@ def _side_experiments(
         ]
         plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
-        fitted = fitted_on_training_classes(model, study.store(recipe.data, data), study.registry)
+        fitted = fitted_on_training_classes(model, store, study.registry)
         tested = embedded.features, fitted, readouts, plan, UNEQUAL, study.registry
         unequal += recalls_of_model(model, recipe.data, *tested)
         advance(1.0, recipe.name)
@@ -212,7 +214,7 @@ def _side_experiments(
 
 def _page(name: str, folder: Path) -> str:
     """The first page of a folder of tables."""
-    found = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
+    scored = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = [
         [row["head"], row["readout"], *three_uncertainties(row), two_decimals(row["noise_floor"])]
@@ -220,7 +222,7 @@ def _page(name: str, folder: Path) -> str:
     ]
     first = Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
     parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
-    for summary in (first, sensitivity_summary(found), gain_summary(found)):
+    for summary in (first, sensitivity_summary(scored), gain_summary(scored)):
         parts += [f"## {summary.title}", summary.markdown().rstrip()]
     there = [
         f"- [{table}.csv]({table}.csv): {words}"

@@ -36,8 +36,8 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
     """Test the models that come with a study at its full protocol; write and return its table."""
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
-        known = sorted(path.parent.name for path in folder.parent.glob("*/test.npz"))
-        raise BadInput(f"no trained models come with {source.path.stem}: they do with {', '.join(known) or 'none'}.")
+        others = sorted(path.parent.name for path in folder.parent.glob("*/test.npz"))
+        raise BadInput(f"no trained models come with {source.path.stem}: they do with {', '.join(others) or 'none'}.")
     recipes = [recipe for recipe in study.recipes if (folder / recipe.name).is_dir()]
     if not recipes:
         raise BadInput(f"the models in {folder} are of other recipes than {source.path} has now: train them anew.")

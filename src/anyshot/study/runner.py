@@ -62,6 +62,8 @@ def run_study(
     device: str = "",
 ) -> list[Row]:
     """Train and evaluate what is missing below `out`; write and return the study's table."""
+    if workers < 0:
+        raise BadInput(f"workers are models trained side by side, 0 for what is faster, not {workers}.")
     use_device(device)
     study = source.load()
     recipes = select(study.recipes, only)

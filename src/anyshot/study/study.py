@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from anyshot.data.augmentation import NAMES
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import own_studies
@@ -83,9 +84,17 @@ class Source:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)
             choose("store in this study", recipe.data, study.stores)
+            for name in recipe.augment:
+                if name not in NAMES:
+                    raise BadInput(unknown("augmentation", name, NAMES))
             for readout in study.readouts_of(recipe):
                 study.registry.check_readout(readout, recipe.head)
         return study
+
+
+def _is_whole(protocol: Protocol) -> bool:
+    numbers = (protocol.way, protocol.queries, protocol.episodes, protocol.seed, *protocol.shots)
+    return bool(protocol.shots) and all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _check(study: Any, path: Path) -> None:
@@ -96,7 +105,7 @@ def _check(study: Any, path: Path) -> None:
         "recipes": isinstance(study.recipes, Sequence) and all(isinstance(one, Recipe) for one in study.recipes),
         "stores": isinstance(study.stores, Mapping) and all(callable(opens) for opens in study.stores.values()),
         "readouts": isinstance(study.readouts, Mapping) and all(isinstance(v, tuple) for v in study.readouts.values()),
-        "protocol": isinstance(study.protocol, Protocol),
+        "protocol": isinstance(study.protocol, Protocol) and _is_whole(study.protocol),
         "adds": isinstance(study.adds, Registry),
         "train_images": isinstance(study.train_images, Mapping),
     }

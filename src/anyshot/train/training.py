@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -52,6 +52,7 @@ CHECK_EVERY = 20  # updates between looks at the loss: looking makes a GPU wait
 def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKAGE, device: str | None = None) -> Model:
     """Train what the recipe says into `folder`, going on from what is there; returns the best model."""
     registry.head(recipe.head)  # before the work, to say early what is misspelt
+    _batches(recipe, store.part("train").labels, 0)  # what does not fit is said before anything is written
     _claim(folder, recipe)
     with torch.random.fork_rng():
         if not (folder / "model.safetensors").exists():
@@ -79,6 +80,13 @@ def featured(recipe: Recipe, store: Store, registry: Registry = PACKAGE) -> Stor
     with progress(f"embedding {store.path.name}", float(len(store.items))) as advance:
         features = embeds.features(store.items, advance, FeatureCache())
     return replace(store, items=features if features.ndim == 3 else features[:, None])
+
+
+def _batches(recipe: Recipe, labels: Int[np.ndarray, " image"], epoch: int) -> list[np.ndarray]:
+    """The batches of one epoch."""
+    if recipe.batch:
+        return pretraining_batches(labels, recipe.batch, recipe.seed, epoch)
+    return training_batches(labels, recipe.way, recipe.train_shot, recipe.seed, epoch, recipe.mixed)
 
 
 def _claim(folder: Path, recipe: Recipe) -> None:
@@ -226,7 +234,7 @@ class _Run:
 
     def _one_epoch(self) -> None:
         recipe = self.recipe
-        batches = self._batches()
+        batches = _batches(self.recipe, self.train.labels, self.epoch)
         self.learner.model.train()
         while self.step < len(batches):
             batch = batches[self.step]
@@ -246,12 +254,6 @@ class _Run:
             if time.monotonic() - self.saved > SAVE_EVERY:
                 self._save()
         self._close_epoch()
-
-    def _batches(self) -> list[np.ndarray]:
-        recipe, labels = self.recipe, self.train.labels
-        if recipe.batch:
-            return pretraining_batches(labels, recipe.batch, recipe.seed, self.epoch)
-        return training_batches(labels, recipe.way, recipe.train_shot, recipe.seed, self.epoch, recipe.mixed)
 
     def _close_epoch(self) -> None:
         self._check()

@@ -1,0 +1,78 @@
+"""Copies of pictures are told from other pictures, and when a photo was taken."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+from scipy.ndimage import gaussian_filter
+
+from anyshot.data.likeness import COPY, Sketch, likeness
+from anyshot.data.packing import File
+from anyshot.data.taken import taken
+from anyshot.deploy.duplicates import near_duplicates
+
+
+def photo(seed):
+    """Forms and details, as photos have them."""
+    rng = np.random.default_rng(seed)
+    layers = [gaussian_filter(rng.normal(size=(160, 160, 3)), (size, size, 0)) * size**1.3 for size in (1.5, 4, 12)]
+    image = sum(layers)
+    return Image.fromarray((128 + 90 * np.tanh(image / image.std())).astype(np.uint8))
+
+
+CHANGES = {
+    "itself": lambda image: image,
+    "mirrored": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "on its side": lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    "turned": lambda image: image.rotate(8, Image.Resampling.BICUBIC),
+    "cropped": lambda image: image.crop((10, 16, 146, 152)),
+    "shifted": lambda image: image.transform(image.size, Image.Transform.AFFINE, (1, 0, 14, 0, 1, -10)),
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+    "smaller": lambda image: image.resize((90, 90)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_copies_are_told(change):
+    for seed in range(3):
+        original = photo(seed)
+        file = io.BytesIO()
+        CHANGES[change](original).save(file, "JPEG", quality=85)
+        one, other = (Sketch.of(np.asarray(image)) for image in (original, Image.open(file)))
+        assert likeness(one, other) >= COPY
+
+
+def test_other_pictures_are_no_copies():
+    sketches = [Sketch.of(np.asarray(photo(seed))) for seed in range(6)]
+    assert max(likeness(a, b) for i, a in enumerate(sketches) for b in sketches[:i]) < COPY
+    flat = Sketch.of(np.full((50, 40, 1), 200, np.uint8))
+    assert likeness(flat, flat) == 0
+    assert likeness(flat, sketches[0]) == 0
+
+
+def test_pictures_decide_where_features_only_suggest():
+    """Two pairs are near in features; only one of them is a copy."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(12, 32))
+    vectors[6:8] = vectors[:2] + 0.3 * rng.normal(size=(2, 32))
+    images = [photo(seed) for seed in range(12)]
+    images[6] = CHANGES["mirrored"](images[0])
+    pairs = near_duplicates(vectors, np.arange(12) % 3, lambda image: Sketch.of(np.asarray(images[image])))
+    assert [pair[:2] for pair in pairs] == [(0, 6)]
+
+
+def test_when_a_photo_was_taken(tmp_path):
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0x9003] = "2024:01:31 12:05:01"
+    for name, words in (("a.jpg", exif), ("b.jpg", Image.Exif())):
+        photo(0).save(tmp_path / name, exif=words)
+    exif.get_ifd(0x8769)[0x9003] = "2024:01:31 12:05:11"
+    photo(0).save(tmp_path / "c.jpg", exif=exif)
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    first, never, later, broken = (taken(File(tmp_path / f"{name}.jpg")) for name in ("a", "b", "c", "broken"))
+    assert later - first == 10
+    assert never is None
+    assert broken is None
+    assert taken((tmp_path / "a.jpg").read_bytes) == first
+    assert taken(lambda: np.zeros((4, 4, 3), np.uint8)) is None
