@@ -94,7 +94,10 @@ def _sync(path: Path) -> None:
 
 def _hold(folder: Path) -> int | None:
     """What holds a folder for as long as it is open; None where another process does, or has just removed it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
