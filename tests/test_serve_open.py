@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import importlib.util
+import shutil
 import socket
 import string
 import threading
@@ -14,7 +16,7 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_classifier_files import colours, small_model
-from test_serve import CHROMIUM, JPEG, add, client, picture, server
+from test_serve import JPEG, add, client, picture, server
 
 from anyshot import ImageClassifier
 from anyshot.deploy.serving import guards
@@ -23,6 +25,7 @@ from anyshot.deploy.serving.run import serve
 from anyshot.deploy.serving.uploads import MOST_BYTES
 
 __all__ = ["client", "server"]  # fixtures
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def asked(app, method, path, **more):
@@ -66,9 +69,10 @@ def test_the_saved_classifier_always_loads_while_two_browsers_and_ten_clients_sa
     for thread in threads:
         thread.start()
     with contextlib.ExitStack() as stack:
-        if CHROMIUM.exists() and (playwright := pytest.importorskip("playwright.sync_api")):
+        if BROWSER and importlib.util.find_spec("playwright"):
+            playwright = importlib.import_module("playwright.sync_api")
             driver = stack.enter_context(playwright.sync_playwright())
-            browsers = [driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"]) for _ in range(2)]
+            browsers = [driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"]) for _ in range(2)]
             pages = [browser.new_page() for browser in browsers]
             saving = "async () => { const all = [1, 2, 3].map(() => fetch('/api/save', {method: 'POST'}));"
             for page in pages:
