@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_classifier import UNTRAINED, assert_same, examples
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.deploy import ledger, settled, sharing
+from anyshot.deploy import ledger, search, settled, sharing
 
 SEARCHED = [*UNTRAINED, "posterior"]
 
@@ -77,13 +77,15 @@ def test_of_equal_classes_the_first_label_is_taken():
 
 
 @pytest.mark.parametrize("head", SEARCHED)
-def test_an_index_over_few_classes_misses_none(head):
+def test_an_index_over_few_classes_misses_none(head, monkeypatch):
     pytest.importorskip("faiss")
-    X, y = examples(80, 9, seed=3, spread=1.5)
+    monkeypatch.setattr(search, "WORTH", 1)
+    monkeypatch.setattr(search, "CANDIDATES", 12)
+    X, y = examples(160, 20, seed=3, spread=1.5)
     exact, indexed = FewShotClassifier(head).fit(X, y), FewShotClassifier(head, index=True).fit(X, y)
     np.testing.assert_array_equal(indexed.predict(X), exact.predict(X))
     for each in (exact, indexed):
-        each.partial_fit(X[:4], np.array([3, 50, 51, 50]))  # the graph does not know these
+        each.partial_fit(X[:4], np.array([3, 50, 51, 50]))  # the index does not know these
     np.testing.assert_array_equal(indexed.predict(X), exact.predict(X))
 
 

@@ -1,13 +1,17 @@
 """anyshot: few-shot image classification that holds at any shot."""
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
-from anyshot.machine import wait_quietly
-
 __version__ = "0.1.0"
 
-wait_quietly()
+# Threads that wait for each other sleep: they else spin, and choke a machine that does other things too. Only where
+# nobody has chosen, and before torch is loaded, which looks once.
+if "torch" not in sys.modules:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 # Public names and the modules they live in, imported when first used: `import anyshot` costs nothing.
 _HOMES = {

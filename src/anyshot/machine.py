@@ -1,16 +1,6 @@
 """What our own processes ask of the machine they run on."""
 
 import ctypes
-import os
-import sys
-
-
-def wait_quietly() -> None:
-    """Let threads that wait for each other sleep: they else spin, and choke a machine that does other things too. Only
-    where nobody has chosen, and before torch is loaded, which looks once."""
-    if "torch" not in sys.modules:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
 def keep_memory() -> None:

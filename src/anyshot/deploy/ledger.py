@@ -130,9 +130,9 @@ class Ledger:
             if row in self.examples:
                 keys, vectors = (np.concatenate(pair) for pair in zip(self.examples[row], (keys, vectors), strict=True))
                 order = np.argsort(keys, kind="stable")[:each]
-                self.examples[row] = keys[order], vectors[order]
+                self.examples[row] = keys[order], _narrow(vectors[order])
             elif row >= before and not (names and self._is_last(label_hash(names[place]))):
-                self.examples[row] = keys[:each].copy(), vectors[:each].copy()
+                self.examples[row] = keys[:each].copy(), _narrow(vectors[:each].copy())
                 if names and self._ranked:
                     heapq.heappush(self._ranked, (-label_hash(names[place]), row))
         self._bound()
@@ -199,7 +199,14 @@ class Ledger:
         if not mine:
             return np.zeros((0, self._sums.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
         owner = np.repeat(np.array(places, np.int64), [len(keys) for keys, _ in mine])
-        return np.concatenate([vectors for _, vectors in mine]), owner, np.concatenate([keys for keys, _ in mine])
+        vectors = np.concatenate([vectors for _, vectors in mine], dtype=np.float64)
+        return vectors, owner, np.concatenate([keys for keys, _ in mine])
+
+
+def _narrow(vectors: Float[np.ndarray, "kept d"]) -> Float[np.ndarray, "kept d"]:
+    """In half the memory where nothing is lost: of float32 features as they are."""
+    narrow = vectors.astype(np.float32)
+    return narrow if np.array_equal(narrow, vectors) else vectors
 
 
 def label_hash(label: Any) -> int:

@@ -20,10 +20,13 @@ from anyshot.errors import BadInput
 from anyshot.models.law import Head, Inner, Parameters, Quadratic
 
 QUERIES = 1024  # that are asked at once
+ASKED = 64  # of these, whose candidates are looked at at once
 BLOCK_FLOATS = 1 << 22  # products of queries and rows that are in memory at once
 MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
-CONNECTIVITY, EXPANSION = 16, 128  # of the graph of an index, as it is built
-LOOKED_AT, CANDIDATES = 512, 32  # classes that an index goes through for a query, and that it names
+WORTH = 4096  # classes from which on an index is faster than looking at all of them
+CODED, CODES = 2, 16  # numbers of a point that are coded together in an index, and codes for them
+LEARNED_FROM = 16_384  # points that the codes are learned from
+CANDIDATES = 128  # classes that an index names for a query, at least
 UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
 
 Rows = Float[Tensor, "way numbers"]
@@ -115,18 +118,23 @@ class Linear:
 
 
 def build_index(points: Float[Tensor, "way numbers"]) -> Any:
-    """A graph over points in half precision: what it finds is scored exactly."""
+    """Points in half a byte for two numbers each, all gone through for a query: what it names is scored exactly."""
     try:
         import faiss
     except ImportError:
         raise BadInput("index=True needs the packages of an extra: pip install 'anyshot[index]'.") from None
-    make: Any = faiss.IndexHNSWSQ
-    index = make(points.shape[1], faiss.ScalarQuantizer.QT_fp16, CONNECTIVITY)
-    index.hnsw.efConstruction, index.hnsw.efSearch = EXPANSION, LOOKED_AT
-    index.train(points[:1].numpy())
-    for start in range(0, len(points), 16_384):
-        index.add(np.ascontiguousarray(points[start : start + 16_384].numpy()))
+    way, d = points.shape
+    make: Any = faiss.IndexPQFastScan
+    index = make(d + d % CODED, (d + d % CODED) // CODED, CODES.bit_length() - 1, faiss.METRIC_L2)
+    index.train(_padded(points[:: max(1, way // LEARNED_FROM)]))
+    for start in range(0, way, 16_384):
+        index.add(_padded(points[start : start + 16_384]))
     return index
+
+
+def _padded(points: Float[Tensor, "point numbers"]) -> Float[np.ndarray, "point padded"]:
+    """With as many numbers as can be coded together."""
+    return torch.nn.functional.pad(points, (0, points.shape[1] % CODED)).contiguous().numpy()
 
 
 def best_in_blocks(
@@ -212,7 +220,7 @@ class Search:
             _, places, logs = best_in_blocks(self._rows[: self._filled], queries, many, sums)
             rows = places.numpy()
         again = self.head.score(query[:, None], self._refined(rows))[:, 0].numpy()
-        again[rows < 0] = -np.inf  # named twice
+        again[rows < 0] = -np.inf  # an index named fewer
         order = self._order(rows, again)[:, :k]
         return Found(
             np.take_along_axis(rows, order, 1),
@@ -221,17 +229,21 @@ class Search:
         )
 
     def _candidates(self, queries: Queries, many: int) -> Int[np.ndarray, "query candidate"]:
-        """What the index names, and the best of what it does not know yet."""
+        """The best of what the index names and of what it does not know yet; -1 where there are fewer."""
         assert self._linear is not None
-        named = self._index.search(self._linear.asked(queries).numpy(), max(many, CANDIDATES))[1]
-        named = np.where(named < 0, named[:, :1], named)
+        named = self._index.search(_padded(self._linear.asked(queries)), max(many, CANDIDATES))[1]
         if self._recent:
             recent = np.array(sorted(self._recent))
             places = best_in_blocks(self._rows[torch.from_numpy(recent)], queries, min(many, len(recent)))[1].numpy()
             named = np.concatenate([named, recent[places]], 1)
         named.sort(1)
-        twice = np.diff(named, axis=1, prepend=-1) == 0
-        return np.where(twice, -1, named)
+        named[:, 1:][named[:, 1:] == named[:, :-1]] = -1  # named twice
+        best = []
+        for start in range(0, len(queries), ASKED):
+            rows = torch.from_numpy(named[start : start + ASKED])
+            products = (self._rows[rows.clamp_min(0)] @ queries[start : start + ASKED, :, None])[..., 0]
+            best.append(rows.gather(1, products.masked_fill(rows < 0, -torch.inf).topk(many, 1)[1]))
+        return torch.cat(best).numpy()
 
     def _refined(self, rows: Int[np.ndarray, "query candidate"]) -> Float[Tensor, "query candidate refined"]:
         return self.prototypes(rows.ravel()).unflatten(0, rows.shape)
@@ -270,7 +282,7 @@ class Search:
         for start in range(0, len(rows), 16_384):
             self._put(rows[start : start + 16_384])
         self._filled = way
-        if self.indexed:
+        if self.indexed and way >= WORTH:
             self._recent.update(rows.tolist())
             if self._index is None or len(self._recent) > max(QUERIES, UNINDEXED * way):
                 self._index, self._recent = build_index(self._linear.points(self._rows[:way])), set()

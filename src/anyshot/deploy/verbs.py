@@ -85,7 +85,7 @@ def predict_images(
     model: Path,
     sources: Sequence[Path],
     form: Form,
-    top: int = 0,
+    top: int | None = None,
     out: Path | None = None,
     layout: Layout | None = None,
     registry: Registry = PACKAGE,

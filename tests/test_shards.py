@@ -1,0 +1,171 @@
+"""`anyshot embed`: the same features from every kind of source, from every interruption, and read again by all."""
+
+import csv
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+from shell import run
+from test_features import SAID, colours
+
+from anyshot import BadInput, FewShotClassifier
+from anyshot.data.shards import read_shards
+from anyshot.models import sharding
+from anyshot.models.embedders import embedder
+from anyshot.models.examples import read_examples
+
+CLASSES, EACH = ("brown", "green", "teal"), 4
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Photos in a folder per class, and a network that takes them; a shard holds five."""
+    monkeypatch.setattr(sharding, "ROWS", 5)
+    monkeypatch.chdir(tmp_path)
+    colours(tmp_path / "net.onnx", metadata=SAID)
+    rng = np.random.default_rng(0)
+    for place, name in enumerate(CLASSES):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(EACH):
+            pixels = (rng.random((20, 24, 3)) * 90 + 50 * place).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{name}{number}.png")
+    return tmp_path / "photos"
+
+
+def as_folder(photos: Path) -> Path:
+    return photos
+
+
+def as_table(photos: Path) -> Path:
+    path = photos.parent / "photos.csv"
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "label"])
+        rows.writerows(
+            [f"photos/{one.parent.name}/{one.name}", one.parent.name] for one in sorted(photos.rglob("*.png"))
+        )
+    return path
+
+
+def as_parquet(photos: Path) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    files = sorted(photos.rglob("*.png"))
+    images = [{"bytes": one.read_bytes(), "path": one.name} for one in files]
+    table = pyarrow.table({"image": images, "label": [one.parent.name for one in files]})
+    parquet.write_table(table, photos.parent / "photos.parquet", row_group_size=3)
+    return photos.parent / "photos.parquet"
+
+
+def as_tar(photos: Path) -> Path:
+    with tarfile.open(photos.parent / "photos.tar", "w") as tar:
+        for one in sorted(photos.rglob("*.png")):
+            tar.add(one, f"{one.parent.name}/{one.name}")
+    return photos.parent / "photos.tar"
+
+
+def as_web_shards(photos: Path) -> Path:
+    """Several tar files of pictures with their classes beside them."""
+    folder = photos.parent / "tars"
+    folder.mkdir()
+    files = sorted(photos.rglob("*.png"))
+    for number in range(2):
+        with tarfile.open(folder / f"part-{number}.tar", "w") as tar:
+            for place, one in enumerate(files[number * 6 : number * 6 + 6]):
+                for suffix, content in (("png", one.read_bytes()), ("cls", one.parent.name.encode())):
+                    member = tarfile.TarInfo(f"{place:04d}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".safetensors")}
+
+
+@pytest.mark.parametrize("form", [as_folder, as_table, as_parquet, as_tar, as_web_shards])
+def test_every_kind_of_source_gives_the_features_of_its_pictures(form, photos):
+    direct = read_examples(photos, embedder("net.onnx"))
+    sharding.embed_source(form(photos), Path("features"), "net.onnx")
+    shards = list(read_shards(Path("features")))
+    assert [len(shard.labels) for shard in shards] == [5, 5, 2]
+    assert [label for shard in shards for label in shard.labels] == direct.labels
+    together = np.concatenate([shard.features() for shard in shards])
+    np.testing.assert_array_equal(together.reshape(len(direct.labels), -1), direct.features.reshape(12, -1))
+
+
+def test_what_reads_shards_finds_what_is_in_them(photos, monkeypatch):
+    said = run("anyshot embed photos -o features --model net.onnx", monkeypatch)
+    assert said.code == 0
+    assert "12 pictures in 3 shards" in said.out
+    direct, again = read_examples(photos, embedder("net.onnx")), read_examples(Path("features"), None)
+    assert again.labels == direct.labels
+    np.testing.assert_array_equal(again.features.reshape(12, -1), direct.features.reshape(12, -1))
+    assert isinstance(again.features, np.memmap)  # not all of them in memory
+    for command in (
+        "anyshot pack features features -o store",
+        "anyshot evaluate features --shots 1 --queries 2 --episodes 20 --way 3",
+        "anyshot fit features -o classifier --head cosine-proto",
+    ):
+        done = run(command, monkeypatch)
+        assert done.code == 0, done
+    learned = FewShotClassifier.load("classifier").support_
+    vectors = direct.features.reshape(len(CLASSES), EACH, -1).astype(np.float64)
+    np.testing.assert_allclose(learned.sums, vectors.sum(1), rtol=1e-12)
+    np.testing.assert_array_equal(learned.counts, EACH)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2])
+def test_interrupted_it_goes_on_and_ends_with_the_same_shards(stop, photos, monkeypatch):
+    sharding.embed_source(photos, Path("whole"), "net.onnx")
+    write, written = sharding.write_shard, []
+
+    def interrupted(embeds, items, path):
+        if len(written) == stop:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        return write(embeds, items, path)
+
+    monkeypatch.setattr(sharding, "write_shard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sharding.embed_source(photos, Path("features"), "net.onnx")
+    monkeypatch.setattr(sharding, "write_shard", lambda *given: (written.append(given[2].name), write(*given))[1])
+    sharding.embed_source(photos, Path("features"), "net.onnx")
+    assert content(Path("features")) == content(Path("whole"))
+    assert sorted(written) == sorted(set(written))  # none was made twice
+
+
+def test_a_picture_that_cannot_be_read_is_named(photos):
+    (photos / "green" / "green1.png").write_bytes(b"no picture")
+    words = sharding.embed_source(photos, Path("features"), "net.onnx")
+    assert words == "features: 11 pictures in 3 shards; 1 could not be read, and are named in the shards."
+    (named,) = [name for shard in read_shards(Path("features")) for name in shard.skipped]
+    assert "green1.png" in named
+
+
+def test_words_of_shards(photos):
+    sharding.embed_source(photos, Path("features"), "net.onnx")
+    (photos / "teal" / "teal0.png").unlink()
+    with pytest.raises(BadInput, match="features of other pictures"):
+        sharding.embed_source(photos, Path("features"), "net.onnx")
+    Path("taken").mkdir()
+    Path("taken/letter.txt").write_text("dear")
+    with pytest.raises(BadInput, match="has other things in it"):
+        sharding.embed_source(photos, Path("taken"), "net.onnx")
+    with pytest.raises(BadInput, match="not on 'moon'"):
+        sharding.embed_source(photos, Path("other"), "net.onnx", on="moon")
+    last = Path("features/shard-00002.safetensors")
+    assert set(load_file(last)) == {"features", "labels", "names", "splits", "skipped"}
+    last.write_bytes(last.read_bytes()[:-9])
+    with pytest.raises(BadInput, match="is damaged"):
+        list(read_shards(Path("features")))
+    last.unlink()
+    with pytest.raises(BadInput, match="shard 2 is missing"):
+        list(read_shards(Path("features")))
+    Path("broken.tar").write_bytes(b"x" * 2000)
+    with pytest.raises(BadInput, match="uncompressed tar files"):
+        sharding.embed_source(Path("broken.tar"), Path("another"), "net.onnx")
