@@ -7,6 +7,7 @@ BIN := .venv/bin
 study: .venv/.core
 	$(BIN)/anyshot study quick
 	$(BIN)/anyshot study cub32 --ready
+	$(BIN)/anyshot evaluate data/glyphs --model efficientnet-lite0:96 --heads proto cosine-proto --out runs/glyphs-pretrained  # seconds
 	$(BIN)/anyshot report runs/quick runs/cub32-ready -o runs/report.html
 
 test: .venv/.dev

@@ -267,3 +267,17 @@ def test_too_few_images_are_said_to_be():
         advise(X[:4], ["a", "b", "c", "d"])
     found = advise(*data(images=12), shots=[1, 50], episodes=50)
     assert any("You expect up to 50 shots" in doubt for doubt in found.doubts)
+
+
+def test_bursts_looked_for_some_images_at_a_time_are_the_same(monkeypatch):
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(3), 40)
+    moments = 3.0 * rng.normal(size=(60, 16)).repeat(2, 0)
+    X = moments + 0.01 * rng.normal(size=(120, 16))
+    names = [f"p{number:03d}.jpg" for number in range(120)]
+    whole = find_bursts(X, codes, names)
+    for module in ("bursts", "duplicates"):
+        monkeypatch.setattr(f"anyshot.deploy.{module}.PART", 7)
+    parts = find_bursts(X, codes, names)
+    assert whole.many == 60
+    assert (parts.told_by, parts.group.tolist()) == (whole.told_by, whole.group.tolist())

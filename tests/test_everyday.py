@@ -200,7 +200,7 @@ def test_evaluate_measures_the_shots_that_fit(here, monkeypatch):
     rest = "--model run --way 3 --episodes 20"
     done = run(f"anyshot evaluate photos {rest} --queries 3", monkeypatch)
     assert done.code == 0, done.err
-    assert "The smallest class has 8 images: measuring 1, 2, 4 shots." in done.err
+    assert "The smallest class has 8 examples: measuring 1, 2, 4 shots." in done.err
     fewer = run(f"anyshot evaluate photos {rest}", monkeypatch)
     assert "measuring 1, 2, 4 shots and 4 instead of 16 queries." in fewer.err
     assert run(f"anyshot evaluate photos {rest} --shots 32", monkeypatch).code == 2

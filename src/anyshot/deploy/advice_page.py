@@ -252,12 +252,12 @@ def _suspects(advice: "Advice") -> Part:
 
 
 def _copies(advice: "Advice") -> Part:
-    title = "The same picture twice"
+    title = "The same example twice"
     if not advice.duplicates:
-        return Part(title, ["No picture is found twice."])
+        return Part(title, ["No example is found twice."])
     conflicts = sum(row["conflict"] for row in advice.duplicates)
     words = [
-        f"{len(advice.duplicates)} pairs of examples look like one picture, a copy of it (cropped, turned, brighter), "
+        f"{len(advice.duplicates)} pairs of examples are one, or of pictures a copy (cropped, turned, brighter) "
         "or the same scene a moment later."
     ]
     if conflicts:

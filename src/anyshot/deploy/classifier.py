@@ -243,7 +243,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         registry = self.registry or PACKAGE
         head, readout = registry.head(self.head), registry.check_readout(self.readout, self.head)
         if not 0 <= self.reject < 1:
-            raise BadInput(f"reject is a share of images, from 0 to below 1, not {self.reject}.")
+            raise BadInput(f"reject is a share of examples, from 0 to below 1, not {self.reject}.")
         if self.keep < 2 and self.keep != 0:
             raise BadInput(
                 f"calibration leaves one example out and needs another: keep 0, or at least 2, not {self.keep}."

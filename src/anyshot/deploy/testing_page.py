@@ -31,7 +31,7 @@ def as_html(result: Result, pictures: Mapping[int, bytes], title: str) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
         f'<p class="large">{accuracy:.1%} right</p>',
-        f"<p>With 95 % confidence {low:.1%} to {high:.1%}, for pictures of the same kind that come one by one.</p>",
+        f"<p>With 95 % confidence {low:.1%} to {high:.1%}, for examples of the same kind that come one by one.</p>",
         *(f"<p>{escape(line)}</p>" for line in head_lines(result)),
         "<h2>Class by class</h2>",
         "<table><thead><tr><th>class</th><th>right</th><th>recall</th><th>95 % interval</th><th>taken for</th></tr>",

@@ -96,7 +96,9 @@ class Evaluation:
         plan = self.plan
         episodes = f"{plan.episodes} paired episodes, seed {plan.seed}"
         lines.append(f"{plan.way}-way, {plan.queries} queries per class, {episodes}.")
-        lines.append("95 % intervals: '+- episodes' over other draws of episodes from these images (is this table well")
+        lines.append(
+            "95 % intervals: '+- episodes' over other draws of episodes from these examples (is this table well"
+        )
         lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
         if plan.episodes < 2:
             lines.append("An interval over episodes needs at least two episodes.")
@@ -395,7 +397,7 @@ def check_labels(labels: ArrayLike, images: int) -> tuple[list[str], Int[np.ndar
     """Class names, and the labels as indices into them."""
     array = np.asarray(labels)
     if array.shape != (images,):
-        raise BadInput(f"there must be one label an image: {images} images, labels of shape {array.shape}.")
+        raise BadInput(f"there must be one label for each example: {images} examples, labels of shape {array.shape}.")
     names, codes = np.unique(array, return_inverse=True)
     if len(names) < 2:
         raise BadInput(f"an evaluation needs at least 2 classes; all labels are {str(names[0])!r}.")

@@ -47,7 +47,7 @@ class Protocol:
         queries = self.queries if smallest > self.queries else max(1, smallest // 2)
         shots = tuple(shot for shot in usual if shot + queries <= smallest) or (1,)
         fewer = f" and {queries} instead of {self.queries} queries" if queries != self.queries else ""
-        words = f"The smallest class has {smallest} images: measuring {', '.join(map(str, shots))} shots{fewer}."
+        words = f"The smallest class has {smallest} examples: measuring {', '.join(map(str, shots))} shots{fewer}."
         return replace(self, shots=shots, queries=queries), "" if shots == usual else words
 
     def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
@@ -95,7 +95,7 @@ class Plan:
             name = repr(self.class_names[smallest]) if self.class_names else str(smallest)
             most = f"the largest feasible shot is {feasible}" if feasible > 0 else "not even 1 shot is feasible"
             raise BadInput(
-                f"class {name} has {self._counts[smallest]} images, too few for {self.shot} shots and {self.queries} "
+                f"class {name} has {self._counts[smallest]} examples, too few for {self.shot} shots and {self.queries} "
                 f"queries: {most} with {self.queries} queries."
             )
 
@@ -137,7 +137,7 @@ class Plan:
         plan = cls(labels, **saved, class_names=class_names)
         if plan.id != saved_id:
             why = "their labels draw other episodes from its seed"
-            raise BadInput(f"the plan {path} was made for other images: {why}.")
+            raise BadInput(f"the plan {path} was made for other examples: {why}.")
         return plan
 
     def draw(self, start: int, stop: int) -> Draw:

@@ -37,7 +37,10 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
         others = sorted(path.parent.name for path in folder.parent.glob("*/test.npz"))
-        raise BadInput(f"no trained models come with {source.path.stem}: they do with {', '.join(others) or 'none'}.")
+        raise BadInput(
+            f"no trained models come with {source.path.stem} (they do with {', '.join(others) or 'none'}): train them "
+            f"with `anyshot study {source.path.stem}`."
+        )
     recipes = [recipe for recipe in study.recipes if (folder / recipe.name).is_dir()]
     if not recipes:
         raise BadInput(f"the models in {folder} are of other recipes than {source.path} has now: train them anew.")
