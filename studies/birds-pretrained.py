@@ -1,6 +1,6 @@
 """Does shot sensitivity matter on strong features? Heads trained on CUB as a pretrained network sees it.
 
-    anyshot pack cub CUB_200_2011.tgz --box --size 84 --embed -o data/cub84-lite0   or, as one file: pack npz cub84.npz
+    anyshot pack npz cub84.npz --embed -o data/cub84-lite0    (or all pixels: pack cub CUB_200_2011.tgz --box --embed)
     anyshot study birds-pretrained                  10 heads, two minutes on one core once the features are there
 
 The backbone is EfficientNet-Lite0 as it comes with the package, and stays as it is; a head learns a linear map of its
@@ -41,7 +41,7 @@ def study(heads=None):
     readouts |= {"proto": ("est60", "posterior")}
     return Study(
         recipes=recipes,
-        stores={STORE: packed(STORE, "cub", "--box --size 84 --embed")},
+        stores={STORE: packed(STORE, "cub", "--box --embed")},
         readouts=readouts,
         train_images={STORE: 5903},
     )

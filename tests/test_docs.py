@@ -32,11 +32,14 @@ SMALLER = {
     "anyshot study cub32 --ready": "anyshot study cub32 --ready --only cosine-proto/4-shot",
     # README: names that stand for what a reader has.
     "anyshot evaluate STORE --model MODEL": "anyshot evaluate IMAGES --model MODEL --shots 1 --queries 4 --episodes 20",
-    "anyshot advise FEATURES": "anyshot advise FEATURES.npz --episodes 50",
+    "anyshot advise PHOTOS --holdout OTHER_DAYS": "anyshot advise FEATURES.npz --episodes 50",
     "anyshot report runs/quick -o report.html": "anyshot report runs/cub32-ready -o report.html",
     # docs/data.md: the usage of a verb; one worker, so that nothing is measured to choose their number.
     "anyshot pack KIND SOURCE -o STORE": "anyshot pack --help",
     "anyshot study photos.py": "anyshot study photos.py --workers 1",
+    # docs/pretrained.md: images that nobody but a reader has.
+    "anyshot pack npz cub84.npz --embed -o data/cub84-lite0": "anyshot pack npz --help",
+    "anyshot study birds-pretrained": "anyshot study --help",
     # docs/deploy.md, docs/quickstart.md, docs/serve.md: any port that is free.
     "anyshot serve signs --save signs": "anyshot serve signs --save signs --port 0",
     "anyshot serve fruit --save fruit": "anyshot serve fruit --save fruit --port 0",

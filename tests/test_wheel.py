@@ -72,7 +72,7 @@ def test_it_is_the_installed_package_that_runs(installed, tmp_path):
 @pytest.mark.parametrize(
     ("words", "printed"),
     [
-        (("--help",), "Few-shot image classification that holds at any shot."),
+        (("--help",), "Few-shot image classification that holds at any shot"),
         (("paper", "audit"), "Contradicted (16)"),
         (("study", "cub32", "--ready", "--only", "cosine-proto/4-shot"), "report.html"),
     ],

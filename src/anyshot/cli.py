@@ -544,7 +544,7 @@ def predict(
     images: Annotated[tuple[Path, ...], tyro.conf.Positional],
     /,
     format: Literal["table", "csv", "json"] = "table",
-    top: int = 0,
+    top: int | None = None,
     out: Output = None,
     cache: bool = True,
     using: Path | None = None,

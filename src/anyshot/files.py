@@ -38,7 +38,7 @@ def whole(path: Path) -> Iterator[Path]:
         if path.exists() and not (path.is_file() or path.is_dir()):  # a file would take the place of /dev/null
             raise BadInput(f"could not write {path}: it is a device or a pipe; name a file.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        _clear(path.parent)
+        sweep(path.parent)
         with _room(path.parent) as room:
             yield room / "new"
             is_inner = any(part.startswith(ROOM) for part in path.parts)  # whoever writes the folder around settles all
@@ -94,7 +94,10 @@ def _sync(path: Path) -> None:
 
 def _hold(folder: Path) -> int | None:
     """What holds a folder for as long as it is open; None where another process does, or has just removed it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,7 +124,7 @@ def _room(parent: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _clear(parent: Path) -> None:
+def sweep(parent: Path) -> None:
     """Remove what dead processes left; what one of them was about to replace is put back."""
     if fcntl is None:
         return
@@ -139,7 +142,7 @@ def _place(room: Path, path: Path) -> None:
     """Put what was written in its place; an older folder there goes into the room, which is about to be removed."""
     if not ((room / "new").is_dir() and path.exists()):
         os.replace(room / "new", path)
-    elif not _exchanged(room / "new", path):  # the next best: two steps, and `_clear` undoes the first alone
+    elif not _exchanged(room / "new", path):  # the next best: two steps, and `sweep` undoes the first alone
         (room / "old").mkdir()
         os.rename(path, room / "old" / path.name)
         os.rename(room / "new", path)

@@ -321,7 +321,7 @@ def _commands(good: Good) -> Iterator[Case]:
         "fit over something else": ["fit", "photos", "--model", "model", "--out", "photos", "--no-cache"],
         "fit with reject 2": ["fit", "features.npz", "--reject", "2", "--out", "made"],
         "fit with reject nan": ["fit", "features.npz", "--reject", "nan", "--out", "made"],
-        "fit with keep 0": ["fit", "features.npz", "--keep", "0", "--out", "made"],
+        "fit with keep 1": ["fit", "features.npz", "--keep", "1", "--out", "made"],
         "fit with a head that is none": ["fit", "features.npz", "--head", "zzz", "--out", "made"],
         "fit with a model on features": ["fit", "features.npz", "--model", "model", "--out", "made"],
         "fit below a file": ["fit", "features.npz", "--out", "features.npz/made"],

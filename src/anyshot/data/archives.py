@@ -17,11 +17,17 @@ BROKEN = (  # what reading a damaged archive raises
 )  # fmt: skip
 # Images hardly compress. A thousandfold, as in a zip bomb, is never a data set; small files may do as they like.
 LARGEST_RATIO, ALWAYS_FINE = 100, 1 << 28
+MOST_AFTER = 1 << 26  # bytes of nothing after the end of a tar file
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path is a zip or tar file."""
-    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+    """Whether a path is a zip or tar file. (None begins with a zero; tarfile would look for the end of such a file.)"""
+    if not path.is_file():
+        return False
+    if zipfile.is_zipfile(path):
+        return True
+    with path.open("rb") as file:
+        return file.read(1) != b"\0" and tarfile.is_tarfile(path)
 
 
 def unpack(archive: Path, folder: Path) -> Path:
@@ -91,7 +97,8 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _check_end(bundle: tarfile.TarFile) -> None:
-    """Whether a tar file ends where it says so: tarfile takes damage, or a cut between two files, for the end."""
+    """Whether a tar file ends where it says so: tarfile takes damage, or a cut between two files, for the end, and does
+    not look at what follows a block of zeros."""
     stream = bundle.fileobj
     assert stream is not None
     stream.seek(bundle.offset)
@@ -100,5 +107,5 @@ def _check_end(bundle: tarfile.TarFile) -> None:
     after = 0
     while block := stream.read(1 << 20):  # to the end of what is compressed, where its checksum is
         after += len(block)
-        if after > ALWAYS_FINE:
+        if after > MOST_AFTER or block.strip(b"\0"):
             raise tarfile.ReadError("it goes on after its end")

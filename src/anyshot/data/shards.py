@@ -220,4 +220,5 @@ def _nameless(folder: Path) -> Any:
 
 
 def shard_path(out: Path, number: int) -> Path:
+    """The file of a shard."""
     return out / f"shard-{number:05d}.safetensors"

@@ -23,7 +23,7 @@ from jaxtyping import Int, Shaped
 
 from anyshot.data.arrays import read_npy
 from anyshot.errors import BadInput, unknown
-from anyshot.files import read_json, read_text, whole, write_json
+from anyshot.files import read_json, read_text, sweep, whole, write_json
 
 SPLITS = ("train", "val", "test")
 NAMES = "names.jsonl"
@@ -155,7 +155,8 @@ def write_store(
 
 
 def check_free(path: Path) -> None:
-    """Say so where something lies in a store's place."""
+    """Say so where something lies in a store's place; what a dead process left beside it is removed."""
+    sweep(path.parent)
     if path.exists():
         raise BadInput(f"{path} exists already: remove it, or choose another place for the store.")
 

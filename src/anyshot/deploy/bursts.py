@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.duplicates import Labels, Usual, Vectors
+from anyshot.deploy.duplicates import PART, Labels, Usual, Vectors
 from anyshot.deploy.left_out import LeftOut
 
 SECONDS = 30.0  # between two photos of one burst
@@ -109,10 +109,14 @@ def _near(vectors: Vectors, mine: Int[np.ndarray, " image"], usual: Usual) -> li
     if len(mine) < 2:
         return []
     square = (vectors**2).sum(1)
-    apart = square[:, None] + square - 2 * vectors @ vectors.T
     limit = min(NEAR * usual.distance, usual.by_chance(CHANCE / (len(mine) - 1)))
-    one, other = np.nonzero(np.triu(apart <= limit, 1))
-    return list(zip(mine[one].tolist(), mine[other].tolist(), strict=True))
+    pairs: list[tuple[int, int]] = []
+    for start in range(0, len(mine), PART):
+        part = slice(start, start + PART)
+        apart = square[part, None] + square[start:] - 2 * vectors[part] @ vectors[start:].T
+        one, other = np.nonzero(np.triu(apart <= limit, 1))
+        pairs += zip(mine[start + one].tolist(), mine[start + other].tolist(), strict=True)
+    return pairs
 
 
 def _in_number(vectors: Vectors, labels: Labels, names: Sequence[str], usual: Usual) -> list[tuple[int, int]]:
@@ -126,7 +130,9 @@ def _in_number(vectors: Vectors, labels: Labels, names: Sequence[str], usual: Us
     ]  # fmt: skip
     if not pairs:
         return []
-    apart = ((vectors[[a for a, _ in pairs]] - vectors[[b for _, b in pairs]]) ** 2).sum(1)
+    one, other = np.array(pairs).T
+    parts = [slice(start, start + PART) for start in range(0, len(pairs), PART)]
+    apart = np.concatenate([((vectors[one[part]] - vectors[other[part]]) ** 2).sum(1) for part in parts])
     if np.median(apart) > ALIKE * usual.distance:
         return []
     return [pair for pair, distance in zip(pairs, apart.tolist(), strict=True) if distance <= ALIKE * usual.distance]

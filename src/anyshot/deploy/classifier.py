@@ -35,7 +35,8 @@ from anyshot.models.registry import PACKAGE, Registry
 if TYPE_CHECKING:
     from anyshot.models.model import Model
 
-CHUNK_FLOATS = 20_000_000
+CHUNK_FLOATS = 20_000_000  # of features and vectors that are learned at once
+READ_FLOATS = 4_000_000  # and of those that are only read: what is made of them on the way takes a few times as much
 
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
@@ -407,7 +408,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
         """What a class is a mean of: the embedded and projected vector of each image."""
-        return np.concatenate([part for part, _, _ in self._vectors(self._check_rows(X))])
+        rows = self._check_rows(X)
+        vectors = np.empty((len(rows), self.size_))
+        for part, _, place in self._vectors(rows):
+            vectors[place] = part
+        return vectors
 
     def nearest(self, vector: Float[np.ndarray, " d"], label: Any, many: int = 4) -> UInt64[np.ndarray, " example"]:
         """Keys of the kept examples of a class that, each alone in its place, would speak most for this vector."""
@@ -488,7 +493,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Vectors of the rows in chunks, with the keys of the examples where they are asked for."""
         channels = rows.shape[1] // self.positions_
         # Vectors are known to be as long as they are but while what makes them is fitted.
-        size = max(1, CHUNK_FLOATS // (rows.shape[1] + getattr(self, "size_", channels * channels)))
+        floats = rows.shape[1] + getattr(self, "size_", channels * channels)
+        size = max(1, (CHUNK_FLOATS if hashed else READ_FLOATS) // floats)
         for start in range(0, len(rows), size):
             place = slice(start, start + size)
             features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))

@@ -20,6 +20,7 @@ CHANCE = 0.05  # pairs that chance may bring so near, in all
 MOST_IMAGES = 20_000  # beyond, pairs of images are not compared
 MOST_PAIRS = 600  # that are looked at as pictures, at some 20 ms each
 SAMPLE = 2_000
+PART = 512  # images that are compared at once: vectors of all of them are not copied
 
 Vectors = Float[np.ndarray, "image d"]
 Labels = Int[np.ndarray, " image"]
@@ -39,13 +40,17 @@ class Usual:
         counts = np.bincount(labels)
         sums = np.zeros((len(counts), vectors.shape[1]))
         np.add.at(sums, labels, vectors)
-        several = counts[labels] > 1
-        if not several.any():
+        several = np.flatnonzero(counts[labels] > 1)
+        if not len(several):
             return Usual(0.0, 1.0)
-        n = counts[labels[several], None]
-        apart = (vectors[several] - sums[labels[several]] / n) * np.sqrt(n / (n - 1))
-        distance = 2 * float(np.median((apart**2).sum(1)))
-        apart = apart[np.random.default_rng(0).permutation(len(apart))[:SAMPLE]]
+
+        def about(images: Labels) -> Vectors:
+            n = counts[labels[images], None]
+            return (vectors[images] - sums[labels[images]] / n) * np.sqrt(n / (n - 1))
+
+        squares = [(about(several[start : start + PART]) ** 2).sum(1) for start in range(0, len(several), PART)]
+        distance = 2 * float(np.median(np.concatenate(squares)))
+        apart = about(several[np.random.default_rng(0).permutation(len(several))[:SAMPLE]])
         inner = apart @ apart.T
         trace, pairs = float(np.trace(inner)) / len(inner), inner[~np.eye(len(inner), dtype=bool)]
         square = float((pairs**2).mean()) if len(pairs) else 0.0

@@ -23,7 +23,16 @@ from anyshot.deploy.support import Support, keys_of
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import DEFAULT, Embed, Embedded, Embedder, embed_items, embedder, side_by_side
+from anyshot.models.embedders import (
+    DEFAULT,
+    Embed,
+    Embedded,
+    Embedder,
+    FeatureRows,
+    embed_items,
+    embedder,
+    side_by_side,
+)
 from anyshot.models.examples import chosen_pictures
 from anyshot.models.model import Model, read_tensors
 from anyshot.models.registry import PACKAGE, Registry
@@ -245,8 +254,11 @@ class ImageClassifier:
         items = [_item(image) for image in ([images] if one else images)]  # type: ignore[arg-type, union-attr]
         if not items:
             raise BadInput("there are no pictures.")
-        rows = [example.features for example in self._embedded(items, cache)]
-        return np.stack([row for row in rows if row is not None])
+        rows = FeatureRows(len(items))
+        for example in self._embedded(items, cache):
+            assert example.features is not None
+            rows.add(example.features)
+        return rows.array
 
     def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
         """Features of pictures that have the backbone's size."""

@@ -12,23 +12,32 @@ from anyshot.data.taken import taken
 from anyshot.deploy.bursts import MOST_IMAGES, find_bursts, leave_out_bursts
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.left_out import LeftOut
-from anyshot.models.embedders import Embedded
+from anyshot.models.embedders import Embedded, FeatureRows
 
 
 @dataclass
 class Learned:
-    """The pictures that were learned, as far as bursts are looked for among so many."""
+    """The pictures that were learned, as far as bursts are looked for among so many.
 
-    features: list[np.ndarray] = field(default_factory=list)
+    Args:
+        most: How many will be learned, at most; of too many nothing is kept.
+    """
+
+    most: int = 0
     labels: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     times: list[float | None] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.features = FeatureRows(self.most)
+
     def see(self, examples: Sequence[Embedded], labels: np.ndarray) -> None:
         """Keep what is needed of some more pictures."""
-        if len(self.labels) > MOST_IMAGES:
+        if self.most > MOST_IMAGES:
             return
-        self.features += [example.features for example in examples if example.features is not None]
+        for example in examples:
+            if example.features is not None:
+                self.features.add(example.features)
         self.labels += [str(label) for label in labels]
         self.names += [example.item.name for example in examples]
         self.times += [taken(example.item.read) for example in examples]
@@ -44,9 +53,9 @@ def accuracy_words(classifier: FewShotClassifier, learned: Learned, out: Path) -
 
 
 def _left_out(classifier: FewShotClassifier, learned: Learned, alone: float) -> LeftOut:
-    if not 0 < len(learned.labels) <= MOST_IMAGES:
+    if not learned.labels:
         return LeftOut(alone)
-    features, labels = np.stack(learned.features), np.unique(learned.labels, return_inverse=True)[1]
+    features, labels = learned.features.array, np.unique(learned.labels, return_inverse=True)[1]
     bursts = find_bursts(classifier.vectors(features), labels, learned.names, learned.times)
     if not bursts.told_by:
         return LeftOut(alone)

@@ -40,18 +40,19 @@ def predict_sources(
     classifier: ImageClassifier | FewShotClassifier,
     sources: Sequence[Path],
     form: Form,
-    top: int = 0,
+    top: int | None = None,
     out: Path | None = None,
     layout: Layout | None = None,
     cache: FeatureCache | None = None,
     say: Say = quiet,
 ) -> str:
-    """Classify what is there and say what could not be read. `top` is how many of the likeliest classes are shown;
-    where it is 0, one in a CSV file and three elsewhere. With `out`, the answers are in that file instead."""
+    """Classify what is there and say what could not be read. `top` is how many of the likeliest classes are shown:
+    one in a CSV file and three elsewhere by default. With `out`, the answers are in that file instead."""
     layout = layout or Layout()
-    if top < 0:
+    if top is None:
+        top = 1 if form == "csv" else 3
+    if top < 1:
         raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
-    top = top or (1 if form == "csv" else 3)
     if isinstance(classifier, FewShotClassifier):
         rows = [row for source in sources for row in _of_features(classifier, source, top, layout)]
     else:

@@ -107,8 +107,11 @@ def support_of(
 
 def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " image"]:
     """A hash of each row's numbers, the same for float32 and float64 and for 0 and -0."""
-    exact = np.ascontiguousarray(rows.astype(np.float64) + 0.0)
-    return np.array([int.from_bytes(blake2b(row.data, digest_size=8).digest()) for row in exact], np.uint64)
+    keys = np.empty(len(rows), np.uint64)
+    for start in range(0, len(rows), 1024):  # their copies in double precision are never all in memory
+        for place, row in enumerate(np.ascontiguousarray(rows[start : start + 1024].astype(np.float64) + 0.0), start):
+            keys[place] = int.from_bytes(blake2b(row.data, digest_size=8).digest())
+    return keys
 
 
 def _sums(

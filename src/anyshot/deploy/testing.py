@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from anyshot.deploy.image_classifier import ImageClassifier, thumbnail
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import embed_items
+from anyshot.models.embedders import FeatureRows, embed_items
 from anyshot.models.examples import say_unread
 from anyshot.progress import Say, progress, quiet
 
 SHOWN = 60  # mistakes on the page
+PART = 1024  # examples that are classified at once
 Share = tuple[float, float, float]
 
 
@@ -92,8 +93,11 @@ def run_test(
     """Classify examples with labels, and count. `names_of` are what a person finds the examples by."""
     names = classifier.classes_.astype(str)
     truth = np.array([str(label) for label in labels])
-    vectors = classifier.vectors(features)
-    logits, evidence = classifier.logits_of(vectors), classifier.evidence_of(vectors)
+    parts = []
+    for start in range(0, len(truth), PART):
+        vectors = classifier.vectors(features[start : start + PART])
+        parts.append((classifier.logits_of(vectors), classifier.evidence_of(vectors)))
+    logits, evidence = (np.concatenate(each) for each in zip(*parts, strict=True))
     threshold = -np.inf if classifier.coverage_ is None else classifier.coverage_.threshold
     is_known, is_mine = evidence >= threshold, np.isin(truth, names)
     if not is_mine.any():
@@ -143,19 +147,22 @@ def run_picture_test(
     classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: Say = quiet
 ) -> tuple[Result, dict[int, bytes]]:
     """The same for pictures, and small copies of the surest mistakes by their place."""
-    embedded = []
+    readable, unread, rows = [], [], FeatureRows(len(items))
     with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
         for part in embed_items(classifier.backbone, items, cache):
-            embedded += [replace(one, pixels=None) for one in part]
+            for one in part:
+                if one.features is None:
+                    unread.append(one.why)
+                else:
+                    rows.add(one.features)
+                    readable.append(one.item)
             advance(float(len(part)))
-    say_unread([one.why for one in embedded if one.features is None], say)
-    readable = [one for one in embedded if one.features is not None]
+    say_unread(unread, say)
     if not readable:
         raise BadInput("none of the pictures could be read.")
-    features = np.stack([one.features for one in readable if one.features is not None])
-    names, labels = [one.item.name for one in readable], [one.item.class_name for one in readable]
-    result = run_test(classifier.classifier, features, labels, names)
-    shown = {mistake.place: readable[mistake.place].item for mistake in result.mistakes[:SHOWN]}
+    names, labels = [item.name for item in readable], [item.class_name for item in readable]
+    result = run_test(classifier.classifier, rows.array, labels, names)
+    shown = {mistake.place: readable[mistake.place] for mistake in result.mistakes[:SHOWN]}
     read = classifier.backbone.read
     return result, {place: thumbnail(read(item.read(), item.name, item.box)) for place, item in shown.items()}
 

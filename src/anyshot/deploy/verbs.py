@@ -55,7 +55,7 @@ def fit_source(
     else:
         classifier = ImageClassifier(model or DEFAULT, registry=registry, **arguments)
         with chosen_pictures(source, layout, choose, say) as items, progress("learning", 1.0) as advance:
-            names = [item.class_name for item in items]
+            names, learned = [item.class_name for item in items], Learned(len(items))
             say_unread(classifier.learn(items, names, advance, cache, seen=learned.see), say)
         classifier.save(out)
         inner, what = classifier.classifier, "pictures"
@@ -85,7 +85,7 @@ def predict_images(
     model: Path,
     sources: Sequence[Path],
     form: Form,
-    top: int = 0,
+    top: int | None = None,
     out: Path | None = None,
     layout: Layout | None = None,
     registry: Registry = PACKAGE,

@@ -221,6 +221,36 @@ class Embedded:
     why: str = ""
 
 
+class FeatureRows:
+    """Features as they come, in room that is made once: a list of them would be held twice when it becomes an array.
+
+    Args:
+        most: How many come, at most; room that is never filled takes no memory.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._filled = most, 0
+        self._room: np.ndarray | None = None
+
+    def add(self, features: Float[np.ndarray, "..."]) -> None:
+        """One more."""
+        if self._room is None:
+            self._room = np.empty((self._most, *features.shape), features.dtype)
+        if features.shape != self._room.shape[1:]:
+            raise BadInput(f"the backbone gave features of shapes {self._room.shape[1:]} and {features.shape}.")
+        self._room[self._filled] = features
+        self._filled += 1
+
+    def __len__(self) -> int:
+        return self._filled
+
+    @property
+    def array(self) -> Float[np.ndarray, "image ..."]:
+        """All that came; there must be one."""
+        assert self._room is not None
+        return self._room[: self._filled]
+
+
 def embed_items(embeds: Embedder, items: Sequence[Item], cache: FeatureCache | None = None) -> Iterator[list[Embedded]]:
     """Pictures of any source to features, in their order and some at a time: read, decoded and embedded on all cores
     with few of them in memory. With a `cache`, only those are embedded that it does not have."""

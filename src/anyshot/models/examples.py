@@ -21,7 +21,7 @@ from anyshot.data.store import Store, open_store
 from anyshot.data.tables import column_names
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import Embedder, embed_items
+from anyshot.models.embedders import Embedder, FeatureRows, embed_items
 from anyshot.progress import Say, progress, quiet
 
 Choose = Callable[[Sequence[str | None]], tuple[list[int], str]]
@@ -115,21 +115,22 @@ def read_examples(
     elif holds_features(source) or not source.exists():
         return _chosen(_read_features(source, layout or Layout()), source, choose, say)
     assert embeds is not None
-    rows, readable, unread = [], [], []
+    readable, unread = [], []
     with chosen_pictures(source, layout, choose, say) as items, progress("embedding", float(len(items))) as advance:
+        rows = FeatureRows(len(items))
         for part in embed_items(embeds, items, cache):
             for one in part:
                 if one.features is None:
                     unread.append(one.why)
                 else:
-                    rows.append(one.features)
+                    rows.add(one.features)
                     readable.append(one.item)
             advance(float(len(part)))
     say_unread(unread, say)
     if not rows:
         raise BadInput(f"no picture of {source} can be read.")
     return Examples(
-        np.stack(rows),
+        rows.array,
         [item.class_name for item in readable],
         [item.name for item in readable],
         [item.split for item in readable],

@@ -95,15 +95,22 @@ def _triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triang
     return _Triangle(row * channel + column, put.flatten(), weight.to(dtype))
 
 
-def hat(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Vectors:
-    """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed."""
+def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, "*batch"] | None = None) -> Vectors:
+    """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed.
+
+    Args:
+        grams: S.
+        ridge: r.
+        share: What part of the norm of S the ridge is, at least; where it is known, no norm is taken.
+    """
     if grams.requires_grad or ridge.requires_grad:
         inverse = _RidgeInverse.apply(grams, ridge)
         return _eye_like(inverse) - ridge[..., None] * inverse
     eye, size = _eye_like(grams), ridge[..., None]
     matrix = unpack(torch.addcmul(grams, size, eye).view(-1, len(eye)))
-    is_safe = bool((ridge >= SAFE * grams.norm(dim=-1)).all())
-    inverse = _inverse_by_halves(matrix) if is_safe else _inverse(matrix, ridge.reshape(-1))
+    if share is None:
+        share = ridge / torch.linalg.vecdot(grams, grams).sqrt()  # (a fraction of what `norm` takes)
+    inverse = _inverse_by_halves(matrix) if bool((share >= SAFE).all()) else _inverse(matrix, ridge.reshape(-1))
     return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
 
 
@@ -161,7 +168,8 @@ def _eye_like(packed: Vectors) -> Float[Tensor, " d"]:
 
 def reconstruct(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
     """FRN (Eq. 5): ridge = lambda |S|_F, so the reconstruction ignores shot, scale and width."""
-    return hat(prototypes, parameters["alpha"].exp() * _norm(prototypes))
+    share = parameters["alpha"].exp()
+    return hat(prototypes, share * _norm(prototypes), share)
 
 
 def reconstruct_rows(rows: Float[Tensor, "*batch row channel"], parameters: Parameters) -> Vectors:

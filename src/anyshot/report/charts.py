@@ -81,9 +81,9 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
     for value in values:
         value["frontier"] = not any(_beats(other, value) for other in values)
     trainings = [
-        value | {"training": seed}
+        value | {"training": training, "has_trainings": bool(one.by_seed)}
         for one, value in zip(sensitivities, values, strict=True)
-        for seed in one.by_seed or (None,)
+        for training in one.by_seed or (one.points,)
     ]
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
@@ -92,7 +92,8 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
     wide = alt.Chart().mark_rule(strokeWidth=1, opacity=0.7).encode(x, alt.Y("low_classes:Q"), tint)
     bars = alt.Chart().mark_rule(strokeWidth=4, opacity=0.4).encode(x, alt.Y("low:Q"), tint)
     strokes = alt.Chart().mark_tick(thickness=1.5, size=16, orient="horizontal").encode(x, alt.Y("training:Q"), tint)
-    strokes = strokes.transform_filter("isValid(datum.training)")
+    # Not drawn rather than filtered out: Vega warns of a panel in which nothing is left.
+    strokes = strokes.encode(opacity=alt.condition("datum.has_trainings", alt.value(1), alt.value(0)))
     shown = ("accuracy", "sensitivity", "low", "high", "low_classes", "high_classes")
     tooltip = ["method:N", "setting:N", *_two_decimals(*shown)]
     points = alt.Chart().mark_point(filled=True, size=80, opacity=1).encode(x, y, tint, tooltip=tooltip)
