@@ -4,12 +4,14 @@
     python benchmarks/evaluation.py            about 15 minutes on two cores; --quick for three
     python benchmarks/evaluation.py --resnet   ResNet-12 features too
     python benchmarks/evaluation.py --chart docs/images/evaluation.png
+    python benchmarks/evaluation.py --beside   beside a busy process, and nothing else; a minute
 
 Conv-4 features of 20 classes x 600 images, 5-way, 16 queries, test shots 1..32. Contenders take turns and the median of
 the repeats counts; every figure is milliseconds of wall time per six-shot trial unless it says otherwise.
 """
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -30,12 +32,15 @@ from anyshot.models.gram import gram
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Embed, Reading
 from anyshot.models.model import Model
+from anyshot.models.registry import PACKAGE
 from anyshot.recipe import Recipe
 from anyshot.show import figures
+from anyshot.train.training import Learner
 
 HERE = Path(__file__).resolve().parent
 SHOTS = (1, 2, 4, 8, 16, 32)
 LABELS = np.repeat(np.arange(20), 600)
+PAIR = ["proto", "cosine-proto"]
 RECIPE = Recipe(data="benchmark", head="frn", train_shot=4, way=5)
 
 
@@ -189,6 +194,43 @@ def from_images(repeats: int) -> None:
     SPEED.append({"what": "proto from images, against easyfsl", "times faster": plain / mine})
 
 
+def beside(repeats: int) -> None:
+    """Evaluation and an update of a model, alone and beside a busy process, in turns."""
+    vectors = vectors_of(maps(25, 64), HEADS["proto"].embed, {})
+    images = torch.randint(0, 256, (128, 32, 32, 3), dtype=torch.uint8).numpy()
+    readings = [Reading(HEADS[name], HEADS[name].parameters(vectors[:1, None], RECIPE)) for name in PAIR]
+    plan = Plan(LABELS, shot=max(SHOTS), episodes=500)
+    learner = Learner(Recipe(data="benchmark", head="proto", train_shot=16, way=8, size=32), PACKAGE, 3, "cpu")
+    learner.model.train()
+    target = torch.arange(8).repeat_interleave(16)
+    works = {
+        "evaluation, proto and cosine-proto": lambda: recalls(vectors, readings, plan, SHOTS),
+        "an update of Conv-4, 128 images": lambda: learner.update(images, target, 16, 0, 1e-6),
+    }
+    load = "/".join(f"{value:.1f}" for value in os.getloadavg())
+    print(f"ms of wall time; load of the machine before: {load}, cores: {len(os.sched_getaffinity(0))}")
+    print(f"{'':40} {'threads':>7} {'alone':>9} {'beside a busy process':>22} {'speed kept':>11}")
+    every = torch.get_num_threads()
+    for name, work in works.items():
+        for threads in sorted({1, every}):
+            torch.set_num_threads(threads)
+            work()
+            turns = [(seconds(work), busily(work)) for _ in range(repeats)]
+            alone, busy = (1000 * statistics.median(column) for column in zip(*turns, strict=True))
+            print(f"{name:40} {threads:7} {alone:9.1f} {busy:22.1f} {alone / busy:11.0%}", flush=True)
+
+
+def busily(work: Callable[[], object]) -> float:
+    """Seconds of work beside a process that keeps one core busy."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.1)
+        return seconds(work)
+    finally:
+        other.kill()
+        other.wait()
+
+
 def chart(path: Path) -> None:
     """How many times faster than the peer, one bar per comparison."""
     scale = alt.Scale(type="log", domain=[1, 10_000])
@@ -220,8 +262,12 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--resnet", action="store_true")
     parser.add_argument("--chart", type=Path)
+    parser.add_argument("--beside", action="store_true")
     options = parser.parse_args()
     keep_memory()
+    if options.beside:
+        beside(5)
+        sys.exit()
     size, turns = (1, 3) if options.quick else (4, 5)
     every = torch.get_num_threads()
     for threads in (1, every):

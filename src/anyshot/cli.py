@@ -290,6 +290,9 @@ def embed(
         workers: With ray: processes; one per core by default.
         using: A Python file with backbones of your own (`registry = anyshot.Registry(...)`).
     """
+    from anyshot.machine import leave_busy_cores
+
+    leave_busy_cores()
     from anyshot.models.sharding import embed_source
 
     print(embed_source(source, out, model, on, workers, using))
@@ -370,8 +373,10 @@ def evaluate(
         device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
         layout: How the source is laid out.
     """
+    from anyshot.machine import keep_memory, leave_busy_cores
+
+    leave_busy_cores()
     on_device(device)
-    from anyshot.machine import keep_memory
     from anyshot.measure.evaluation import run_evaluation
     from anyshot.measure.plan import Protocol
     from anyshot.models.registry import registry_of

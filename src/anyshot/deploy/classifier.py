@@ -56,8 +56,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         reject: Share of the known classes' images that `is_known` may give up to find those of unknown classes.
         keep: Examples of a class that are kept for calibration, of many classes fewer; 0 for none. The class itself is
             the mean of all.
-        index: Whether `predict` and `top` answer by an approximate index (extra: index); what it finds is scored
-            exactly.
+        index: Whether `predict` asks an approximate index (extra: index), of 4,096 classes or more; what it finds is
+            scored exactly. `top` goes through all classes, for its probabilities are shares of all.
         registry: What head and readout are looked up in; the package's own where None.
     """
 
@@ -458,7 +458,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self.ledger_.labels_of(np.concatenate(rows))
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
-        """The `k` likeliest classes of each image and their probabilities, without a matrix of all classes."""
+        """The `k` likeliest classes of each image and their probabilities, without a matrix of all classes; all of
+        them are gone through, with an index too."""
         if k < 1:
             raise BadInput(f"at least one class is asked for, not {k}.")
         parts = [self._best(part, k, sums=True) for part, _, _ in self._vectors(self._check_rows(X))]

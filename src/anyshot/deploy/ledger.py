@@ -123,16 +123,17 @@ class Ledger:
         self._each = each
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
         names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
+        kept = _narrow(more.kept)
         for start, stop in zip(starts, [*starts[1:], len(more.owner)], strict=True):
             place = int(more.owner[start])
             row = int(rows[place])
-            keys, vectors = more.keys[start:stop], more.kept[start:stop]
+            keys, vectors = more.keys[start:stop], kept[start:stop]
             if row in self.examples:
                 keys, vectors = (np.concatenate(pair) for pair in zip(self.examples[row], (keys, vectors), strict=True))
                 order = np.argsort(keys, kind="stable")[:each]
-                self.examples[row] = keys[order], _narrow(vectors[order])
+                self.examples[row] = keys[order], vectors[order]
             elif row >= before and not (names and self._is_last(label_hash(names[place]))):
-                self.examples[row] = keys[:each].copy(), _narrow(vectors[:each].copy())
+                self.examples[row] = keys[:each].copy(), vectors[:each].copy()
                 if names and self._ranked:
                     heapq.heappush(self._ranked, (-label_hash(names[place]), row))
         self._bound()

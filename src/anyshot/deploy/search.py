@@ -26,7 +26,7 @@ MORE = 4  # candidates beyond those wanted that are scored again: float32 may ha
 WORTH = 4096  # classes from which on an index is faster than looking at all of them
 CODED, CODES = 2, 16  # numbers of a point that are coded together in an index, and codes for them
 LEARNED_FROM = 16_384  # points that the codes are learned from
-CANDIDATES = 128  # classes that an index names for a query, at least
+CANDIDATES = 64  # classes that an index names for a query, at least
 UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
 
 Rows = Float[Tensor, "way numbers"]

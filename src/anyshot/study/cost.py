@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from anyshot.errors import BadInput
-from anyshot.machine import keep_memory
+from anyshot.machine import cores, keep_memory
 from anyshot.models.devices import training_device
 from anyshot.models.registry import Registry
 from anyshot.progress import progress
@@ -33,11 +33,6 @@ ROUNDS = 3  # of a contest; the best of each contender counts
 FEATURES = 1280  # numbers that a frozen backbone is taken to give
 TIMED_SECONDS = 0.3  # at least, of a contender in a round
 SHORT_SECONDS = 600.0  # of a core: a study that takes no longer starts at once, side by side
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
