@@ -95,7 +95,7 @@ def _triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triang
     return _Triangle(row * channel + column, put.flatten(), weight.to(dtype))
 
 
-def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, "*batch"] | None = None) -> Vectors:
+def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, "*#batch"] | None = None) -> Vectors:
     """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed.
 
     Args:
