@@ -120,7 +120,7 @@ def test_plans_are_shared_by_file(tmp_path):
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json", codes)
     assert again.id == plan.id
-    with pytest.raises(BadInput, match="other images"):
+    with pytest.raises(BadInput, match="other examples"):
         Plan.load(tmp_path / "plan.json", np.roll(codes, 7))
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(BadInput, match="not a saved plan"):
@@ -132,7 +132,7 @@ def test_plans_are_shared_by_file(tmp_path):
     [
         (np.where(np.arange(240)[:, None] == 17, np.nan, FEATURES), LABELS, {}, "row 17"),
         (np.where(np.arange(240)[:, None] == 200, np.inf, FEATURES), LABELS, {}, "row 200"),
-        (FEATURES, LABELS[:-1], {}, "240 images"),
+        (FEATURES, LABELS[:-1], {}, "240 examples"),
         (FEATURES[:0], LABELS[:0], {}, "empty"),
         (FEATURES[:, 0], LABELS, {}, "image d"),
         (FEATURES.astype(str), LABELS, {}, "must be numbers"),
