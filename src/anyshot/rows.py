@@ -11,7 +11,7 @@ from anyshot.errors import BadInput
 from anyshot.files import read_text, whole
 
 Row = dict[str, Any]
-WHOLE_NUMBERS = {"train_shot", "test_shot", "seed", "way", "queries", "episodes"}
+WHOLE_NUMBERS = {"train_shot", "test_shot", "own_shot", "seed", "seeds", "models", "way", "queries", "episodes"}
 MOST_TEXT = 1 << 26  # bytes: its values take up to twenty times as much memory
 WORDS = {"data", "backbone", "head", "readout", "model"}
 T = TypeVar("T")
