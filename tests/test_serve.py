@@ -1,6 +1,7 @@
 """The server: what clients may do, what is refused, and a real browser that does it."""
 
 import asyncio
+import contextlib
 import importlib.util
 import io
 import threading
@@ -42,10 +43,9 @@ def picture(channel, seed=0, size=(40, 50), form="PNG"):
     return out.getvalue()
 
 
-@pytest.fixture
-def server(tmp_path):
-    """A server of an empty classifier, in a thread; yields its address and its shelf."""
-    shelf = Shelf(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")
+@contextlib.contextmanager
+def served(shelf):
+    """A server in a thread; its address and its shelf."""
     running = uvicorn.Server(uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none", http=Connection))
     thread = threading.Thread(target=running.run)
     thread.start()
@@ -54,6 +54,13 @@ def server(tmp_path):
     yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}", shelf
     running.should_exit = True
     thread.join()
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server of an empty classifier."""
+    with served(Shelf(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -4,18 +4,14 @@ import base64
 import copy
 import functools
 import shutil
-import threading
-import time
 
 import numpy as np
 import pytest
-import uvicorn
 from test_classifier_files import colours
-from test_serve import picture
+from test_serve import picture, served
 
 from anyshot import ImageClassifier
-from anyshot.deploy.serving.app import Shelf, make_app
-from anyshot.deploy.serving.guards import Connection
+from anyshot.deploy.serving.app import Shelf
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -38,15 +34,8 @@ def browser():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """One server for all tests; each puts a classifier of its own on the shelf."""
-    shelf = Shelf(ImageClassifier(colours, side=16), tmp_path_factory.mktemp("shelf") / "saved")
-    running = uvicorn.Server(uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none", http=Connection))
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    while not running.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}", shelf
-    running.should_exit = True
-    thread.join()
+    with served(Shelf(ImageClassifier(colours, side=16), tmp_path_factory.mktemp("shelf") / "saved")) as running:
+        yield running
 
 
 @pytest.fixture

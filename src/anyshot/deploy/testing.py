@@ -16,9 +16,8 @@ from anyshot.deploy.image_classifier import ImageClassifier, thumbnail
 from anyshot.deploy.support import keys_of
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import FeatureRows, embed_items
-from anyshot.models.examples import say_unread
-from anyshot.progress import Say, progress, quiet
+from anyshot.models.examples import embed_readable
+from anyshot.progress import Say, quiet
 
 SHOWN = 60  # mistakes on the page
 PART = 1024  # examples that are classified at once
@@ -147,17 +146,8 @@ def run_picture_test(
     classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: Say = quiet
 ) -> tuple[Result, dict[int, bytes]]:
     """The same for pictures, and small copies of the surest mistakes by their place."""
-    readable, unread, rows = [], [], FeatureRows(len(items))
-    with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
-        for part in embed_items(classifier.backbone, items, cache):
-            for one in part:
-                if one.features is None:
-                    unread.append(one.why)
-                else:
-                    rows.add(one.features)
-                    readable.append(one.item)
-            advance(float(len(part)))
-    say_unread(unread, say)
+    doing = f"classifying {len(items)} pictures"
+    rows, readable = embed_readable(classifier.backbone, items, doing, cache, say)
     if not readable:
         raise BadInput("none of the pictures could be read.")
     names, labels = [item.name for item in readable], [item.class_name for item in readable]

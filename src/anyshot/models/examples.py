@@ -115,18 +115,8 @@ def read_examples(
     elif holds_features(source) or not source.exists():
         return _chosen(_read_features(source, layout or Layout()), source, choose, say)
     assert embeds is not None
-    readable, unread = [], []
-    with chosen_pictures(source, layout, choose, say) as items, progress("embedding", float(len(items))) as advance:
-        rows = FeatureRows(len(items))
-        for part in embed_items(embeds, items, cache):
-            for one in part:
-                if one.features is None:
-                    unread.append(one.why)
-                else:
-                    rows.add(one.features)
-                    readable.append(one.item)
-            advance(float(len(part)))
-    say_unread(unread, say)
+    with chosen_pictures(source, layout, choose, say) as items:
+        rows, readable = embed_readable(embeds, items, "embedding", cache, say)
     if not rows:
         raise BadInput(f"no picture of {source} can be read.")
     return Examples(
@@ -150,6 +140,24 @@ def _of_shards(source: Path) -> Examples:
     order = [int(item.name) for item in arrange(items, (), 0)]
     labels, names = [labels[i] for i in order], [names[i] for i in order]
     return Examples(on_disk(source, order), labels, names, [splits[i] for i in order])
+
+
+def embed_readable(
+    embeds: Embedder, items: Sequence[Item], doing: str, cache: FeatureCache | None = None, say: Say = quiet
+) -> tuple[FeatureRows, list[Item]]:
+    """The features of the pictures that can be read, and which these are; the others are said."""
+    rows, readable, unread = FeatureRows(len(items)), [], []
+    with progress(doing, float(len(items))) as advance:
+        for part in embed_items(embeds, items, cache):
+            for one in part:
+                if one.features is None:
+                    unread.append(one.why)
+                else:
+                    rows.add(one.features)
+                    readable.append(one.item)
+            advance(float(len(part)))
+    say_unread(unread, say)
+    return rows, readable
 
 
 def say_unread(unread: Sequence[str], say: Say, most: int = 10) -> None:
