@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import importlib.util
 import io
 import threading
@@ -292,6 +293,30 @@ def test_a_taken_port_is_one_sentence(server, tmp_path):
     small_model().save(tmp_path / "run" / "model.safetensors")
     with pytest.raises(BadInput, match="choose another --port"):
         serve(str(tmp_path / "run"), port=int(server[0].rpartition(":")[2]))
+
+
+def test_what_is_said_of_the_classes_is_of_one_state():
+    """Another class may come between any two looks at the classifier that is served."""
+
+    class Restless(Shelf):
+        @property
+        def now(self):
+            state = self.__dict__["now"]
+            more = copy.copy(state)
+            more.classifier = copy.copy(state.classifier)
+            self.__dict__["now"] = more.partial_fit([picture(0)], [f"c{len(state.classes_)}"])
+            return state
+
+        @now.setter
+        def now(self, state):
+            self.__dict__["now"] = state
+
+    first = ImageClassifier(small_model())
+    shelf = Restless(first.fit([picture(0), picture(1)], ["c0", "c1"]))
+    for _ in range(3):
+        assert [each["count"] for each in shelf.about()["classes"]][:2] == [1, 1]
+    shelf.remove("c1")
+    assert "c1" not in shelf.classes
 
 
 def test_reading_goes_on_while_the_classifier_changes(server):

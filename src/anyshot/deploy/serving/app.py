@@ -59,11 +59,11 @@ class Shelf:
 
     @property
     def classes(self) -> list[str]:
-        return [str(label) for label in self.now.classes_] if self.is_fitted else []
+        return names(self.now)
 
     @property
     def is_fitted(self) -> bool:
-        return hasattr(self.now.classifier, "ledger_")
+        return is_fitted(self.now)
 
     def change(self, how: Callable[[ImageClassifier], Result]) -> Result:
         with self._changing:
@@ -74,17 +74,25 @@ class Shelf:
             return result
 
     def add(self, name: str, image: bytes) -> None:
-        if name not in self.classes and len(self.classes) >= MOST_CLASSES:
-            raise HTTPException(409, f"There are {MOST_CLASSES} classes: remove one first.")
-        label = dict(zip(self.classes, self.now.classes_, strict=True))[name] if name in self.classes else name
-        self.change(lambda classifier: classifier.partial_fit([image], [label]))
+        def learn(classifier: ImageClassifier) -> ImageClassifier:
+            there = names(classifier)
+            if name not in there and len(there) >= MOST_CLASSES:
+                raise HTTPException(409, f"There are {MOST_CLASSES} classes: remove one first.")
+            label = classifier.classes_[there.index(name)] if name in there else name
+            return classifier.partial_fit([image], [label])
+
+        self.change(learn)
 
     def remove(self, name: str, key: int | None = None) -> int:
         """Forget a class, or one of its examples; the number by which that can be undone."""
-        if name not in self.classes:
-            raise HTTPException(404, "There is no such class.")
-        label = self.now.classes_[self.classes.index(name)]
-        taken = self.change(lambda classifier: classifier.take_out(label, key))
+
+        def forget(classifier: ImageClassifier) -> Taken:
+            there = names(classifier)
+            if name not in there:
+                raise HTTPException(404, "There is no such class.")
+            return classifier.take_out(classifier.classes_[there.index(name)], key)
+
+        taken = self.change(forget)
         number = next(self._numbers)
         self._removals[number] = taken
         while len(self._removals) > MOST_REMOVALS:
@@ -106,9 +114,10 @@ class Shelf:
             self.now.save(self.folder)
 
     def about(self) -> dict[str, Any]:
-        if not self.is_fitted:
+        now = self.now  # one state throughout: another request may change it meanwhile
+        if not is_fitted(now):
             return {"classes": [], "can_save": self.folder is not None}
-        inner = self.now.classifier
+        inner = now.classifier
         support, coverage = inner.support_, inner.coverage_
         return {
             "classes": [
@@ -117,12 +126,10 @@ class Shelf:
                     "count": int(support.counts[place]),
                     "recall": None if np.isnan(inner.recalls_[place]) else float(inner.recalls_[place]),
                     "examples": [
-                        f"{key:016x}"
-                        for key in support.keys[support.owner == place].tolist()
-                        if key in self.now.thumbnails
+                        f"{key:016x}" for key in support.keys[support.owner == place].tolist() if key in now.thumbnails
                     ],
                 }
-                for place, name in enumerate(self.classes)
+                for place, name in enumerate(names(now))
             ],
             "calibrated": inner.calibrated_,
             "accuracy": None if coverage is None else coverage.accuracy_of_all,
@@ -134,7 +141,7 @@ class Shelf:
     def classify(self, image: bytes, by_shot: bool = True) -> dict[str, Any]:
         """Probabilities of the classes, at all examples and at each smaller shot, and the examples nearest to it."""
         now = self.now
-        if not hasattr(now.classifier, "ledger_"):
+        if not is_fitted(now):
             raise HTTPException(409, "There are no classes yet: add one first.")
         inner = now.classifier
         vectors = inner.vectors(now.features(now.read(image)[None]))
@@ -172,6 +179,15 @@ class Shelf:
             fewer = {shot: inner.at_shot(shot) for shot in shots}
             self._fewer = now, fewer
         return fewer
+
+
+def is_fitted(classifier: ImageClassifier) -> bool:
+    return hasattr(classifier.classifier, "ledger_")
+
+
+def names(classifier: ImageClassifier) -> list[str]:
+    """The classes as a page shows them."""
+    return [str(label) for label in classifier.classes_] if is_fitted(classifier) else []
 
 
 def threshold(classifier: FewShotClassifier) -> float:
