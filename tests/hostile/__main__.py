@@ -58,12 +58,14 @@ def main() -> int:
 def preload() -> None:
     """Import all of anyshot and what its commands import, once: what is forked has it already."""
     import anyshot
+    from hostile import forks
 
     for module in pkgutil.walk_packages(anyshot.__path__, "anyshot."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in ("pyarrow.parquet", "onnxruntime", "uvicorn", "vl_convert"):
         importlib.import_module(name)
+    forks.warm()
     gc.freeze()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from anyshot.data.packing import File, Item
-from anyshot.data.shards import list_items, read_shards, shard_path
+from anyshot.data.shards import is_shard, list_items, read_shards, shard_path
 from anyshot.errors import BadInput
 from anyshot.files import held, read_json, whole, write_json
 from anyshot.models.embedders import Embedder, embed_items, embedder
@@ -47,7 +47,7 @@ def embed_source(
         if any(out.iterdir()) and not (out / "shards.json").is_file():
             raise BadInput(f"{out} has other things in it: choose another folder.")
         write_json(out / "shards.json", about)
-        missing = [number for number in range(about["shards"]) if not shard_path(out, number).is_file()]
+        missing = [number for number in range(about["shards"]) if not is_shard(shard_path(out, number))]
         with progress(f"embedding {len(items)} pictures", float(len(items))) as advance:
             advance(float(ROWS * (about["shards"] - len(missing))))
             tasks = [(number, items[number * ROWS : (number + 1) * ROWS]) for number in missing]
