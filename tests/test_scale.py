@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from test_classifier import UNTRAINED, assert_same, examples
 
 from anyshot import BadInput, FewShotClassifier
@@ -141,14 +142,18 @@ def test_a_copy_learns_on_its_own():
 # ----------------------------------------------------------------------------------------------------------- class bank
 
 
-@pytest.mark.parametrize("head", ["proto", "cosine-proto"])
+@pytest.mark.parametrize("head", ["proto", "cosine-proto", "frn", "posterior"])
 def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
     pytest.importorskip("lancedb")
     from anyshot.deploy.bank import ClassBank
 
     X, y = examples(96, 6)
     X, names = X.reshape(len(X), -1), np.array(["it's", "b", "c", "d", "e", "f"])[y]
-    bank = ClassBank(tmp_path / "bank", FewShotClassifier(head))
+    law = FewShotClassifier(head)
+    if head == "posterior":  # as a readout, of what other classes say of how images vary
+        base = examples(96, 12, seed=1)
+        law = FewShotClassifier("proto", readout="posterior", base=(base[0].reshape(96, -1), base[1]))
+    bank = ClassBank(tmp_path / "bank", law)
     bank.add(X[:8], names[:8])
 
     def write(first: int) -> None:
@@ -164,7 +169,7 @@ def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
         writer.join()
     bank.add(X[32:40], names[32:40])
     bank.add(X[64:72], names[64:72])
-    whole = FewShotClassifier(head).fit(X, names)
+    whole = clone(law).fit(X, names)
     for _ in range(2):
         together = bank.classifier()
         np.testing.assert_array_equal(together.support_.counts, whole.support_.counts)
@@ -180,7 +185,7 @@ def test_words_of_a_bank(tmp_path):
     with pytest.raises(BadInput, match="no class bank"):
         ClassBank(tmp_path / "bank")
     X, y = examples(10, 2)
-    with pytest.raises(BadInput, match="cosine or Euclidean"):
+    with pytest.raises(BadInput, match="the readout posterior"):
         ClassBank(tmp_path / "bank", FewShotClassifier("posterior")).add(X, y)
     bank = ClassBank(tmp_path / "bank", FewShotClassifier(positions=4))
     bank.add(X.reshape(10, -1), y)

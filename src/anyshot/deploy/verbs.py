@@ -59,7 +59,7 @@ def fit_source(
             say_unread(classifier.learn(items, names, advance, cache, seen=learned.see), say)
         classifier.save(out)
         inner, what = classifier.classifier, "pictures"
-    counts = inner.support_.counts
+    counts = inner.ledger_.counts
     words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} {what} each."
     return f"{words} {accuracy_words(inner, learned, out)}".rstrip()
 
@@ -163,7 +163,7 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = PA
 
 def _saved(classifier: changing.Classifier, out: Path, words: str) -> str:
     classifier.save(out)
-    counts = changing.inner_of(classifier).support_.counts
+    counts = changing.inner_of(classifier).ledger_.counts
     each = spread(int(counts.min()), int(counts.max()))
     return f"{out}: {words}; {len(counts)} classes now, {each} examples each."
 
