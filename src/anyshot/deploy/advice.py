@@ -179,7 +179,7 @@ def advise(
     measured = [step for step in STEPS if step <= smallest - queries]
     together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
     ways = len(inside) if way == "all" else way
-    used_maps = maps[torch.from_numpy(here)]
+    used_maps = maps if here.all() else maps[torch.from_numpy(here)]  # all of them may stay on a disk
     if any(registry.head(name).adapts for name in tried):
         episodes = _affordable(episodes, used_maps[0].numel(), ways, measured)
     evaluation = evaluate(

@@ -257,8 +257,8 @@ class ClassBank:
         head = classifier.learned_reading_.head
         if head.adapts:
             raise BadInput(
-                f"{classifier.head} estimates from all examples how images vary, which writers who each see some cannot: "
-                "a class bank answers with the readout posterior, fitted on examples of other classes."
+                f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
+                "answers with the readout posterior, fitted on examples of other classes."
             )
         if not can_search(head):
             raise BadInput(

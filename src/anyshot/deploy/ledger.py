@@ -39,11 +39,11 @@ class Ledger:
         self.places: dict[Any, int] = {label: row for row, label in enumerate(first.labels.tolist())}
         self.kind = first.labels.dtype
         self._sums, self._counts = first.sums, first.counts
-        self.scatter, self.freedom = first.scatter, first.freedom
+        self.scatter = None if first.scatter is None else np.require(first.scatter, requirements="W")
+        self.freedom = first.freedom
         self.examples: dict[int, Examples] = {}
         """Of some classes, by row: keys in order, and vectors."""
-        self.touched: list[Int[np.ndarray, " row"]] = []
-        """Rows that changed since someone who follows last looked; a follower empties it."""
+        self._touched = np.zeros(len(first.counts), bool)
         self._names: list[Any] | None = None
         self._each, self._ranked = keep, list[tuple[int, int]]()
         self._take(first, np.arange(len(self)), 0)
@@ -68,7 +68,7 @@ class Ledger:
         other.places, other.examples = dict(self.places), dict(self.examples)
         other._sums, other._counts = self.sums.copy(), self.counts.copy()
         other.scatter = None if self.scatter is None else self.scatter.copy()
-        other.touched, other._ranked = list(self.touched), list(self._ranked)
+        other._touched, other._ranked = self._touched[: len(self)].copy(), list(self._ranked)
         return other
 
     # ------------------------------------------------------------------------------------------------------- learning
@@ -91,9 +91,7 @@ class Ledger:
         self.freedom += more.freedom + int(known.sum())
         self._sums[rows] += more.sums
         self._counts[rows] += more.counts
-        self.touched.append(rows)
-        if len(self.touched) > 64 and sum(map(len, self.touched)) > len(self):
-            self.touched = [np.arange(len(self))]
+        self._touched[rows] = True
         self._take(more, rows, before)
 
     def check(self, more: Support) -> None:
@@ -118,6 +116,7 @@ class Ledger:
             sums[:before] = self._sums[:before]
             self._sums = sums
         self._counts = np.concatenate([self._counts[:before], np.zeros(room - before, np.int64)])
+        self._touched = np.concatenate([self._touched[:before], np.zeros(room - before, bool)])
 
     def wants(self, labels: Shaped[np.ndarray, " image"]) -> Bool[np.ndarray, " image"]:
         """Which examples may be among those that are kept: the others need no key."""
@@ -178,6 +177,12 @@ class Ledger:
         return Ledger(self.snapshot().without(labels), self.keep)
 
     # -------------------------------------------------------------------------------------------------------- reading
+
+    def changed(self) -> Int[np.ndarray, " row"]:
+        """Rows that were added to since someone who follows last asked."""
+        rows = np.flatnonzero(self._touched)
+        self._touched[rows] = False
+        return rows
 
     def labels(self) -> Shaped[np.ndarray, " way"]:
         """In order of arrival."""

@@ -281,15 +281,14 @@ class Search:
 
     def _follow(self) -> None:
         """Bring the rows up to what was learned: those that were touched, or all where there are none yet."""
-        way, touched = len(self.ledger), self.ledger.touched
-        self.ledger.touched = []
+        way, changed = len(self.ledger), self.ledger.changed()
         if self._linear is None:
             self._linear = Linear.of(self.head, self.prototypes(slice(0, min(way, 4096))))
             if self._linear is None:
                 raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
             rows = np.arange(way)
         else:
-            rows = np.unique(np.concatenate([np.zeros(0, int), np.arange(self._filled, way), *touched]))
+            rows = np.union1d(changed, np.arange(self._filled, way))
         for start in range(0, len(rows), PIECE):
             self._put(rows[start : start + PIECE])
         self._filled = way

@@ -132,7 +132,7 @@ def _scatter(
     counts: Int[np.ndarray, " way"],
 ) -> Float[np.ndarray, "d d"]:
     if len(vectors) == len(counts):  # each is the mean of its class
-        return np.zeros(2 * vectors.shape[1:])
+        return np.broadcast_to(0.0, 2 * vectors.shape[1:])
     inside = vectors - (sums / counts[:, None])[owner]
     return inside.T @ inside
 
