@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,11 @@ def say(name: str, classes: int, what: str, value: float, unit: str) -> None:
 def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, head: str, index: bool) -> None:
     name, fitted = f"anyshot {head}", FewShotClassifier(head)
     batches = data.batches()
-    X, y = next(batches)
-    FewShotClassifier(head).fit(X[:50], y[:50])  # what is loaded and looked up once
-    memory = Memory()  # with a batch: that is the caller's
-    spent = memory.during(lambda: fitted.partial_fit(X, y))
-    for X, y in batches:  # noqa: B007
-        spent += memory.during(lambda: fitted.partial_fit(X, y))
+    first = next(batches)
+    FewShotClassifier(head).fit(first[0][:50], first[1][:50])  # what is loaded and looked up once
+    memory, spent = Memory(), 0.0  # with a batch: that is the caller's
+    for X, y in chain([first], batches):
+        spent += memory.during(lambda X=X, y=y: fitted.partial_fit(X, y))
     say(name, classes, "fit", spent, "s")
     sums = fitted.ledger_.sums.nbytes
     say(name, classes, "memory at rest, fit", memory.rest() / sums, "x")

@@ -263,7 +263,7 @@ def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, 
         *(f"| {_cell(label)} | {n} |" for label, n in zip(labels[:LISTED], counts, strict=True)),
         *(["", f"and {len(labels) - LISTED} more."] if len(labels) > LISTED else []),
         "",
-        *(_measured_lines(classifier) if is_measured else []),
+        *(_measured_lines(classifier) if not settled.is_large else []),
     ]
     if coverage is not None:
         what = "Images" if of_pictures else "Examples"
