@@ -56,7 +56,9 @@ def _left_out(classifier: FewShotClassifier, learned: Learned, alone: float) -> 
     if not learned.labels:
         return LeftOut(alone)
     features, labels = learned.features.array, np.unique(learned.labels, return_inverse=True)[1]
-    bursts = find_bursts(classifier.vectors(features), labels, learned.names, learned.times)
+    vectors = classifier.vectors(features)
+    bursts = find_bursts(vectors, labels, learned.names, learned.times)
     if not bursts.told_by:
         return LeftOut(alone)
-    return leave_out_bursts(lambda: clone(classifier), features, labels, bursts, alone)[1]
+    alike = vectors if classifier.reading_.head.adapts and classifier.base is None else None
+    return leave_out_bursts(lambda: clone(classifier), features, labels, bursts, alone, alike)[1]
