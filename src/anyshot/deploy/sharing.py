@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from anyshot.data.arrays import WIDEST
+from anyshot.data.doctor import counted
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
@@ -50,6 +51,18 @@ def check_place(path: Path) -> None:
     is_classifier = (path / "config.json").is_file() and (path / "classifier.safetensors").is_file()
     if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not is_classifier:
         raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
+
+
+def what_lies_at(path: Path) -> str:
+    """What gives way to a classifier that is saved there, in a sentence; something else than a classifier does not."""
+    check_place(path)
+    if not (path / "config.json").is_file():
+        return ""
+    try:
+        counts = read_tensors(path / "classifier.safetensors")[0]["counts"]
+        return f" It replaces the one that was there ({counted(len(counts), 'class')}, {int(counts.sum())} examples)."
+    except (BadInput, KeyError, TypeError, RuntimeError):
+        return " It replaces the one that was there, which could not be read."
 
 
 def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
