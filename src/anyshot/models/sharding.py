@@ -28,6 +28,8 @@ def embed_source(
     source: Path, out: Path, model: str, on: str = "here", workers: int = 0, using: Path | None = None
 ) -> str:
     """The `embed` verb: make the shards that are missing; says what there is."""
+    if on not in ("here", "ray") and not on.startswith("ray://"):
+        raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
     items = list_items(source)
     if not items:
         raise BadInput(f"there are no pictures in {source}.")
@@ -70,10 +72,8 @@ def _run(
     if on == "here":
         for number, items in tasks:
             yield write_shard(embeds, items, shard_path(out, number))
-    elif on == "ray" or on.startswith("ray://"):
-        yield from _on_ray(on, tasks, out.resolve(), model, workers, using)
     else:
-        raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
+        yield from _on_ray(on, tasks, out.resolve(), model, workers, using)
 
 
 class _Worker:
