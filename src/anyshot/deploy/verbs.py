@@ -1,5 +1,6 @@
 """What the deploying verbs of the command line do, as functions that return what is printed."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from anyshot.deploy.learned import Copies, Learned, accuracy_words
 from anyshot.deploy.predicting import Form, predict_sources
 from anyshot.deploy.sharing import what_lies_at
 from anyshot.errors import BadInput, shown
-from anyshot.files import write_json, write_text
+from anyshot.files import held, write_json, write_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedded, embedder
 from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
@@ -143,16 +144,27 @@ def add_examples(
     cache: FeatureCache | None = None,
 ) -> str:
     """Teach a classifier more examples, in its place or into another folder."""
+    if not sources:
+        raise BadInput("name the examples to learn: files, folders, archives or tables.")
     replaced = what_lies_at(out) if out is not None else ""
-    classifier = open_classifier(model, registry)
-    words = changing.add(classifier, sources, class_name, split, layout, cache, say)
-    return _saved(classifier, out or model, words, replaced)
+    with _changed(model, out):
+        classifier = open_classifier(model, registry)
+        words = changing.add(classifier, sources, class_name, split, layout, cache, say)
+        return _saved(classifier, out or model, words, replaced)
 
 
 def remove_classes(model: Path, names: Sequence[str], out: Path | None = None, registry: Registry = PACKAGE) -> str:
     """Make a classifier forget classes, in its place or into another folder."""
-    classifier = open_classifier(model, registry)
-    return _saved(classifier, out or model, changing.remove(classifier, names))
+    if not names:
+        raise BadInput("name the classes to forget.")
+    with _changed(model, out):
+        classifier = open_classifier(model, registry)
+        return _saved(classifier, out or model, changing.remove(classifier, names))
+
+
+def _changed(model: Path, out: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Hold a classifier that is read and then replaced: what another process learned meanwhile would be lost."""
+    return held(model) if out is None and model.is_dir() else contextlib.nullcontext()
 
 
 def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = PACKAGE) -> str:
