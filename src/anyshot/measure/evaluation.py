@@ -275,19 +275,24 @@ def _adapted(
     vectors: Vectors, plan: Plan, shots: Shots, progress: Callable[[float], None]
 ) -> Float[np.ndarray, "pattern episode way"]:
     """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
-    rows = torch.cat(list(vectors.split(4096))).double()
     patterns = full_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
     draw = plan.draw(0, plan.episodes)
     for episode in range(plan.episodes):
-        query = rows[torch.from_numpy(draw.query[episode].ravel())]
+        query = _in_double(vectors, draw.query[episode].ravel())
         for number, counts in enumerate(patterns[:, episode]):
             images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
             owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
-            scores = support_scores(rows[torch.from_numpy(images)], owner, query)
+            scores = support_scores(_in_double(vectors, images), owner, query)
             out[number, episode] = recall(scores.mT[None, None], plan)[0, 0]
         progress(1 / plan.episodes)
     return out
+
+
+def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
+    """The vectors of some images: in double precision all of them would take twice their memory."""
+    places = torch.from_numpy(images)
+    return (vectors.at(places) if isinstance(vectors, Lazy) else vectors[places]).double()
 
 
 def evaluate_store(

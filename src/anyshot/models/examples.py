@@ -54,7 +54,9 @@ class Examples:
         return Store(path, features if in_order else features[order], np.array(labels), tuple(names), tuple(splits), {})
 
     def at(self, places: Sequence[int]) -> "Examples":
-        """Some of them."""
+        """Some of them; all of them are not copied."""
+        if list(places) == list(range(len(self.labels))):
+            return self
         labels, names = ([values[place] for place in places] for values in (self.labels, self.names))
         items = [self.items[place] for place in places] if self.items else ()
         return Examples(self.features[list(places)], labels, names, [self.splits[place] for place in places], items)
