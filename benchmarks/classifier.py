@@ -8,8 +8,8 @@
 
 Times are CPU time (of all threads), so that a busy machine changes them little, but for those of saving and loading.
 Memory is what the process holds more than before, over that of the sums (float64): at rest, and at most meanwhile.
-Fits of few classes are repeated in turns with NearestCentroid's, and the median counts. Peers stop where they would take
-longer than all others together. Recall is that of `index=True` against the exact answer on the same queries.
+Fits of few classes are repeated in turns with NearestCentroid's, and the median counts. Peers stop where they would
+take longer than all others together. Recall is that of `index=True` against the exact answer on the same queries.
 """
 
 import argparse

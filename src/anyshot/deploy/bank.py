@@ -266,7 +266,7 @@ class ClassBank:
                 f"not for {classifier.head}."
             )
         tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
-        tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
+        tensors |= {f"fitted.{name}": value.contiguous() for name, value in classifier.fitted_.items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
         law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
         row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}

@@ -293,8 +293,10 @@ class ImageClassifier:
                 f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
             }
             save_file(jpegs, aside / "thumbnails.safetensors")
-            if self.backbone.model is not None:
-                self.backbone.model.save(aside / "model.safetensors")
+            if backbone.under is not None:
+                backbone.under.save(aside / "backbone.safetensors")
+            if backbone.model is not None:
+                backbone.model.save(aside / "model.safetensors")
 
     @staticmethod
     def load(
@@ -313,13 +315,13 @@ class ImageClassifier:
         said = all(isinstance(value, str) for value in (words, name, content))
         if type(side) is not int or not 0 < side <= 4096 or not said:
             raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
-        name = name or (words if words.startswith("timm:") else "")
         fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
         if backbone is None:
             if name.partition(":")[0] not in ("", DEFAULT, "timm"):
                 raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
             carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
             there = [source for file, source in carried.items() if file.is_file()]
+            name = name or (words if words.startswith("timm:") and not there else "")
             if not there and not name:
                 raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
             backbone = name or there[0]
