@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from anyshot.data.arrays import WIDEST
 from anyshot.data.doctor import counted
@@ -25,7 +24,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json, write_text
-from anyshot.models.model import read_tensors
+from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 FORMATS = (1, 2)  # 2: of many classes, whose labels are tensors and whose examples are kept of some
@@ -80,7 +79,7 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
     if many:
         tensors |= _label_tensors(support.labels)
-    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
+    write_tensors(folder / "classifier.safetensors", tensors)
     config = {
         "library": "anyshot",
         "format": 2 if many else 1,
