@@ -205,12 +205,11 @@ class Ledger:
             sums, counts = self.sums, self.counts
         else:
             labels, sums, counts = labels[order], self.sums[order], self.counts[order]
-        kept, *rest = self._kept(order)
-        return Support(labels, sums, counts, kept.astype(np.float64), *rest, self.scatter, self.freedom)
+        return Support(labels, sums, counts, *self._kept(order), self.scatter, self.freedom)
 
     def as_arrived(self) -> Support:
         """All of it in order of arrival, without a copy of the sums, and examples as they are kept."""
-        kept = self._kept(np.arange(len(self)))
+        kept = self._kept(np.arange(len(self)), wide=False)
         return Support(self.labels(), self.sums, self.counts, *kept, self.scatter, self.freedom)
 
     def parts(self) -> Iterator[Support]:
@@ -234,20 +233,20 @@ class Ledger:
         labels = np.array([names[row] for row in rows], self.kind)
         order = np.argsort(labels, kind="stable")
         chosen = np.array(rows, int)[order]
-        kept, *rest = self._kept(chosen)
-        classes = labels[order], self._sums[chosen], self._counts[chosen]
-        return Support(*classes, kept.astype(np.float64), *rest, self.scatter, self.freedom), chosen
+        sums, counts, kept = self._sums[chosen], self._counts[chosen], self._kept(chosen)
+        return Support(labels[order], sums, counts, *kept, self.scatter, self.freedom), chosen
 
     def _kept(
-        self, rows: Int[np.ndarray, " way"]
+        self, rows: Int[np.ndarray, " way"], *, wide: bool = True
     ) -> tuple[Float[np.ndarray, "kept d"], Int[np.ndarray, " kept"], UInt64[np.ndarray, " kept"]]:
-        """The kept examples of some rows, in their order, and which of them each is of."""
+        """The kept examples of some rows, in their order, and which of them each is of; in float64 where wide."""
         places = [place for place, row in enumerate(rows.tolist()) if row in self.examples]
         mine = [self.examples[int(rows[place])] for place in places]
         if not mine:
             return np.zeros((0, self._sums.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
         owner = np.repeat(np.array(places, np.int64), [len(keys) for keys, _ in mine])
         vectors = self._pool.at(np.concatenate([slots for _, slots in mine]))
+        vectors = vectors.astype(np.float64) if wide else vectors
         return vectors, owner, np.concatenate([keys for keys, _ in mine])
 
 
