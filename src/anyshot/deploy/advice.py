@@ -183,7 +183,8 @@ def advise(
         )
     here = np.isin(codes, inside)
     used, used_names = np.searchsorted(inside, codes[here]), [every_class[place] for place in inside]
-    used_maps, original = maps[torch.from_numpy(here)], np.flatnonzero(here)
+    used_maps = maps if here.all() else maps[torch.from_numpy(here)]  # all of them may stay on a disk
+    original = np.flatnonzero(here)
     together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
 
     bursts = find_bursts(

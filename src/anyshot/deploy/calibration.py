@@ -37,7 +37,7 @@ def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES)
     Of each class as many examples are asked as `most` in all allow, two at least."""
     assert support.scatter is not None
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
-    moments = Moments(counts, means, torch.from_numpy(support.scatter), support.freedom)
+    moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
     chosen = support.kept_of(max(2, most // len(counts)))
     examples = torch.from_numpy(support.kept[chosen]), torch.from_numpy(support.owner[chosen])
     fit = empirical.adapt(moments, examples, base)

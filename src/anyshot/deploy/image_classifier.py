@@ -174,7 +174,7 @@ class ImageClassifier:
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels)
         keys = keys_of(features.reshape(len(features), -1)).tolist()
-        supported = set(self.classifier.support_.keys.tolist())
+        supported = self.classifier.ledger_.kept_keys()
         new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
         jpegs = side_by_side(self._thumbnail, new.values())
         self.thumbnails |= dict(zip(new, jpegs, strict=True))
@@ -182,8 +182,8 @@ class ImageClassifier:
 
     def _drop_thumbnails(self) -> None:
         """Forget the pictures of examples that the classifier no longer keeps."""
-        support = getattr(self.classifier, "support_", None)
-        supported = set() if support is None else set(support.keys.tolist())
+        ledger = getattr(self.classifier, "ledger_", None)
+        supported = set() if ledger is None else ledger.kept_keys()
         self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in supported}
 
     def _thumbnail(self, example: Embedded) -> bytes:

@@ -61,7 +61,7 @@ def fit_source(
         classifier.save(out)
         inner, what = classifier.classifier, "picture"
     say(str(copies))
-    counts = inner.support_.counts
+    counts = inner.ledger_.counts
     words = f"{out}: {counted(len(counts), 'class')}, {each_of(counts, what)}.{replaced}"
     return f"{words} {accuracy_words(inner, learned, out)}".rstrip()
 
@@ -197,7 +197,7 @@ def each_of(counts: np.ndarray, what: str) -> str:
 
 def _saved(classifier: changing.Classifier, out: Path, words: str, replaced: str = "") -> str:
     classifier.save(out)
-    counts = changing.inner_of(classifier).support_.counts
+    counts = changing.inner_of(classifier).ledger_.counts
     return f"{out}: {words}; {counted(len(counts), 'class')} now, {each_of(counts, 'example')}.{replaced}"
 
 
