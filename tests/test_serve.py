@@ -227,16 +227,8 @@ def test_examples_and_classes_are_removed_and_put_back(client):
     assert client.post("/api/undo", params={"removal": one["removal"]}).status_code == 404  # only once
 
 
-def test_the_same_picture_twice_is_listed_once(client):
-    for _ in range(2):
-        add(client, "red", picture(0))
-    about = add(client, "red", picture(0, seed=1)).json()
-    (red,) = about["classes"]
-    assert red["count"] == 3
-    assert len(red["examples"]) == len(set(red["examples"])) == 2
-
-
-def test_what_can_be_undone_is_bounded(, "status"), [("red", "0" * 16, 422), ("blue", "0" * 16, 404), ("red", "x", 422), ("red", "../", 422)]
+@pytest.mark.parametrize(
+    ("name", "key", "status"), [("red", "0" * 16, 422), ("blue", "0" * 16, 404), ("red", "x", 422), ("red", "../", 422)]
 )
 def test_an_example_that_is_not_there_cannot_be_removed(client, name, key, status):
     add(client, "red", picture(0))
@@ -244,6 +236,15 @@ def test_an_example_that_is_not_there_cannot_be_removed(client, name, key, statu
     assert answer.status_code == status
     assert answer.json()["detail"]
     assert client.get("/api/classes").json()["classes"][0]["count"] == 1
+
+
+def test_the_same_picture_twice_is_listed_once(client):
+    for _ in range(2):
+        add(client, "red", picture(0))
+    about = add(client, "red", picture(0, seed=1)).json()
+    (red,) = about["classes"]
+    assert red["count"] == 3
+    assert len(red["examples"]) == len(set(red["examples"])) == 2
 
 
 def test_what_can_be_undone_is_bounded(client, monkeypatch):
