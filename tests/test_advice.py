@@ -116,6 +116,16 @@ def test_planted_mistakes_are_found():
     assert pairs == [(130, 241, True), (7, 240, False)]
 
 
+def test_more_than_ten_suspects_are_shown():
+    X, y = data(spread=0.4)
+    wrong = np.arange(0, 240, 16)  # 15 of them
+    y = np.where(np.isin(np.arange(240), wrong), np.roll(y, 80), y)
+    found = advise(X, y, ["cosine-proto"], episodes=30, names=[f"{i}.jpg" for i in range(240)])
+    assert {one["image"] for one in found.mislabelled} >= set(wrong.tolist())
+    shown = as_text(found).partition("Labels that may be wrong")[2].partition("The same example twice")[0]
+    assert all(f"  {image}.jpg" in shown for image in wrong)
+
+
 def test_the_two_rankings_find_two_kinds_of_mistakes():
     """Random mistakes are the least likely under their own label, above images that lie between two classes; those that
     are surely of another class are told by its probability."""

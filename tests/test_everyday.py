@@ -339,6 +339,21 @@ def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
     assert run("anyshot predict model photos/red --device cpu", monkeypatch).code == 0
 
 
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("", "each class (the shots)"),
+        ("fit", "a head tells classes apart"),
+        ("fit", "Features are the numbers that a network"),
+        ("evaluate", "A head is a way to tell classes apart"),
+        ("evaluate", "episodes: small tasks"),
+    ],
+)
+def test_terms_are_explained_where_help_uses_them(verb, words, monkeypatch):
+    shown = run(f"anyshot {verb} --help".replace("  ", " "), monkeypatch).out
+    assert words in " ".join(shown.replace("│", " ").split())
+
+
 def test_the_help_of_pack_has_two_groups():
     done = subprocess.run([sys.executable, "-m", "anyshot", "pack", "--help"], capture_output=True, text=True)
     general, _, kinds = done.stdout.partition("kinds options")
