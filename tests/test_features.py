@@ -468,6 +468,10 @@ def test_a_test_counts_what_is_right_and_says_how_well_it_is_known(tmp_path, mon
     weather = result["classes"][-1]
     assert (weather["name"], weather["examples"], weather["right"]) == ("weather", 29, 19)
     assert dict(weather["taken_for"]) == {"sport": 5, "politics": 5}
+    fitted = FewShotClassifier.load("topics")
+    known, right = fitted.is_known(data["features"])[:-1], (fitted.predict(data["features"]) == data["labels"])[:-1]
+    assert result["accepted"] == known.mean()
+    assert (result["accepted_right"], result["accepted_wrong"]) == (known[right].mean(), known[~right].mean())
     text = run("anyshot test topics new.npz", monkeypatch).out
     assert "Accuracy 83.1% (71.0% to 91.6%): 49 of 59 examples of 3 classes" in text
     np.savez("other.npz", features=data["features"], labels=np.full(60, "music"))

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -307,19 +308,26 @@ def doctor(
     /,
     out: Output = None,
     verify: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    copies: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """Say what is in a store and what is wrong with it, and draw a contact sheet a split.
+    """Say what is in a store and what is wrong with it, and draw a contact sheet a split, and one of duplicates.
 
     Args:
         store: The store to look over.
         out: Folder for diagnosis.json and the sheets; STORE/doctor by default.
         verify: Compare every byte with the checksums first.
+        copies: Look for pictures that are cropped, turned, mirrored or brighter copies of others, too. It embeds every
+            picture, some 20 a second.
     """
     from anyshot.data.doctor import visit
     from anyshot.data.store import open_store
 
-    folder = out or store / "doctor"
-    print(visit(open_store(store, verify), folder).text)
+    folder, opened, look = out or store / "doctor", open_store(store, verify), None
+    if copies and not opened.is_features:
+        from anyshot.deploy.advising import copies_in
+
+        look = partial(copies_in, cache=feature_cache(wanted=True))
+    print(visit(opened, folder, look).text)
     print(f"details in {folder}")
 
 
@@ -647,23 +655,32 @@ def add(
 @app.command
 def remove(
     model: Annotated[Path, tyro.conf.Positional],
-    classes: Annotated[tuple[str, ...], tyro.conf.Positional],
+    classes: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
     /,
+    examples: tuple[Path, ...] = (),
+    of: str = "",
     out: Output = None,
+    cache: bool = True,
     using: Path | None = None,
+    device: str = "",
 ) -> None:
-    """Make a classifier forget classes.
+    """Make a classifier forget classes, or single examples.
 
     Args:
         model: Folder of a classifier, made by `anyshot fit`.
         classes: Names of classes.
+        examples: Instead of classes: pictures that it learned from (files of features, where it learned from such).
+        of: The class to take these from, where a picture is an example of two.
         out: Folder for the changed classifier; its own by default.
+        cache: Keep features of pictures, and take those that were kept.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
     """
-    from anyshot.deploy.verbs import remove_classes
+    on_device(device)
+    from anyshot.deploy.verbs import remove_from
     from anyshot.models.registry import registry_of
 
-    print(remove_classes(model, classes, out, registry_of(using)))
+    print(remove_from(model, classes, examples, of, out, registry_of(using), feature_cache(cache)))
 
 
 @app.command

@@ -20,6 +20,7 @@ import torch
 
 from anyshot.data.arrays import WIDEST
 from anyshot.data.doctor import counted
+from anyshot.deploy.bursts import find_bursts
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
@@ -311,28 +312,42 @@ def _measured_lines(classifier: FewShotClassifier) -> list[str]:
 
 
 def _shot_lines(classifier: FewShotClassifier) -> list[str]:
-    """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them."""
+    """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them; of photos
+    of one moment a draw has one, or its siblings would recognise it."""
     support = classifier.settled_.sample[0]
-    most = int(support.kept_counts.min()) - 1
+    group = find_bursts(support.kept, support.owner)
+    most = int(_moments(support, group.group).min()) - 1
     if most < 1 or len(support.labels) < 2:
-        return ["Some class has a single example: nothing can be left out to measure it."]
+        what = "is a single burst of photos of one moment" if group.told_by else "has a single example"
+        return [f"Some class {what}: nothing can be left out to measure it."]
     shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
     rng, rows = np.random.default_rng(0), []
     for shot in shots:
         draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
         right = []
         for _ in range(draws):
-            drawn = replace(support, keys=rng.permutation(len(support.keys)).astype(np.uint64)).first(shot + 1)
-            logits, owner = classifier.left_out(drawn)
+            order = rng.permutation(len(support.keys))
+            siblings = np.ones(len(order), bool)
+            siblings[order[np.unique(group.group[order], return_index=True)[1]]] = False
+            # The smallest keys are drawn, and so no sibling where there are others.
+            keys = np.argsort(order) + np.where(siblings, len(order), 0)
+            logits, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
             right.append(float((logits.argmax(1) == owner).mean()))
         rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
+    once = ", no two of a burst of photos of one moment at once" if group.told_by else ""
     return [
-        "Of the examples above, each left out alone; photos of other days, places and cameras are mostly harder.",
+        f"Of the examples above, each left out alone{once}; photos of other days and cameras are mostly harder.",
         "",
         "| shot | accuracy, leaving one out | mean of so many draws |",
         "|---|---|---|",
         *rows,
     ]
+
+
+def _moments(support: Support, group: np.ndarray) -> np.ndarray:
+    """How many bursts, or images alone, each class has."""
+    pairs = np.unique(np.stack([support.owner, group]), axis=1)
+    return np.bincount(pairs[0], minlength=len(support.labels))
 
 
 def _draws(support: Support, shot: int, *, adapts: bool) -> int:
