@@ -12,7 +12,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any, Literal
 
-from anyshot.errors import BadInput, unknown
+from anyshot.errors import BadInput, explaining, unknown
 
 LARGEST, MOST_VALUES = 1024, 70_000_000  # of width and side; of the first layer's output for one image
 # The fields of the first version; do not add to them.
@@ -176,10 +176,8 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """The recipe that `to_json` wrote; a field that recipes do not have is refused."""
-        try:
+        with explaining((json.JSONDecodeError, RecursionError), "a recipe is not written as JSON."):
             return cls._from_dict(json.loads(text))
-        except (json.JSONDecodeError, RecursionError):
-            raise BadInput("a recipe is not written as JSON.") from None
 
     @classmethod
     def _from_dict(cls, value: Any) -> "Recipe":

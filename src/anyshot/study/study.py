@@ -164,8 +164,3 @@ def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
     if not chosen:
         raise BadInput(f"no model of the study matches {only!r}: models are named like {'/'.join(recipes[0].path)!r}.")
     return chosen
-
-
-def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
-    """The same recipes, once a seed."""
-    return [replace(recipe, seed=seed) for seed in seeds for recipe in recipes]
