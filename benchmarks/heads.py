@@ -2,6 +2,8 @@
 
     python benchmarks/heads.py --data FOLDER                    all of results/heads: some ten minutes of one core
     python benchmarks/heads.py --data FOLDER --split val --out runs/heads-val       on development classes
+    python benchmarks/heads.py --data FOLDER --out results/heads-ours --classifiers cosine-proto,posterior \
+        --supports 1,2,4,5,8,10,16,20,32,step,tail --episodes 400 0 --draws 8 0     the two of ours, many episodes
 
 FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip (docs/data.md says where the images come from). Pictures are
 embedded once, by efficientnet-lite0, into a cache (ten more minutes); `birds-conv4` are features of a Conv-4 that comes
@@ -461,17 +463,20 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("runs/heads"))
     parser.add_argument("--out", type=Path, default=Path("results/heads"))
     parser.add_argument("--sets", default="groceries,birds,birds-conv4,things")
+    parser.add_argument("--supports", default=",".join(SUPPORTS), help="images of each class, step, tail")
+    parser.add_argument("--classifiers", default="", help="only those whose names begin so, and cosine-proto; or all")
     parser.add_argument("--split", choices=("test", "val"), default="test")
     parser.add_argument("--episodes", type=int, nargs=2, default=(50, 20), help="of 5 classes; of these for slow ones")
     parser.add_argument("--draws", type=int, nargs=2, default=(2, 1), help="of all classes at once")
     arguments = parser.parse_args()
+    supports, wanted = arguments.supports.split(","), tuple(arguments.classifiers.split(","))
     sets = read_sets(arguments.data, arguments.cache, arguments.sets.split(","), arguments.split)
     table = arguments.out / "heads.csv"
     rows: list[dict[str, object]] = list(read_table(table)) if table.exists() else []
     done = {(row["set"], str(row["way"]), str(row["support"]).removesuffix(".0")) for row in rows}
     cells = [(name, None, "natural", (1, 1)) for name, of in sets.items() if of.later]
     both = ((5, tuple(arguments.episodes)), (None, tuple(arguments.draws)))
-    cells += [(name, way, s, many) for name, of in sets.items() if of.base for way, many in both for s in SUPPORTS]
+    cells += [(name, way, s, many) for name, of in sets.items() if of.base for way, many in both for s in supports]
     cells = [cell for cell in cells if (cell[0], str(cell[1] or "all"), cell[2]) not in done]
     prepared: tuple[object, Set, dict[str, Method]] | None = None
     with progress("contests", float(len(cells))) as advance:
@@ -479,7 +484,9 @@ def main() -> None:
             is_whole = support == "natural"
             if prepared is None or prepared[0] != (name, way, is_whole):
                 of = sets[name] if is_whole else in_directions(sets[name])
-                prepared = (name, way, is_whole), of, methods(of, way or len(np.unique(of.y)))
+                entrants = methods(of, way or len(np.unique(of.y)))
+                entrants = {title: each for title, each in entrants.items() if title.startswith(wanted)}
+                prepared = (name, way, is_whole), of, entrants
             rows += contest(name, prepared[1], way, support, many, prepared[2])
             write_table(table, rows)
             advance(1.0, f"{name}, {way or 'all'} classes, {support}")

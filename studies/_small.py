@@ -38,7 +38,10 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
         for seed in range(max(map(seeds, heads or PAPER_HEADS)))  # a whole study first, then the next seed
         for head in heads or PAPER_HEADS
         if seed < seeds(head)
-        for train_shot, shots in [*((shot, ()) for shot in SHOTS), *([(16, SHOTS)] if head in mixed and seed < 2 else [])]
+        for train_shot, shots in [
+            *((shot, ()) for shot in SHOTS),
+            *([(16, SHOTS)] if head in mixed and seed < 2 else []),
+        ]
     ]
     readouts = {head: ("swapped",) for head in PACKAGE.heads if PACKAGE.fits("swapped", head)}
     readouts["proto"] = ("swapped", "pca60", "est60")

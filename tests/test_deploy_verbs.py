@@ -25,7 +25,7 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
     assert [row["class"] for row in rows] == [Path(row["image"]).parent.name for row in rows]
     assert all(len(row["best"]) == 2 and row["best"][0]["class"] == row["class"] for row in rows)
     lines = run("anyshot predict model new/red/0.png new/blue --format csv", monkeypatch)[0].splitlines()
-    assert lines[0] == "image,class,probability,is_known"
+    assert lines[0] == "image,class,probability,is_known,nearest"
     assert len(lines) == 6
     table, _, _ = run("anyshot predict model new/red", monkeypatch)
     assert table.count("red") >= 4

@@ -112,13 +112,62 @@ def test_predict_leaves_bad_files_out_and_names_them(here, monkeypatch):
 
 def test_top_is_columns_of_a_csv_and_answers_go_to_a_file(here, monkeypatch):
     lines = run("anyshot predict model photos/red --format csv --top 2", monkeypatch).out.splitlines()
-    assert lines[0] == "image,class,probability,is_known,class_2,probability_2"
-    assert all(len(line.split(",")) == 6 for line in lines)
+    assert lines[0] == "image,class,probability,is_known,nearest,class_2,probability_2"
+    assert all(len(line.split(",")) == 7 for line in lines)
     said = run("anyshot predict model photos --format csv -o answers.csv", monkeypatch).out
     assert said == "answers.csv: 24 answers.\n"
     assert len(Path("answers.csv").read_text().splitlines()) == 25
     table("photos", "paths.csv", "filename", with_labels=False)
     assert len(run("anyshot predict model paths.csv --format csv", monkeypatch).out.splitlines()) == 25
+
+
+def test_none_of_these_has_no_probability(here, monkeypatch):
+    """What the classes have among each other would be read as the probability of none of them."""
+    run("anyshot fit photos --model run --reject 0.7 -o strict", monkeypatch)
+    classifier, paths = anyshot.ImageClassifier.load("strict"), sorted(map(str, Path("photos").rglob("*.png")))
+    odd = paths[int(np.argmin(classifier.is_known(paths)))]
+    nearest = classifier.predict([odd])[0]
+    assert not classifier.is_known([odd])[0]
+    shown = run(f"anyshot predict strict {odd}", monkeypatch).out
+    assert re.search(rf"none of these +│ - +│ nearest: {nearest}", shown)
+    assert "%" not in shown
+    row = run(f"anyshot predict strict {odd} --format csv", monkeypatch).out.splitlines()[1]
+    assert row == f"{odd},none of these,,False,{nearest}"
+    (answer,) = json.loads(run(f"anyshot predict strict {odd} --format json", monkeypatch).out)
+    assert answer["class"] is None
+    assert answer["best"][0]["class"] == nearest
+
+
+def test_pictures_that_are_there_twice_are_said(here, monkeypatch):
+    shutil.copy("photos/red/0.png", "photos/red/again.png")
+    shutil.copy("photos/red/1.png", "photos/blue/wrong.png")
+    err = run("anyshot fit photos --model run -o twice", monkeypatch).err
+    assert "1 picture has two labels, one of which is wrong: red/1.png is blue/wrong.png." in err
+    assert "1 picture is learned twice, and so counted: red/again.png is red/0.png." in err
+    err = run("anyshot add model photos", monkeypatch).err
+    assert "1 picture has two labels, one of which is wrong: blue/wrong.png is one of red before." in err
+    assert "25 pictures are learned twice, and so counted: blue/0.png is one of blue before, " in err
+    assert " and 22 more." in err
+    pictures(here / "other", images=3, seed=5)
+    assert "twice" not in run("anyshot add model other", monkeypatch).err
+
+
+def test_fit_says_what_it_replaces(here, monkeypatch):
+    out = run("anyshot fit photos --model run -o model", monkeypatch).out
+    assert "It replaces the one that was there (3 classes, 24 examples)." in out
+    assert "replaces" not in run("anyshot fit photos --model run -o fresh", monkeypatch).out
+    assert "It replaces the one that was there (3 classes" in run("anyshot merge model fresh -o fresh", monkeypatch).out
+    Path("model/classifier.safetensors").write_bytes(b"damaged")
+    assert "could not be read" in run("anyshot fit photos --model run -o model", monkeypatch).out
+
+
+def test_one_is_no_plural(here, monkeypatch):
+    pictures(here / "single", images=1)
+    assert "3 classes, 1 picture each." in run("anyshot fit single --model run -o single-model", monkeypatch).out
+    out = run("anyshot add single-model photos/red/3.png --to red", monkeypatch).out
+    assert "1 example of 1 class added; 3 classes now, 1 to 2 examples each." in out
+    run("anyshot predict model photos/red/0.png --format csv -o one.csv", monkeypatch)
+    assert run("anyshot predict model photos/red/0.png -o one.txt", monkeypatch).out == "one.txt: 1 answer.\n"
 
 
 def test_classes_are_added_removed_and_merged(here, monkeypatch):

@@ -11,6 +11,7 @@ from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.model import read_tensors, write_tensors
+from anyshot.progress import progress
 from anyshot.rows import read_table, write_table
 
 PLAN = {"way": 2, "queries": 3, "episodes": 4, "seed": 0, "id": "x"}
@@ -85,3 +86,12 @@ def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path):
     with pytest.raises(BadInput, match="device or a pipe"):
         write_text(tmp_path / "pipe", "x")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_who_sees_work_begin_sees_it_end(capsys):
+    with progress("counting", 4.0, every=0.0) as advance:
+        advance(1.0)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("counting: 100%")
+    with progress("counting", 4.0) as advance:
+        advance(1.0)
+    assert capsys.readouterr().err == ""  # it was over before anyone asked

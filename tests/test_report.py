@@ -77,6 +77,14 @@ def test_the_page_holds_every_cell_and_the_answer(tmp_path: Path) -> None:
     assert {"learning-curves", "frontier", "gains-by-test-shot", "offsets-by-train-shot"} <= data["specs"].keys()
 
 
+@pytest.mark.parametrize(("data", "printed"), [("cub32", {"cub/conv4", "cub/resnet12"}), ("cubes32", set())])
+def test_the_papers_grids_of_the_same_images_stand_beside_ours(tmp_path: Path, data: str, printed: set[str]) -> None:
+    run = write_run(tmp_path / data, [row | {"data": data} for row in rows()], models=False)
+    spec = data_of(written(tmp_path, run))["specs"]["frontier"]
+    settings = {f"{data}/conv4"} | {f"the paper's {setting}" for setting in printed}
+    assert set(re.findall(r'"setting": "([^"]*)"', json.dumps(spec))) == settings
+
+
 def test_the_ranking_is_the_weighted_mean_of_the_cells() -> None:
     findings = Findings("x", rows())
     ranked = rank(list_choices(findings), "glyphs/conv4", {1: 3.0, 32: 1.0})

@@ -106,6 +106,7 @@ def test_what_reads_shards_finds_what_is_in_them(photos, monkeypatch):
     assert again.labels == direct.labels
     np.testing.assert_array_equal(again.features.reshape(12, -1), direct.features.reshape(12, -1))
     assert isinstance(again.features, np.memmap)  # not all of them in memory
+    assert np.shares_memory(again.at(range(3, 9)).features, again.features)  # some of them neither
     for command in (
         "anyshot pack features features -o store",
         "anyshot evaluate features --shots 1 --queries 2 --episodes 20 --way 3",
@@ -137,6 +138,14 @@ def test_interrupted_it_goes_on_and_ends_with_the_same_shards(stop, photos, monk
     sharding.embed_source(photos, Path("features"), "net.onnx")
     assert content(Path("features")) == content(Path("whole"))
     assert sorted(written) == sorted(set(written))  # none was made twice
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray, about itself
+def test_two_workers_of_ray_write_the_same_shards(photos):
+    pytest.importorskip("ray")
+    sharding.embed_source(photos, Path("here"), "net.onnx")
+    sharding.embed_source(photos, Path("there"), "net.onnx", "ray", 2)
+    assert content(Path("there")) == content(Path("here"))
 
 
 def test_a_picture_that_cannot_be_read_is_named(photos):

@@ -514,8 +514,8 @@ def fit(
         out: Folder for the classifier; `anyshot predict`, `anyshot test` and `anyshot serve` take it.
         model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
             trained model, timm:NAME, or an .onnx file.
-        head: posterior, proto, cosine-proto, frn or cosine-frn; by default a trained model's own, and the posterior for
-            pretrained features.
+        head: posterior, proto, cosine-proto, frn or cosine-frn, or one that has to be trained, with the model that was;
+            by default a trained model's own, and the posterior for pretrained features.
         reject: Share of the classes' own examples that may be called none of these.
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
         split: What to learn from, where the source is divided: train by default.

@@ -31,6 +31,7 @@ def progress(title: str, total: float, every: float = 10.0) -> Iterator[Advance]
         with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total, note="")
             yield lambda amount, note="": bar.update(task, advance=amount, **({"note": note} if note else {}))
+            bar.update(task, completed=total)  # shares are guesses; what ends without an error is done
         return
     start = last = time.monotonic()
     done = 0.0
@@ -45,3 +46,5 @@ def progress(title: str, total: float, every: float = 10.0) -> Iterator[Advance]
             print(f"{title}: {done / total:4.0%}, {left:.0f} s left  {note}".rstrip(), file=sys.stderr, flush=True)
 
     yield advance
+    if last > start:  # who saw it begin sees it end
+        print(f"{title}: 100%, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)

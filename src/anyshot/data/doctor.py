@@ -85,6 +85,12 @@ def spread(smallest: int, largest: int) -> str:
     return f"{smallest} to {largest}" if smallest != largest else str(smallest)
 
 
+def counted(many: int, what: str) -> str:
+    """So many of something, in words: 1 class, 2 classes, 1 example."""
+    several = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{many} {what if many == 1 else several}"
+
+
 def _facts(part: Part) -> dict[str, Any]:
     counts = part.counts
     smallest = int(counts.min())

@@ -16,6 +16,7 @@ import json
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +25,11 @@ import torch
 from jaxtyping import Float, Shaped
 from safetensors.torch import load, save
 from sklearn.base import clone
+from torch import Tensor
 
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.ledger import Ledger
-from anyshot.deploy.search import can_search
+from anyshot.deploy.search import Linear, can_search
 from anyshot.deploy.support import Support, support_of
 from anyshot.errors import BadInput
 from anyshot.models.law import Head
@@ -120,11 +122,13 @@ class ClassBank:
             self._law = self._empty().fit(np.ones((1, self._features())), [0])
         vectors = self._law.vectors(X)
         head, parameters = self._law.learned_reading_.head, self._law.learned_reading_.parameters
+        linear = _linear(head, self._law.prototypes_)
+        asked = linear.asked(linear.queries(torch.from_numpy(vectors))).numpy()
 
         def candidates(folded: Any) -> list[Support | None]:
             if folded is None:
                 return [None] * len(vectors)
-            asks = (folded.search(one, vector_column_name="vector") for one in vectors.astype(np.float32))
+            asks = (folded.search(one, vector_column_name="vector") for one in asked)
             asks = (ask.distance_type(self._metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for ask in asks)
             return [_support(ask.to_arrow()) for ask in asks]
 
@@ -210,8 +214,11 @@ class ClassBank:
         return len(ledger)
 
     def _vectors(self, support: Support) -> Float[np.ndarray, "way d"]:
-        """Prototypes as the database's index compares them."""
-        return self._empty().restore(support, self._features()).prototypes_.numpy().astype(np.float32)
+        """Classes as the database's index compares them."""
+        law = self._empty().restore(support, self._features())
+        linear = _linear(law.learned_reading_.head, law.prototypes_)
+        rows = linear.rows(law.prototypes_)
+        return linear.points(rows, linear.longest(rows)).numpy()
 
     def _index(self, name: str, classes: int) -> None:
         law = self._empty().fit(np.ones((1, self._features())), [0])
@@ -248,10 +255,18 @@ class ClassBank:
         import pyarrow
 
         head = classifier.learned_reading_.head
-        if head.adapts or not can_search(head) or getattr(head.score, "name", "") not in ("cosine", "Euclidean"):
-            raise BadInput(f"a class bank is for heads with a cosine or Euclidean score, not for {classifier.head}.")
+        if head.adapts:
+            raise BadInput(
+                f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
+                "answers with the readout posterior, fitted on examples of other classes."
+            )
+        if not can_search(head):
+            raise BadInput(
+                f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
+                f"not for {classifier.head}."
+            )
         tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
-        tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
+        tensors |= {f"fitted.{name}": value.contiguous() for name, value in classifier.fitted_.items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
         law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
         row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
@@ -274,6 +289,13 @@ class ClassBank:
         except (FileNotFoundError, ValueError):
             return False
         return True
+
+
+def _linear(head: Head, prototypes: Float[Tensor, "way refined"]) -> Linear:
+    """The head's score as one product, about zero: the centre of the classes is another tomorrow."""
+    linear = Linear.of(head, prototypes)
+    assert linear is not None
+    return replace(linear, centre=torch.zeros_like(linear.centre))
 
 
 def _together(*supports: Support | None) -> Ledger | None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.data.doctor import counted
 from anyshot.data.embeddings import read_vectors
 from anyshot.data.layout import Layout
 from anyshot.data.packing import Item
 from anyshot.data.sources import choose_splits, left_out_words
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.deploy.learned import Copies
 from anyshot.deploy.predicting import pictures_of
 from anyshot.errors import BadInput, choose, explaining
 from anyshot.models.cache import FeatureCache
@@ -36,7 +38,7 @@ def add(
     all that the sources hold as examples of that class. What changed, in words."""
     inner, layout = inner_of(classifier), layout or Layout()
     before = dict(zip(map(str, inner.classes_), inner.support_.counts.tolist(), strict=True))
-    choose_learned = partial(choose_splits, wanted=split, for_test=False)
+    choose_learned, copies = partial(choose_splits, wanted=split, for_test=False), Copies(inner)
     for source in sources:
         if isinstance(classifier, FewShotClassifier):
             if class_name:
@@ -47,18 +49,20 @@ def add(
                 vectors, names = examples.features, examples.labels
             else:
                 raise BadInput(f"this classifier is one of features: {source} should be a file or a store of such.")
+            copies.look(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
             inner.partial_fit(vectors, np.array(_labels(inner, names)))
         elif class_name:
             with pictures_of([source], layout) as (items, left_out):
                 say("\n".join(left_out_words(left_out)))
-                _learn(classifier, items, [class_name] * len(items), cache, say)
+                _learn(classifier, items, [class_name] * len(items), cache, say, copies)
         else:
             with chosen_pictures(source, layout, choose_learned, say) as chosen:
-                _learn(classifier, chosen, [item.class_name for item in chosen], cache, say)
+                _learn(classifier, chosen, [item.class_name for item in chosen], cache, say, copies)
     after = dict(zip(map(str, inner.classes_), inner.support_.counts.tolist(), strict=True))
     more = {name: many - before.get(name, 0) for name, many in after.items() if many > before.get(name, 0)}
     new = [name for name in more if name not in before]
-    words = f"{sum(more.values())} examples of {_classes(len(more))} added"
+    say(str(copies))
+    words = f"{counted(sum(more.values()), 'example')} of {counted(len(more), 'class')} added"
     return f"{words}, {len(new)} of them new ({', '.join(new[:5])}{', ...' if len(new) > 5 else ''})" if new else words
 
 
@@ -67,7 +71,7 @@ def remove(classifier: Classifier, names: Sequence[str]) -> str:
     inner = inner_of(classifier)
     labels = {str(label): label for label in inner.classes_}
     classifier.remove([choose("class", name, labels) for name in names])
-    return f"{_classes(len(set(names)))} removed"
+    return f"{counted(len(set(names)), 'class')} removed"
 
 
 def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:
@@ -78,7 +82,7 @@ def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:
     alike: Any = classifier  # all are of its kind
     alike.merge(*others)
     both = before & {str(label) for other in others for label in inner_of(other).classes_}
-    shared = f"; {_classes(len(both))} of several are one now" if both else ""
+    shared = f"; {counted(len(both), 'class')} of several are one now" if both else ""
     return f"{len(others) + 1} classifiers merged{shared}"
 
 
@@ -88,11 +92,16 @@ def inner_of(classifier: Classifier) -> FewShotClassifier:
 
 
 def _learn(
-    classifier: ImageClassifier, items: Sequence[Item], names: Sequence[str], cache: FeatureCache | None, say: Say
+    classifier: ImageClassifier,
+    items: Sequence[Item],
+    names: Sequence[str],
+    cache: FeatureCache | None,
+    say: Say,
+    copies: Copies,
 ) -> None:
     labels = _labels(classifier.classifier, names)
     with progress("learning", 1.0) as advance:
-        say_unread(classifier.learn(items, labels, advance, cache), say)
+        say_unread(classifier.learn(items, labels, advance, cache, seen=copies.see), say)
 
 
 def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:
@@ -106,7 +115,3 @@ def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:
             with explaining(ValueError, f"the classes here are numbers: {name!r} cannot be one."):
                 labels[name] = kind.type(name)
     return [labels[name] for name in names]
-
-
-def _classes(many: int) -> str:
-    return f"{many} class" if many == 1 else f"{many} classes"

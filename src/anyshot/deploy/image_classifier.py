@@ -174,7 +174,7 @@ class ImageClassifier:
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels)
         keys = keys_of(features.reshape(len(features), -1)).tolist()
-        supported = set(self.classifier.support_.keys.tolist())
+        supported = self.classifier.ledger_.kept_keys()
         new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
         jpegs = side_by_side(self._thumbnail, new.values())
         self.thumbnails |= dict(zip(new, jpegs, strict=True))
@@ -182,8 +182,8 @@ class ImageClassifier:
 
     def _drop_thumbnails(self) -> None:
         """Forget the pictures of examples that the classifier no longer keeps."""
-        support = getattr(self.classifier, "support_", None)
-        supported = set() if support is None else set(support.keys.tolist())
+        ledger = getattr(self.classifier, "ledger_", None)
+        supported = set() if ledger is None else ledger.kept_keys()
         self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in supported}
 
     def _thumbnail(self, example: Embedded) -> bytes:
@@ -290,8 +290,10 @@ class ImageClassifier:
                 f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
             }
             save_file(jpegs, aside / "thumbnails.safetensors")
-            if self.backbone.model is not None:
-                self.backbone.model.save(aside / "model.safetensors")
+            if backbone.under is not None:
+                backbone.under.save(aside / "backbone.safetensors")
+            if backbone.model is not None:
+                backbone.model.save(aside / "model.safetensors")
 
     @staticmethod
     def load(
@@ -310,13 +312,13 @@ class ImageClassifier:
         said = all(isinstance(value, str) for value in (words, name, content))
         if type(side) is not int or not 0 < side <= 4096 or not said:
             raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
-        name = name or (words if words.startswith("timm:") else "")
         fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
         if backbone is None:
             if name.partition(":")[0] not in ("", DEFAULT, "timm"):
                 raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
             carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
             there = [source for file, source in carried.items() if file.is_file()]
+            name = name or (words if words.startswith("timm:") and not there else "")
             if not there and not name:
                 raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
             backbone = name or there[0]

@@ -6,18 +6,22 @@ chosen by a hash of their labels. So what is kept depends on the set of examples
 """
 
 import heapq
+from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped, UInt64
+import torch
+from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 
 MOST_KEPT = 32_768  # examples in all: what calibration, fewer shots and a person's eye want of any number of classes
 LEAST = 2  # examples of a class that are of use: one to leave out, one that stays
-SLACK = 1.5  # rows are made room for in advance; memory that is never touched is never taken
+SLACK = 1 / 16  # of the rows, for which there is room in advance
+PIECE = 4096  # classes that are handed on at once
 
 Examples = tuple[UInt64[np.ndarray, " kept"], Float[np.ndarray, "kept d"]]
 
@@ -35,11 +39,11 @@ class Ledger:
         self.places: dict[Any, int] = {label: row for row, label in enumerate(first.labels.tolist())}
         self.kind = first.labels.dtype
         self._sums, self._counts = first.sums, first.counts
-        self.scatter, self.freedom = first.scatter, first.freedom
+        self.scatter = None if first.scatter is None else np.require(first.scatter, requirements="W")
+        self.freedom = first.freedom
         self.examples: dict[int, Examples] = {}
         """Of some classes, by row: keys in order, and vectors."""
-        self.touched: list[Int[np.ndarray, " row"]] = []
-        """Rows that changed since someone who follows last looked; a follower empties it."""
+        self._touched = np.zeros(len(first.counts), bool)
         self._names: list[Any] | None = None
         self._each, self._ranked = keep, list[tuple[int, int]]()
         self._take(first, np.arange(len(self)), 0)
@@ -64,7 +68,7 @@ class Ledger:
         other.places, other.examples = dict(self.places), dict(self.examples)
         other._sums, other._counts = self.sums.copy(), self.counts.copy()
         other.scatter = None if self.scatter is None else self.scatter.copy()
-        other.touched, other._ranked = list(self.touched), list(self._ranked)
+        other._touched, other._ranked = self._touched[: len(self)].copy(), list(self._ranked)
         return other
 
     # ------------------------------------------------------------------------------------------------------- learning
@@ -83,13 +87,11 @@ class Ledger:
             one, two = self._counts[rows[known]], more.counts[known]
             apart = self._sums[rows[known]] / one[:, None] - more.sums[known] / two[:, None]
             apart *= np.sqrt(one * two / (one + two))[:, None]
-            self.scatter += apart.T @ apart
+            torch.from_numpy(self.scatter).addmm_(torch.from_numpy(apart.T), torch.from_numpy(apart))  # in place
         self.freedom += more.freedom + int(known.sum())
         self._sums[rows] += more.sums
         self._counts[rows] += more.counts
-        self.touched.append(rows)
-        if len(self.touched) > 64 and sum(map(len, self.touched)) > len(self):
-            self.touched = [np.arange(len(self))]
+        self._touched[rows] = True
         self._take(more, rows, before)
 
     def check(self, more: Support) -> None:
@@ -104,12 +106,26 @@ class Ledger:
             raise BadInput(f"labels like {mine!r} and like {theirs!r} cannot be in one classifier.")
 
     def _grow(self, before: int) -> None:
-        if len(self) > len(self._counts):
-            room = max(len(self), int(SLACK * before))
-            sums, counts = np.empty((room, self._sums.shape[1])), np.zeros(room, np.int64)
-            sums[:before], counts[:before] = self._sums[:before], self._counts[:before]
-            self._sums, self._counts = sums, counts
-        self._sums[before : len(self)], self._counts[before : len(self)] = 0, 0
+        if len(self) <= len(self._counts):
+            return
+        room, d = len(self) + int(SLACK * len(self)), self._sums.shape[1]
+        try:  # where they lie, if nobody else looks at them: of a million classes there is no room for a copy
+            self._sums.resize((room, d))
+        except ValueError:
+            sums = np.zeros((room, d))
+            sums[:before] = self._sums[:before]
+            self._sums = sums
+        self._counts = np.concatenate([self._counts[:before], np.zeros(room - before, np.int64)])
+        self._touched = np.concatenate([self._touched[:before], np.zeros(room - before, bool)])
+
+    def wants(self, labels: Shaped[np.ndarray, " image"]) -> Bool[np.ndarray, " image"]:
+        """Which examples may be among those that are kept: the others need no key."""
+        if not self._is_full:
+            return np.full(len(labels), self.keep > 0)
+        names, owner = np.unique(labels, return_inverse=True)
+        rows = [(self.places.get(name), name) for name in names.tolist()]
+        mine = [not self._is_last(label_hash(name)) if row is None else row in self.examples for row, name in rows]
+        return np.array(mine, bool)[owner]
 
     def _take(self, more: Support, rows: Int[np.ndarray, " way"], before: int) -> None:
         """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes.
@@ -124,7 +140,7 @@ class Ledger:
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
         names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
         kept = _narrow(more.kept)
-        for start, stop in zip(starts, [*starts[1:], len(more.owner)], strict=True):
+        for start, stop in pairwise([*starts, len(more.owner)]):
             place = int(more.owner[start])
             row = int(rows[place])
             keys, vectors = more.keys[start:stop], kept[start:stop]
@@ -138,8 +154,12 @@ class Ledger:
                     heapq.heappush(self._ranked, (-label_hash(names[place]), row))
         self._bound()
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._ranked) >= max(1, MOST_KEPT // LEAST)
+
     def _is_last(self, rank: int) -> bool:
-        return bool(self._ranked) and len(self._ranked) >= MOST_KEPT // LEAST and rank > -self._ranked[0][0]
+        return self._is_full and rank > -self._ranked[0][0]
 
     def _bound(self) -> None:
         """Forget the examples of the classes with the largest hashes."""
@@ -158,6 +178,12 @@ class Ledger:
 
     # -------------------------------------------------------------------------------------------------------- reading
 
+    def changed(self) -> Int[np.ndarray, " row"]:
+        """Rows that were added to since someone who follows last asked."""
+        rows = np.flatnonzero(self._touched)
+        self._touched[rows] = False
+        return rows
+
     def labels(self) -> Shaped[np.ndarray, " way"]:
         """In order of arrival."""
         return np.array(list(self.places), self.kind)
@@ -169,6 +195,10 @@ class Ledger:
         names = [self._names[row] for row in rows.ravel().tolist()]
         return np.array(names, self.kind).reshape(rows.shape)
 
+    def kept_keys(self) -> set[int]:
+        """The keys of all examples that are kept."""
+        return {key for keys, _ in self.examples.values() for key in keys.tolist()}
+
     def snapshot(self) -> Support:
         """All of it in order of the labels. (Where they arrived in order, sums and counts are views.)"""
         labels = self.labels()
@@ -179,11 +209,29 @@ class Ledger:
             labels, sums, counts = labels[order], self.sums[order], self.counts[order]
         return Support(labels, sums, counts, *self._kept(order), self.scatter, self.freedom)
 
+    def as_arrived(self) -> Support:
+        """All of it in order of arrival, without a copy of the sums."""
+        kept = self._kept(np.arange(len(self)))
+        return Support(self.labels(), self.sums, self.counts, *kept, self.scatter, self.freedom)
+
+    def parts(self) -> Iterator[Support]:
+        """All of it, some classes at a time, for another that adds them."""
+        whole = self.as_arrived()
+        ends = np.searchsorted(whole.owner, np.arange(0, len(self) + PIECE, PIECE))
+        scatter, freedom = self.scatter, self.freedom
+        for place, start in enumerate(range(0, len(self), PIECE)):
+            here, kept = slice(start, start + PIECE), slice(ends[place], ends[place + 1])
+            classes = whole.labels[here], whole.sums[here], whole.counts[here]
+            examples = whole.kept[kept], whole.owner[kept] - start, whole.keys[kept]
+            yield Support(*classes, *examples, scatter, freedom)
+            scatter, freedom = None if scatter is None else np.zeros_like(scatter), 0
+
     def sample(self, classes: int) -> tuple[Support, Int[np.ndarray, " way"]]:
         """Some classes, of two examples or more where there are so many, and their rows. Which ones depends on their
         labels alone; what varies within classes is that of all."""
         names = list(self.places)
-        rows = sorted(self.examples, key=lambda row: (self._counts[row] < 2, label_hash(names[row])))[:classes]
+        among = self.examples or range(len(self))
+        rows = heapq.nsmallest(classes, among, key=lambda row: (self._counts[row] < 2, label_hash(names[row])))
         labels = np.array([names[row] for row in rows], self.kind)
         order = np.argsort(labels, kind="stable")
         chosen = np.array(rows, int)[order]

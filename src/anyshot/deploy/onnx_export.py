@@ -137,7 +137,8 @@ def _pictures(backbone: Embedder) -> str:
 def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: list[str], outputs: list[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about itself
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        for exporter in ("torch.onnx", "onnxscript"):
+            logging.getLogger(exporter).setLevel(logging.ERROR)
         about: dict[str, Any] = {"dynamic_shapes": free, "input_names": names, "output_names": outputs}
         program = torch.onnx.export(network, inputs, dynamo=True, opset_version=OPSET, verbose=False, **about)
     assert program is not None

@@ -15,6 +15,7 @@ from rich.table import Table
 from scipy.special import softmax
 
 from anyshot.data.archives import is_archive, unpack
+from anyshot.data.doctor import counted
 from anyshot.data.embeddings import read_vectors
 from anyshot.data.folders import pictures_below
 from anyshot.data.layout import Layout
@@ -61,7 +62,7 @@ def predict_sources(
     if out is None:
         return text
     write_text(out, text)
-    return f"{out}: {len(rows)} answers.\n"
+    return f"{out}: {counted(len(rows), 'answer')}.\n"
 
 
 def _of_features(classifier: FewShotClassifier, source: Path, top: int, layout: Layout) -> Iterator[dict[str, Any]]:
@@ -139,13 +140,14 @@ def pictures_of(sources: Sequence[Path], layout: Layout) -> Iterator[tuple[list[
 def predictions(
     inner: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int
 ) -> Iterator[dict[str, Any]]:
-    """A row per example: the likeliest class, whether it looks like any, and the likeliest few with probabilities."""
+    """A row per example: its class, None where it looks like none of them, and the likeliest few with the probabilities
+    that they have if it is of one of them."""
     vectors = inner.vectors(features)
     logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
     threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
     for name, row, sure, is_known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
         best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
-        yield {"image": name, "class": best[0][0], "is_known": bool(is_known), "best": best}
+        yield {"image": name, "class": best[0][0] if is_known else None, "is_known": bool(is_known), "best": best}
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
@@ -153,7 +155,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         (name, sure), *others = row["best"]
         then = ", ".join(f"{other} {chance:.1%}" for other, chance in others)
-        table.add_row(row["image"], str(name) if row["is_known"] else f"{NONE} ({name}?)", f"{sure:.1%}", then)
+        if row["is_known"]:
+            table.add_row(row["image"], str(name), f"{sure:.1%}", then)
+        else:  # its chances are those of the classes against each other, and say nothing of this
+            table.add_row(row["image"], NONE, "-", f"nearest: {', '.join(str(other) for other, _ in row['best'])}")
     out = io.StringIO()
     width = None if sys.stdout.isatty() else 160
     Console(file=out, width=width).print(table)
@@ -163,10 +168,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     more = max((len(row["best"]) for row in rows), default=1)
     others = [f"{what}_{place}" for place in range(2, more + 1) for what in ("class", "probability")]
-    lines = [["image", "class", "probability", "is_known", *others]]
+    lines = [["image", "class", "probability", "is_known", "nearest", *others]]
     for row in rows:
-        (name, sure), *then = row["best"]
-        lines.append([row["image"], name, sure, row["is_known"], *(value for pair in then for value in pair)])
+        (nearest, sure), *then = row["best"]
+        answer = (nearest, sure) if row["is_known"] else (NONE, "")
+        lines.append([row["image"], *answer, row["is_known"], nearest, *(value for pair in then for value in pair)])
     return as_csv(lines)
 
 

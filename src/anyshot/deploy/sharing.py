@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from anyshot.data.arrays import WIDEST
+from anyshot.data.doctor import counted
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput, explaining
@@ -53,9 +54,22 @@ def check_place(path: Path) -> None:
         raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
 
 
+def what_lies_at(path: Path) -> str:
+    """What gives way to a classifier that is saved there, in a sentence; something else than a classifier does not."""
+    check_place(path)
+    if not (path / "config.json").is_file():
+        return ""
+    try:
+        counts = read_tensors(path / "classifier.safetensors")[0]["counts"]
+        return f" It replaces the one that was there ({counted(len(counts), 'class')}, {int(counts.sum())} examples)."
+    except (BadInput, KeyError, TypeError, RuntimeError):
+        return " It replaces the one that was there, which could not be read."
+
+
 def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     """The tensors and the configuration, into a folder that is there."""
-    support = classifier.support_
+    many = len(classifier.ledger_) > MANY
+    support = classifier.ledger_.as_arrived() if many else classifier.support_
     if support.labels.dtype.kind not in LABEL_KINDS:
         raise BadInput(f"labels of type {support.labels.dtype} cannot be saved: use text or numbers.")
     tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
@@ -65,7 +79,6 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
     if support.scatter is not None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
-    many = len(support.labels) > MANY
     if many:
         tensors |= _label_tensors(support.labels)
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
@@ -228,7 +241,8 @@ def _check(
 def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, Any]) -> None:
     """The model card. `about` may name the backbone, where it classifies pictures, its data and its sensitivity."""
     of_pictures = "backbone" in about
-    support, settled = classifier.support_, classifier.settled_
+    settled, labels = classifier.settled_, classifier.classes_
+    counts = classifier.ledger_.counts[settled.order[:LISTED]]
     is_measured = not settled.is_large or "coverage" in settled.__dict__  # of many classes only where it was asked for
     coverage = classifier.coverage_ if is_measured else None
     lines = [
@@ -238,7 +252,7 @@ def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, 
         f"tags: [few-shot, {'image-classification, ' if of_pictures else ''}anyshot]",
         "---",
         "",
-        f"# A few-shot classifier of {len(support.labels)} classes",
+        f"# A few-shot classifier of {len(labels)} classes",
         "",
         f"Each class is the mean of its examples (head `{classifier.head}`, readout `{classifier.readout}`); "
         "more examples and more classes can be added at any time, without training.",
@@ -253,10 +267,10 @@ def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, 
         "",
         "| class | examples |",
         "|---|---|",
-        *(f"| {_cell(label)} | {n} |" for label, n in zip(support.labels[:LISTED], support.counts, strict=False)),
-        *(["", f"and {len(support.labels) - LISTED} more."] if len(support.labels) > LISTED else []),
+        *(f"| {_cell(label)} | {n} |" for label, n in zip(labels[:LISTED], counts, strict=True)),
+        *(["", f"and {len(labels) - LISTED} more."] if len(labels) > LISTED else []),
         "",
-        *(_measured_lines(classifier) if is_measured else []),
+        *(_measured_lines(classifier) if not settled.is_large else []),
     ]
     if coverage is not None:
         what = "Images" if of_pictures else "Examples"

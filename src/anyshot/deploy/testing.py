@@ -33,6 +33,8 @@ class ClassResult:
     right: int
     recall: Share
     """The share of its examples that was recognised, with the ends of its 95 % interval."""
+    probability: float
+    """The mean probability of the class for its examples."""
     taken_for: list[tuple[str, int]]
     """What the others were taken for, the commonest first."""
 
@@ -103,16 +105,18 @@ def run_test(
         raise BadInput(f"no example is of a class that the classifier has: it has {_some(names)}, not {_some(truth)}.")
     answers = names[logits.argmax(1)]
     right = (answers == truth) & is_mine
+    probabilities = softmax(logits, axis=1)
     classes = []
     for name in sorted(set(truth[is_mine])):
         here = truth == name
+        own = float(probabilities[here][:, names == name].mean())
         wrong = Counter(answers[here & ~right].tolist()).most_common()
         counts = int(here.sum()), int(right[here].sum())
-        classes.append(ClassResult(name, *counts, share(counts[1], counts[0]), wrong))
+        classes.append(ClassResult(name, *counts, share(counts[1], counts[0]), own, wrong))
     order = np.argsort(names)
     place = order[np.searchsorted(names, truth[is_mine], sorter=order)]
     strangers = int((~is_mine).sum())
-    sure = softmax(logits, axis=1).max(1)
+    sure = probabilities.max(1)
     wrong_places = sorted(np.flatnonzero(is_mine & ~right).tolist(), key=lambda one: (-sure[one], one))
     pairs = Counter((str(truth[one]), str(answers[one])) for one in wrong_places)
     keys = keys_of(np.asarray(features).reshape(len(truth), -1))
@@ -120,7 +124,7 @@ def run_test(
         int(is_mine.sum()),
         int(right.sum()),
         share(int(right.sum()), int(is_mine.sum())),
-        calibration_error(softmax(logits[is_mine], axis=1), place),
+        calibration_error(probabilities[is_mine], place),
         float(is_known[is_mine].mean()),
         classes,
         strangers,

@@ -1,5 +1,6 @@
 """The answer a reader comes for: which head is most robust, which choice most accurate at the shots they expect."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anyshot.report.paired import Pairs, half_width, paired_intervals, weighted_mean
-from anyshot.report.runs import Findings
+from anyshot.report.runs import Findings, paper_findings
 from anyshot.rows import grouped
 from anyshot.show.grid import Grid, Key, key, shot_order
 from anyshot.show.summaries import counterpart, over_what, two_decimals
@@ -163,6 +164,14 @@ def list_sensitivities(findings: Findings) -> list[Sensitivity]:
             beyond = {other: ends for (one, other), ends in findings.differences.items() if one == grid.key}
             listed.append(Sensitivity(grid, findings.sensitivities.get(grid.key, {}), beyond))
     return sorted(listed, key=attrgetter("points"))
+
+
+def beside_paper(ours: Sequence[Sensitivity]) -> list[Sensitivity]:
+    """The paper's printed grids of the same images: of cub for cub32."""
+    printed = [one for one in list_sensitivities(paper_findings()) if one.grid.head != "frn-old"]
+    data = {one.grid.data for one in ours}
+    same = [one for one in printed if any(re.fullmatch(rf"{one.grid.data}\d+(-.*)?", name) for name in data)]
+    return [replace(one, grid=replace(one.grid, data=f"the paper's {one.grid.data}")) for one in same]
 
 
 def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from anyshot.errors import BadInput
 from anyshot.report import charts, tables
-from anyshot.report.answer import EVERYWHERE, Choice, list_sensitivities
+from anyshot.report.answer import EVERYWHERE, Choice, beside_paper, list_sensitivities
 from anyshot.report.runs import Findings
 from anyshot.rows import Row, grouped
 from anyshot.show import figures
@@ -79,7 +79,11 @@ def _frontier(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
         " classes, and a short stroke one training. Down and right is better; what the dashed line joins is beaten by"
         " nothing in both."
     )
-    draw = partial(charts.frontier, names=list(dict.fromkeys(choice.name for choice in choices)))
+    if not findings.printed and (printed := beside_paper(sensitivities)):
+        sensitivities += printed
+        caption += " The paper's printed grids of the same images are beside ours."
+    methods = [choice.name for choice in choices] + [one.grid.name for one in sensitivities]
+    draw = partial(charts.frontier, names=list(dict.fromkeys(methods)))
     frontier = draw, sensitivities, tables.frontier_table(sensitivities)
     broad = len({one.grid.setting for one in sensitivities}) > 1
     return _drawn("frontier", "Accuracy against sensitivity", caption, *frontier, broad)

@@ -125,8 +125,10 @@ class Shelf:
                     "name": name,
                     "count": int(support.counts[place]),
                     "recall": None if np.isnan(inner.recalls_[place]) else float(inner.recalls_[place]),
-                    "examples": [
-                        f"{key:016x}" for key in support.keys[support.owner == place].tolist() if key in now.thumbnails
+                    "examples": [  # the same picture twice has one key
+                        f"{key:016x}"
+                        for key in dict.fromkeys(support.keys[support.owner == place].tolist())
+                        if key in now.thumbnails
                     ],
                 }
                 for place, name in enumerate(names(now))
