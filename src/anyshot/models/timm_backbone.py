@@ -76,9 +76,8 @@ def trainable(name: str) -> Backbone:
     """A timm model that a recipe can name: it brings its weights, and is trained further."""
 
     def blank(channels: int, recipe: Recipe) -> nn.Module:
-        with explaining(Exception, f"timm could not make {name!r}", "."):  # whatever timm raises
-            with _offline():
-                return _Trainable(_timm().create_model(name, pretrained=False, num_classes=0))
+        with explaining(Exception, f"timm could not make {name!r}", "."), _offline():  # whatever timm raises
+            return _Trainable(_timm().create_model(name, pretrained=False, num_classes=0))
 
     return Backbone(lambda channels, recipe: _Trainable(_made(_timm(), name, fetch=True)), 1.0, HALVES, blank)
 
