@@ -1,6 +1,6 @@
 """Bad input gets one clear sentence: what was wrong, where, what would be right."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TypeVar
@@ -39,9 +39,15 @@ def first_line(error: object) -> str:
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     """`table[name]`, or a BadInput that offers the nearest name there is."""
-    if name in table:
-        return table[name]
-    raise BadInput(unknown(kind, name, table))
+    check_names(kind, [name], table)
+    return table[name]
+
+
+def check_names(kind: str, given: Iterable[str], names: Collection[str]) -> None:
+    """Refuse the first of those given that is not among the names."""
+    for name in given:
+        if name not in names:
+            raise BadInput(unknown(kind, name, names))
 
 
 SHOWN = 40  # names, in a sentence

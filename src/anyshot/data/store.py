@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from anyshot.data.arrays import read_npy
-from anyshot.errors import BadInput, explaining, unknown
+from anyshot.errors import BadInput, check_names, explaining
 from anyshot.files import read_json, read_text, sweep, whole, write_json
 
 SPLITS = ("train", "val", "test")
@@ -76,8 +76,7 @@ class Store:
 
     def part(self, split: str) -> Part:
         """The slice of one split."""
-        if split not in SPLITS:
-            raise BadInput(unknown("split", split, SPLITS))
+        check_names("split", [split], SPLITS)
         classes = [index for index, name in enumerate(self.class_split) if name == split]
         if not classes:
             raise BadInput(f"{self.path} has no {split} classes.")
