@@ -1,10 +1,12 @@
 """The everyday verbs: what they read, what they say before they work, and what they leave out."""
 
+import dataclasses
 import json
 import re
 import shutil
 import subprocess
 import sys
+import typing
 import zipfile
 from pathlib import Path
 
@@ -168,6 +170,26 @@ def test_one_is_no_plural(here, monkeypatch):
     assert run("anyshot predict model photos/red/0.png -o one.txt", monkeypatch).out == "one.txt: 1 answer.\n"
 
 
+def test_single_examples_are_removed_by_their_files(here, monkeypatch):
+    out = run("anyshot remove model --examples photos/red/0.png photos/blue/3.png -o fewer", monkeypatch).out
+    assert out == "fewer: 2 examples of 2 classes removed; 3 classes now, 7 to 8 examples each.\n"
+    gone = ("photos/red/0.png", "photos/blue/3.png")
+    kept = [path for path in sorted(Path("photos").rglob("*.png")) if str(path) not in gone]
+    without = anyshot.ImageClassifier("run").fit(map(str, kept), [path.parent.name for path in kept])
+    asked = "photos/green/1.png"
+    fewer = anyshot.ImageClassifier.load("fewer")
+    np.testing.assert_allclose(fewer.predict_proba(asked), without.predict_proba(asked), rtol=1e-6)
+    assert fewer.thumbnails.keys() == without.thumbnails.keys()
+    again = run("anyshot remove fewer --examples photos/red/0.png", monkeypatch)
+    assert (again.code, "photos/red/0.png is not among the examples." in again.err) == (2, True)
+    assert run("anyshot add model photos/red/0.png --to blue", monkeypatch).code == 0
+    two = run("anyshot remove model --examples photos/red/0.png", monkeypatch)
+    assert "photos/red/0.png is an example of blue and of red: say which, --of." in two.err
+    assert run("anyshot remove model --examples photos/red/0.png --of blue", monkeypatch).code == 0
+    assert counts() == {"red": 8, "green": 8, "blue": 8}
+    assert "name classes to remove, or examples" in run("anyshot remove model", monkeypatch).err
+
+
 def test_classes_are_added_removed_and_merged(here, monkeypatch):
     pictures(here / "more", images=3, seed=5)
     (here / "more" / "red").rename(here / "more" / "ruby")
@@ -294,22 +316,24 @@ def verbs(app=cli.app, before=()):
             yield (*before, name), command.target
 
 
-def test_o_is_out_in_every_verb_that_writes(monkeypatch):
-    import inspect
+def options(of):
+    """What a verb takes, by name: its own parameters, and the fields of those that several verbs share."""
+    taken = {}
+    for name, kind in typing.get_type_hints(of, include_extras=True).items():
+        inner = getattr(kind, "__origin__", kind)
+        taken |= options(inner) if dataclasses.is_dataclass(inner) else {name: repr(kind)}
+    return taken
 
-    for name, verb in verbs():
-        parameters = inspect.signature(verb).parameters
-        assert "output" not in parameters, name
-        if "out" in parameters:
-            assert "-o" in repr(parameters["out"].annotation), name
-    without = {name[-1] for name, verb in verbs() if "out" not in inspect.signature(verb).parameters}
-    assert without == {"audit", "serve"}
+
+def test_o_is_out_in_every_verb_that_writes():
+    taken = {name: options(verb) for name, verb in verbs()}
+    assert all("output" not in names for names in taken.values())
+    assert all("-o" in names["out"] for names in taken.values() if "out" in names)
+    assert {name[-1] for name, names in taken.items() if "out" not in names} == {"audit", "serve"}
 
 
 def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
-    import inspect
-
-    having = {name[-1] for name, verb in verbs() if "device" in inspect.signature(verb).parameters}
+    having = {name[-1] for name, verb in verbs() if "device" in options(verb)}
     assert having == {
         "study", "pack", "evaluate", "consistency", "terms", "fit", "predict", "test", "add", "advise", "serve",
     }  # fmt: skip
@@ -317,6 +341,21 @@ def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
         done = run(f"anyshot {command} --device cuda:77", monkeypatch)
         assert (done.code, "there is no device 'cuda:77' here: torch has cpu" in done.err) == (2, True), command
     assert run("anyshot predict model photos/red --device cpu", monkeypatch).code == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("", "each class (the shots)"),
+        ("fit", "a head tells classes apart"),
+        ("fit", "Features are the numbers that a network"),
+        ("evaluate", "A head is a way to tell classes apart"),
+        ("evaluate", "episodes: small tasks"),
+    ],
+)
+def test_terms_are_explained_where_help_uses_them(verb, words, monkeypatch):
+    shown = run(f"anyshot {verb} --help".replace("  ", " "), monkeypatch).out
+    assert words in " ".join(shown.replace("│", " ").split())
 
 
 def test_the_help_of_pack_has_two_groups():

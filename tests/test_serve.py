@@ -290,6 +290,15 @@ def test_classes_that_came_with_a_classifier_can_be_added_to_and_removed_whateve
         assert add(http, name, picture(0, 1)).status_code == (422 if name != "two  blanks" else 200)
 
 
+def test_the_same_picture_twice_is_listed_once(client):
+    for _ in range(2):
+        add(client, "red", picture(0))
+    about = add(client, "red", picture(0, seed=1)).json()
+    (red,) = about["classes"]
+    assert red["count"] == 3
+    assert len(red["examples"]) == len(set(red["examples"])) == 2
+
+
 def test_what_can_be_undone_is_bounded(client, monkeypatch):
     monkeypatch.setattr(app, "MOST_REMOVALS", 2)
     removals = []

@@ -259,9 +259,10 @@ class ClassBank:
             )
         tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
         tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
+        contiguous = {name: value.contiguous() for name, value in tensors.items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
         law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
-        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
+        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(contiguous)}
         fields = {"number": pyarrow.int64(), "tensors": pyarrow.binary()}
         schema = pyarrow.schema([(name, fields.get(name, pyarrow.string())) for name in row])
         with suppress(ValueError):  # another process made it meanwhile
