@@ -153,20 +153,6 @@ def add_examples(
         return _saved(classifier, out or model, words, replaced)
 
 
-<<<<<<< HEAD
-def remove_classes(model: Path, names: Sequence[str], out: Path | None = None, registry: Registry = PACKAGE) -> str:
-    """Make a classifier forget classes, in its place or into another folder."""
-    if not names:
-        raise BadInput("name the classes to forget.")
-    with _changed(model, out):
-        classifier = open_classifier(model, registry)
-        return _saved(classifier, out or model, changing.remove(classifier, names))
-
-
-def _changed(model: Path, out: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Hold a classifier that is read and then replaced: what another process learned meanwhile would be lost."""
-    return held(model) if out is None and model.is_dir() else contextlib.nullcontext()
-=======
 def remove_from(
     model: Path,
     names: Sequence[str],
@@ -180,13 +166,18 @@ def remove_from(
     if bool(names) == bool(examples):
         raise BadInput("name classes to remove, or examples: --examples FILES.")
     replaced = what_lies_at(out) if out is not None else ""
-    classifier = open_classifier(model, registry)
-    if names:
-        words = changing.remove(classifier, names)
-    else:
-        words = changing.remove_examples(classifier, examples, class_name, cache=cache, say=say)
-    return _saved(classifier, out or model, words, replaced)
->>>>>>> main
+    with _changed(model, out):
+        classifier = open_classifier(model, registry)
+        if names:
+            words = changing.remove(classifier, names)
+        else:
+            words = changing.remove_examples(classifier, examples, class_name, cache=cache, say=say)
+        return _saved(classifier, out or model, words, replaced)
+
+
+def _changed(model: Path, out: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Hold a classifier that is read and then replaced: what another process learned meanwhile would be lost."""
+    return held(model) if out is None and model.is_dir() else contextlib.nullcontext()
 
 
 def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = PACKAGE) -> str:
