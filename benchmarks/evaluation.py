@@ -10,14 +10,17 @@ Conv-4 features of 20 classes x 600 images, 5-way, 16 queries, test shots 1..32.
 the repeats counts; every figure is milliseconds of wall time per six-shot trial unless it says otherwise.
 """
 
+import anyshot  # noqa: F401, I001 (before torch, as the command line: it chooses how threads wait)
+
 import argparse
+import contextlib
 import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import altair as alt
@@ -25,7 +28,7 @@ import numpy as np
 import torch
 from peers import easyfsl_row, loop_row
 
-from anyshot.machine import keep_memory
+from anyshot.machine import free_cores, keep_memory
 from anyshot.measure.engine import recalls, vectors_of
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram
@@ -195,7 +198,8 @@ def from_images(repeats: int) -> None:
 
 
 def beside(repeats: int) -> None:
-    """Evaluation and an update of a model, alone and beside a busy process, in turns."""
+    """Evaluation and an update of a model, alone and beside a busy process, in turns. `anyshot evaluate` takes as many
+    threads as are free; a study trains a model per core, with a thread each."""
     vectors = vectors_of(maps(25, 64), HEADS["proto"].embed, {})
     images = torch.randint(0, 256, (128, 32, 32, 3), dtype=torch.uint8).numpy()
     readings = [Reading(HEADS[name], HEADS[name].parameters(vectors[:1, None], RECIPE)) for name in PAIR]
@@ -209,26 +213,44 @@ def beside(repeats: int) -> None:
     }
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"ms of wall time; load of the machine before: {load}, cores: {len(os.sched_getaffinity(0))}")
-    print(f"{'':40} {'threads':>7} {'alone':>9} {'beside a busy process':>22} {'speed kept':>11}")
+    print(f"{'':36} {'threads':>7} {'alone':>8}, beside a busy process: {'threads':>7} {'':>8} {'speed kept':>11}")
     every = torch.get_num_threads()
+    with busy_process():
+        free = free_cores()
+    choices = {next(iter(works)): [(every, every), (every, free)], list(works)[1]: [(every, every), (1, 1)]}
     for name, work in works.items():
-        for threads in sorted({1, every}):
-            torch.set_num_threads(threads)
-            work()
-            turns = [(seconds(work), busily(work)) for _ in range(repeats)]
+        for alone_on, beside_on in choices[name]:
+            turns = [(timed(work, alone_on), busily(work, beside_on)) for _ in range(repeats)]
             alone, busy = (1000 * statistics.median(column) for column in zip(*turns, strict=True))
-            print(f"{name:40} {threads:7} {alone:9.1f} {busy:22.1f} {alone / busy:11.0%}", flush=True)
+            print(
+                f"{name:36} {alone_on:7} {alone:8.1f} {'':24} {beside_on:7} {busy:8.1f} {alone / busy:11.0%}",
+                flush=True,
+            )
 
 
-def busily(work: Callable[[], object]) -> float:
-    """Seconds of work beside a process that keeps one core busy."""
+def timed(work: Callable[[], object], threads: int) -> float:
+    """Seconds of work with so many threads, after a first time."""
+    torch.set_num_threads(threads)
+    work()
+    return seconds(work)
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """A process that keeps one core busy."""
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         time.sleep(0.1)
-        return seconds(work)
+        yield
     finally:
         other.kill()
         other.wait()
+
+
+def busily(work: Callable[[], object], threads: int) -> float:
+    """Seconds of work beside it."""
+    with busy_process():
+        return timed(work, threads)
 
 
 def chart(path: Path) -> None:

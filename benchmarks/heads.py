@@ -76,7 +76,7 @@ class Set:
 @dataclass
 class Answer:
     probabilities: np.ndarray
-    known: np.ndarray
+    evidence: np.ndarray
     """How much speaks for one of the classes: of the queries, and of images of unknown classes."""
     unknown: np.ndarray
     surest_unknown: np.ndarray
@@ -121,10 +121,10 @@ def posterior(base: Base | None = None) -> Method:
             return softmax(logits.numpy(), axis=1), (logits.max(1).values - fit.new_class(z)).numpy()
 
         middle = time.process_time()
-        probabilities, known = asked(query)
+        probabilities, evidence = asked(query)
         ended = time.process_time()
         far, unknown = asked(strange) if len(strange) else (np.zeros((0, 1)), np.zeros(0))
-        return Answer(probabilities, known, unknown, far.max(1), middle - began, ended - middle)
+        return Answer(probabilities, evidence, unknown, far.max(1), middle - began, ended - middle)
 
     return method
 
@@ -299,7 +299,7 @@ class Record:
         own = said.probabilities[np.arange(len(right)), of.answer]
         self.losses.append(float(-np.log(own.clip(1e-12)).mean()))
         surest = said.probabilities.max(1)
-        both = ((said.known, said.unknown), (surest, said.surest_unknown))
+        both = ((said.evidence, said.unknown), (surest, said.surest_unknown))
         self.aurocs.append(tuple(_auroc(*one) if len(one[1]) else np.nan for one in both))
         self.seconds.append((said.fit, said.predict))
         self.sure.append(np.stack([surest, right], 1))
@@ -310,9 +310,9 @@ class Record:
         return recalls.mean(0) if by_class else recalls.mean(1)
 
 
-def _auroc(known: np.ndarray, unknown: np.ndarray) -> float:
-    both = np.concatenate([known, unknown])
-    return float(roc_auc_score(np.arange(len(both)) < len(known), both))
+def _auroc(evidence: np.ndarray, unknown: np.ndarray) -> float:
+    both = np.concatenate([evidence, unknown])
+    return float(roc_auc_score(np.arange(len(both)) < len(evidence), both))
 
 
 def contest(

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from test_classifier import UNTRAINED, assert_same, examples
 
-from anyshot import BadInput, FewShotClassifier
+from anyshot import BadInput, FewShotClassifier, machine
 from anyshot.deploy import ledger, search, settled, sharing
 
 SEARCHED = [*UNTRAINED, "posterior"]
@@ -51,6 +52,32 @@ def test_learning_touches_only_the_classes_it_is_about():
     changed = (fitted.ledger_.sums != before).any(1)
     assert fitted.ledger_.labels()[changed].tolist() == [4]
     assert not {"scale", "coverage", "support", "prototypes"} & fitted.settled_.__dict__.keys(), "nothing is settled"
+
+
+def test_rows_grow_where_they_lie_and_never_under_someone_who_looks_at_them():
+    X, y = examples(60, 6)
+    fitted = FewShotClassifier("proto").fit(X, y).partial_fit(X, y + 6)
+    seen = fitted.support_
+    before = seen.sums.copy()
+    fitted.partial_fit(X[:1] + np.arange(500)[:, None, None], np.arange(500) + 100)
+    np.testing.assert_array_equal(seen.sums, before)
+    del seen
+    whole = FewShotClassifier("proto").fit(X, y).partial_fit(X, y + 6)
+    whole.partial_fit(X[:1] + np.arange(500)[:, None, None], np.arange(500) + 100)
+    np.testing.assert_array_equal(fitted.support_.sums, whole.support_.sums)
+
+
+@pytest.mark.parametrize("head", ["proto", "posterior"])
+def test_classifiers_merge_some_classes_at_a_time(head, monkeypatch):
+    X, y = examples(90, 9, seed=4)
+    whole = FewShotClassifier(head).fit(X, y)
+    monkeypatch.setattr(ledger, "PIECE", 2)
+    one, two = FewShotClassifier(head).fit(X[::2], y[::2]), FewShotClassifier(head).fit(X[1::2], y[1::2])
+    one.merge(two)
+    assert_same(one, whole, X)
+    if head == "posterior":
+        np.testing.assert_allclose(one.support_.scatter, whole.support_.scatter, atol=1e-12)
+        assert one.support_.freedom == whole.support_.freedom
 
 
 @pytest.mark.usefixtures("few_are_many")
@@ -114,10 +141,21 @@ def test_nothing_needs_to_be_kept():
 
 
 @pytest.mark.usefixtures("few_are_many")
+def test_of_many_classes_without_examples_a_sample_sets_the_scale():
+    X, y = examples(60, 9)
+    fitted = FewShotClassifier("proto", keep=0).fit(X, y)
+    assert len(fitted.settled_.sample[0].labels) == 3
+    names, chances = fitted.top(X, 2)
+    assert (names[:, 0] == fitted.predict(X)).all()
+    assert ((chances[:, 0] > chances[:, 1]) & (chances[:, 0] < 1)).all()
+
+
+@pytest.mark.usefixtures("few_are_many")
 @pytest.mark.parametrize("labels", [np.arange(9) * 10 - 7, np.array(["é", "", "a b", *"cdefgh"])])
 def test_many_classes_travel(labels, tmp_path):
     X, y = examples(60, 9)
-    fitted = FewShotClassifier().fit(X, labels[y])
+    late = y < 4  # classes need not arrive in order
+    fitted = FewShotClassifier().fit(X[~late], labels[y[~late]]).partial_fit(X[late], labels[y[late]])
     fitted.save(tmp_path / "model")
     loaded = FewShotClassifier.load(tmp_path / "model")
     assert loaded.classes_.dtype == fitted.classes_.dtype
@@ -125,6 +163,16 @@ def test_many_classes_travel(labels, tmp_path):
     assert_same(pickle.loads(pickle.dumps(fitted)), fitted, X)
     with pytest.raises(BadInput, match="examples are kept of"):
         loaded.at_shot(1)
+
+
+def test_threads_are_as_many_as_cores_are_free(monkeypatch):
+    monkeypatch.setattr(machine, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
+    for idle, free in ((0, 1), (100, 1), (200, 2), (290, 3), (400, 4)):
+        ticks = iter([(1000, 500), (1400, 500 + idle)])
+        monkeypatch.setattr(machine, "_ticks", lambda ticks=ticks: next(ticks))
+        assert machine.free_cores() == free
 
 
 def test_a_copy_learns_on_its_own():
@@ -141,14 +189,18 @@ def test_a_copy_learns_on_its_own():
 # ----------------------------------------------------------------------------------------------------------- class bank
 
 
-@pytest.mark.parametrize("head", ["proto", "cosine-proto"])
+@pytest.mark.parametrize("head", ["proto", "cosine-proto", "frn", "posterior"])
 def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
     pytest.importorskip("lancedb")
     from anyshot.deploy.bank import ClassBank
 
     X, y = examples(96, 6)
     X, names = X.reshape(len(X), -1), np.array(["it's", "b", "c", "d", "e", "f"])[y]
-    bank = ClassBank(tmp_path / "bank", FewShotClassifier(head))
+    law = FewShotClassifier(head)
+    if head == "posterior":  # as a readout, of what other classes say of how images vary
+        base = examples(96, 12, seed=1)
+        law = FewShotClassifier("proto", readout="posterior", base=(base[0].reshape(96, -1), base[1]))
+    bank = ClassBank(tmp_path / "bank", law)
     bank.add(X[:8], names[:8])
 
     def write(first: int) -> None:
@@ -164,13 +216,33 @@ def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
         writer.join()
     bank.add(X[32:40], names[32:40])
     bank.add(X[64:72], names[64:72])
-    whole = FewShotClassifier(head).fit(X, names)
+    whole = clone(law).fit(X, names)
     for _ in range(2):
         together = bank.classifier()
         np.testing.assert_array_equal(together.support_.counts, whole.support_.counts)
         np.testing.assert_allclose(together.support_.sums, whole.support_.sums, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(bank.predict(X), whole.predict(X))
         assert bank.compact() == 6
+
+
+def test_an_answer_of_a_bank_is_of_one_moment(tmp_path):
+    """Classes that were added to and folded while someone asks are not counted twice."""
+    pytest.importorskip("lancedb")
+    from anyshot.deploy.bank import ClassBank
+
+    X, y = examples(96, 6)
+    X = X.reshape(len(X), -1)
+    bank = ClassBank(tmp_path / "bank", FewShotClassifier("proto"))
+    bank.add(X[:48], y[:48])
+    other = ClassBank(tmp_path / "bank")
+    bank.compact()
+    bank.add(X[48:], y[48:])
+    labels, scores = bank.top(X, 6)
+    whole = bank._whole
+    bank._whole = lambda read: (whole(read), other.compact())[0]
+    again = bank.top(X, 6)
+    np.testing.assert_array_equal(again[0], labels)
+    np.testing.assert_allclose(again[1], scores, rtol=1e-12)
 
 
 def test_words_of_a_bank(tmp_path):
@@ -180,7 +252,7 @@ def test_words_of_a_bank(tmp_path):
     with pytest.raises(BadInput, match="no class bank"):
         ClassBank(tmp_path / "bank")
     X, y = examples(10, 2)
-    with pytest.raises(BadInput, match="cosine or Euclidean"):
+    with pytest.raises(BadInput, match="the readout posterior"):
         ClassBank(tmp_path / "bank", FewShotClassifier("posterior")).add(X, y)
     bank = ClassBank(tmp_path / "bank", FewShotClassifier(positions=4))
     bank.add(X.reshape(10, -1), y)

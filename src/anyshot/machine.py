@@ -2,6 +2,9 @@
 
 import ctypes
 import os
+import time
+
+LOOK_SECONDS = 0.1  # for what else runs here
 
 
 def keep_memory() -> None:
@@ -21,14 +24,27 @@ def cores() -> int:
 
 
 def free_cores() -> int:
-    """Those of them that nobody else was using in the last minute, at least one: more threads than that would wait
-    for each other. Where the system does not tell, all."""
+    """Those of them that nobody else is using, at least one: more threads than that would wait for each other."""
+    return max(1, min(cores(), round((os.cpu_count() or 1) - _busy_cores())))
+
+
+def _busy_cores() -> float:
+    """Cores that are in use just now; where the system does not say, in the last minute; else none."""
     try:
-        others = os.getloadavg()[0]
-    except (OSError, AttributeError):
-        return cores()
-    everyone = os.cpu_count() or 1
-    return max(1, min(cores(), round(everyone - others)))
+        before = _ticks()
+        time.sleep(LOOK_SECONDS)
+        (all_ticks, idle), (all_before, idle_before) = _ticks(), before
+        return (os.cpu_count() or 1) * (1 - (idle - idle_before) / max(1, all_ticks - all_before))
+    except (OSError, ValueError):
+        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def _ticks() -> tuple[int, int]:
+    """Of all cores since the start, and those of them in which nothing ran (Linux: proc(5), user nice system idle
+    iowait irq softirq steal)."""
+    with open("/proc/stat") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return sum(ticks), ticks[3] + ticks[4]
 
 
 def leave_busy_cores() -> None:

@@ -16,6 +16,7 @@ import json
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +25,11 @@ import torch
 from jaxtyping import Float, Shaped
 from safetensors.torch import load, save
 from sklearn.base import clone
+from torch import Tensor
 
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.ledger import Ledger
-from anyshot.deploy.search import can_search
+from anyshot.deploy.search import Linear, can_search
 from anyshot.deploy.support import Support, support_of
 from anyshot.errors import BadInput
 from anyshot.models.law import Head
@@ -103,7 +105,7 @@ class ClassBank:
 
     def classifier(self) -> FewShotClassifier:
         """All classes as a classifier in memory."""
-        support, recent = self._whole(lambda folded: _support(folded.to_arrow()) if folded is not None else None)
+        support, recent = self._whole(_all)
         ledger = _together(support, recent)
         if ledger is None:
             raise BadInput(f"the class bank {self._place} has no classes yet.")
@@ -120,17 +122,18 @@ class ClassBank:
             self._law = self._empty().fit(np.ones((1, self._features())), [0])
         vectors = self._law.vectors(X)
         head, parameters = self._law.learned_reading_.head, self._law.learned_reading_.parameters
+        linear = _linear(head, self._law.prototypes_)
+        asked = linear.asked(linear.queries(torch.from_numpy(vectors))).numpy()
 
-        def candidates(folded: Any) -> list[Support | None]:
+        def candidates(folded: Any, also: list[Any]) -> tuple[list[Support | None], Support | None]:
             if folded is None:
-                return [None] * len(vectors)
-            asks = (folded.search(one, vector_column_name="vector") for one in vectors.astype(np.float32))
+                return [None] * len(vectors), None
+            asks = (folded.search(one, vector_column_name="vector") for one in asked)
             asks = (ask.distance_type(self._metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for ask in asks)
-            return [_support(ask.to_arrow()) for ask in asks]
+            return [_support(ask.to_arrow()) for ask in asks], _rows_of(folded, also)
 
-        per_query, recent = self._whole(candidates)
+        (per_query, stored), recent = self._whole(candidates)
         also = [] if recent is None else recent.labels.tolist()
-        stored = self._stored(also)
         labels, scores = [], []
         for vector, one in zip(vectors, per_query, strict=True):
             ledger = _together(_apart(one, also), stored, recent)
@@ -143,21 +146,14 @@ class ClassBank:
             scores.append(score[order])
         return np.stack(labels), np.stack(scores)
 
-    def _stored(self, labels: list[Any]) -> Support | None:
-        """Folded rows of classes that were added to since."""
-        folded = self._folded(self._state())
-        if folded is None or not labels:
-            return None
-        rows = folded.search().where(f"label IN ({', '.join(map(_quoted, labels))})").limit(len(labels)).to_arrow()
-        return _support(rows)
-
-    def _whole(self, read: Callable[[Any], T]) -> tuple[T, Support | None]:
-        """What `read` makes of the folded table, and the classes of all parts that are not in it, at one moment."""
+    def _whole(self, read: Callable[[Any, list[Any]], T]) -> tuple[T, Support | None]:
+        """What `read` makes of the folded table and of the labels that were added to since, and the classes of all
+        parts that are not in it, at one moment."""
         while True:
             state = self._state()
             try:
-                first = read(self._folded(state))
                 recent = self._recent(state)
+                first = read(self._folded(state), [] if recent is None else recent.labels.tolist())
             except (FileNotFoundError, ValueError, RuntimeError, OSError):
                 if self._state()["number"] == state["number"]:
                     raise
@@ -181,7 +177,7 @@ class ClassBank:
         """Fold all rows of each class into one, and index the prototypes; returns the number of classes. Where another
         process folds at the same time, one of the two does it."""
         state = self._state()
-        support, _ = self._whole(lambda folded: _support(folded.to_arrow()) if folded is not None else None)
+        support, _ = self._whole(_all)
         rows = self._open("log").to_arrow() if self._has("log") else None
         already = json.loads(state["parts"])
         parts = np.unique(rows.column("part").to_numpy(zero_copy_only=False)).tolist() if rows is not None else []
@@ -210,8 +206,11 @@ class ClassBank:
         return len(ledger)
 
     def _vectors(self, support: Support) -> Float[np.ndarray, "way d"]:
-        """Prototypes as the database's index compares them."""
-        return self._empty().restore(support, self._features()).prototypes_.numpy().astype(np.float32)
+        """Classes as the database's index compares them."""
+        law = self._empty().restore(support, self._features())
+        linear = _linear(law.learned_reading_.head, law.prototypes_)
+        rows = linear.rows(law.prototypes_)
+        return linear.points(rows, linear.longest(rows)).numpy()
 
     def _index(self, name: str, classes: int) -> None:
         law = self._empty().fit(np.ones((1, self._features())), [0])
@@ -248,13 +247,22 @@ class ClassBank:
         import pyarrow
 
         head = classifier.learned_reading_.head
-        if head.adapts or not can_search(head) or getattr(head.score, "name", "") not in ("cosine", "Euclidean"):
-            raise BadInput(f"a class bank is for heads with a cosine or Euclidean score, not for {classifier.head}.")
+        if head.adapts:
+            raise BadInput(
+                f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
+                "answers with the readout posterior, fitted on examples of other classes."
+            )
+        if not can_search(head):
+            raise BadInput(
+                f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
+                f"not for {classifier.head}."
+            )
         tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
         tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
+        contiguous = {name: value.contiguous() for name, value in tensors.items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
         law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
-        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
+        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(contiguous)}
         fields = {"number": pyarrow.int64(), "tensors": pyarrow.binary()}
         schema = pyarrow.schema([(name, fields.get(name, pyarrow.string())) for name in row])
         with suppress(ValueError):  # another process made it meanwhile
@@ -276,6 +284,13 @@ class ClassBank:
         return True
 
 
+def _linear(head: Head, prototypes: Float[Tensor, "way refined"]) -> Linear:
+    """The head's score as one product, about zero: the centre of the classes is another tomorrow."""
+    linear = Linear.of(head, prototypes)
+    assert linear is not None
+    return replace(linear, centre=torch.zeros_like(linear.centre))
+
+
 def _together(*supports: Support | None) -> Ledger | None:
     """The classes of all."""
     ledger: Ledger | None = None
@@ -285,6 +300,19 @@ def _together(*supports: Support | None) -> Ledger | None:
         elif support is not None and ledger is not None:
             ledger.add(support)
     return ledger
+
+
+def _all(folded: Any, _: list[Any]) -> Support | None:
+    """The classes of a folded table."""
+    return None if folded is None else _support(folded.to_arrow())
+
+
+def _rows_of(folded: Any, labels: list[Any]) -> Support | None:
+    """Some classes of a folded table."""
+    if not labels:
+        return None
+    rows = folded.search().where(f"label IN ({', '.join(map(_quoted, labels))})").limit(len(labels)).to_arrow()
+    return _support(rows)
 
 
 def _apart(support: Support | None, labels: list[Any]) -> Support | None:

@@ -35,8 +35,7 @@ from anyshot.models.registry import PACKAGE, Registry
 if TYPE_CHECKING:
     from anyshot.models.model import Model
 
-CHUNK_FLOATS = 20_000_000  # of features and vectors that are learned at once
-READ_FLOATS = 4_000_000  # and of those that are only read: what is made of them on the way takes a few times as much
+CHUNK_FLOATS = 1_000_000  # of features and vectors that are in memory at once, and what is made of them on the way
 
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
@@ -150,8 +149,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         rows, labels = self._check_examples(X, y, fresh)
         if fresh:
             self._prepare(rows.shape[1])
-        for part, keys, place in self._vectors(rows, hashed=True):
-            support = support_of(part, keys, labels[place], self.keep, self.learned_reading_.head.adapts)
+        for part, place in self._vectors(rows):
+            wanted = np.full(len(part), self.keep > 0) if fresh else self.ledger_.wants(labels[place])
+            keys = np.zeros(len(part), np.uint64)
+            keys[wanted] = keys_of(rows[place][wanted])
+            support = support_of(part, keys, labels[place], self.keep, self.learned_reading_.head.adapts, wanted)
             if fresh:
                 self.ledger_ = Ledger(support, self.keep)
             else:
@@ -167,7 +169,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             if self._law() != other._law():
                 raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
         for other in others:
-            self.ledger_.add(other.support_)
+            for part in other.ledger_.parts():
+                self.ledger_.add(part)
         return self._settle()
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
@@ -277,7 +280,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         assert isinstance(self.base, tuple)
         X, y = self.base
         rows = np.asarray(self._flat(X), np.float64)
-        vectors = torch.cat([torch.from_numpy(part) for part, _, _ in self._vectors(rows)])
+        vectors = torch.cat([torch.from_numpy(part) for part, _ in self._vectors(rows)])
         return vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1])
 
     def _fit_readout(self, readout: Readout) -> Parameters:
@@ -379,7 +382,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
         """A logit for each class."""
         rows = self._check_rows(X)
-        return np.concatenate([self.logits_of(part) for part, _, _ in self._vectors(rows)])
+        return np.concatenate([self.logits_of(part) for part, _ in self._vectors(rows)])
 
     def logits_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, "image way"]:
         """Logits of `vectors`, for those who ask several classifiers about the same images."""
@@ -410,7 +413,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """What a class is a mean of: the embedded and projected vector of each image."""
         rows = self._check_rows(X)
         vectors = np.empty((len(rows), self.size_))
-        for part, _, place in self._vectors(rows):
+        for part, place in self._vectors(rows):
             vectors[place] = part
         return vectors
 
@@ -424,7 +427,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
-        """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""
+        """The classifier it would be with at most `shot` examples a class: the first of the kept ones. How sure it may
+        be is told by all of them."""
         check_is_fitted(self, "ledger_")
         if not 1 <= shot <= self.keep:
             raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
@@ -435,7 +439,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             )
         fewer, settled, given = object.__new__(type(self)), self._settled, self.scale
         fewer.__dict__ = dict(self.__dict__)
-        if self.calibrated_ and not settled.adapts:
+        if self.calibrated_ and settled.adapts:
+            given = self.scale_
+        elif self.calibrated_:
             # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
             more = self.support_.first(shot + 1)
             scores, owner = leave_one_out(self.reading_, more)
@@ -454,7 +460,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Labels:
         """The likeliest class."""
-        rows = [self._best(part, 1).rows[:, 0] for part, _, _ in self._vectors(self._check_rows(X))]
+        rows = [self._best(part, 1).rows[:, 0] for part, _ in self._vectors(self._check_rows(X))]
         return self.ledger_.labels_of(np.concatenate(rows))
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
@@ -462,7 +468,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         them are gone through, with an index too."""
         if k < 1:
             raise BadInput(f"at least one class is asked for, not {k}.")
-        parts = [self._best(part, k, sums=True) for part, _, _ in self._vectors(self._check_rows(X))]
+        parts = [self._best(part, k, sums=True) for part, _ in self._vectors(self._check_rows(X))]
         chances = [np.exp(self.scale_ * part.scores - _column(part.log_sums)) for part in parts]
         return self.ledger_.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
 
@@ -487,20 +493,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         logits, owner = self.left_out(self._settled.sample[0])
         return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
-    def _vectors(
-        self, rows: Rows, hashed: bool = False
-    ) -> Iterator[tuple[Float[np.ndarray, "image d"], UInt64[np.ndarray, " image"], slice]]:
-        """Vectors of the rows in chunks, with the keys of the examples where they are asked for."""
+    def _vectors(self, rows: Rows) -> Iterator[tuple[Float[np.ndarray, "image d"], slice]]:
+        """Vectors of the rows in chunks."""
         channels = rows.shape[1] // self.positions_
         # Vectors are known to be as long as they are but while what makes them is fitted.
         floats = rows.shape[1] + getattr(self, "size_", channels * channels)
-        size = max(1, (CHUNK_FLOATS if hashed else READ_FLOATS) // floats)
+        size = max(1, CHUNK_FLOATS // floats)
         for start in range(0, len(rows), size):
             place = slice(start, start + size)
             features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))
-            vectors = self.apply_(self.embed_(features, self.learned_), self.fitted_)
-            keys = keys_of(rows[place]) if hashed and self.keep else np.zeros(len(vectors), np.uint64)
-            yield vectors.numpy(), keys, place
+            yield self.apply_(self.embed_(features, self.learned_), self.fitted_).numpy(), place
 
 
 def _column(values: np.ndarray | None) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.stats import chi2
+from threadpoolctl import threadpool_limits
 
 from anyshot.data.likeness import COPY, Sketch, likeness
 
@@ -85,7 +86,10 @@ class Usual:
 
 
 def near_duplicates(
-    vectors: Vectors, labels: Labels, sketch: Callable[[int], Sketch] | None = None
+    vectors: Vectors,
+    labels: Labels,
+    sketch: Callable[[int], Sketch] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[tuple[int, int, float]]:
     """Pairs of images that look like one, and how alike they are, from 0 to 1; the most alike first.
 
@@ -93,27 +97,34 @@ def near_duplicates(
         vectors: A vector per image.
         labels: Their classes, counted from 0.
         sketch: The picture of an image, where pictures are at hand.
+        progress: Called with shares of the whole that add up to 1.
     """
     if not 3 <= len(vectors) <= MOST_IMAGES:
+        progress(1.0)
         return []
     usual = Usual.of(vectors, labels)
     pairs, beside, variance = _nearest(vectors)
     equal = 1e-10 * variance  # rounding leaves about this much between equal vectors
     if sketch is None:
+        progress(1.0)
         limit = max(usual.by_chance(2 * CHANCE / len(vectors) ** 2), equal)
         near = [(a, b, 1 - apart / max(usual.distance, limit)) for (a, b), apart in pairs.items() if apart <= limit]
         return sorted(near, key=lambda pair: (-pair[2], pair[:2]))
     pairs = {pair: apart for pair, apart in pairs.items() if apart <= max(NEAR * usual.distance, equal)}
-    order = sorted(pairs, key=lambda pair: pairs[pair] / max(beside[pair[0]], beside[pair[1]], equal))
+    order = sorted(pairs, key=lambda pair: pairs[pair] / max(beside[pair[0]], beside[pair[1]], equal))[:MOST_PAIRS]
+    if not order:
+        progress(1.0)
     sketches: dict[int, Sketch] = {}
     copies = []
-    for one, other in order[:MOST_PAIRS]:
-        for image in (one, other):
-            if image not in sketches:
-                sketches[image] = sketch(image)
-        alike = likeness(sketches[one], sketches[other])
-        if pairs[one, other] <= equal or alike >= COPY:
-            copies.append((one, other, 1.0 if pairs[one, other] <= equal else alike))
+    with threadpool_limits(1):  # small products: threads would only wait for each other
+        for one, other in order:
+            for image in (one, other):
+                if image not in sketches:
+                    sketches[image] = sketch(image)
+            alike = likeness(sketches[one], sketches[other])
+            if pairs[one, other] <= equal or alike >= COPY:
+                copies.append((one, other, 1.0 if pairs[one, other] <= equal else alike))
+            progress(1 / len(order))
     return sorted(copies, key=lambda pair: (-pair[2], pair[:2]))
 
 
@@ -133,9 +144,9 @@ def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.n
     pairs: dict[tuple[int, int], float] = {}
     last = np.empty(len(x))
     for start in range(0, len(x), NEAREST):
-        part = x[start : start + NEAREST]
-        apart = (2 * part @ x.mT).neg_().add_(square).add_(square[start : start + NEAREST, None]).clamp_min_(0)
-        apart[torch.arange(len(part)), torch.arange(start, start + len(part))] = torch.inf
+        some = x[start : start + NEAREST]
+        apart = (2 * some @ x.mT).neg_().add_(square).add_(square[start : start + NEAREST, None]).clamp_min_(0)
+        apart[torch.arange(len(some)), torch.arange(start, start + len(some))] = torch.inf
         near, place = apart.topk(many, largest=False)
         last[start : start + NEAREST] = near[:, -1].numpy()
         for one, (others, distances) in enumerate(zip(place.tolist(), near.tolist(), strict=True), start):

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL import Image
-from safetensors.torch import save_file
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.data.packing import Item
 from anyshot.data.sources import choose_splits
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support, keys_of
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import (
@@ -34,7 +33,7 @@ from anyshot.models.embedders import (
     side_by_side,
 )
 from anyshot.models.examples import chosen_pictures
-from anyshot.models.model import Model, read_tensors
+from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 LEARN = 1024  # pictures that are learned at once: a calibration each
@@ -174,16 +173,16 @@ class ImageClassifier:
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels)
         keys = keys_of(features.reshape(len(features), -1)).tolist()
-        supported = set(self.classifier.support_.keys.tolist())
+        supported = self.classifier.ledger_.kept_keys()
         new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
         jpegs = side_by_side(self._thumbnail, new.values())
-        self.thumbnails |= dict(zip(new, jpegs, strict=True))
+        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # a copy of us may share the old ones
         self._drop_thumbnails()
 
     def _drop_thumbnails(self) -> None:
         """Forget the pictures of examples that the classifier no longer keeps."""
-        support = getattr(self.classifier, "support_", None)
-        supported = set() if support is None else set(support.keys.tolist())
+        ledger = getattr(self.classifier, "ledger_", None)
+        supported = set() if ledger is None else ledger.kept_keys()
         self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in supported}
 
     def _thumbnail(self, example: Embedded) -> bytes:
@@ -200,7 +199,7 @@ class ImageClassifier:
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
         for other in others:
-            self.thumbnails |= other.thumbnails
+            self.thumbnails = self.thumbnails | other.thumbnails
         self._drop_thumbnails()
         return self
 
@@ -267,12 +266,9 @@ class ImageClassifier:
     def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
         """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
         item = _item(image, name)
-        try:
+        missing = explaining(FileNotFoundError, f"there is no file {item.name}.")
+        with explaining(OSError, f"{item.name} cannot be read as an image", "."), missing:
             return self.backbone.read(item.read(), item.name)
-        except FileNotFoundError:
-            raise BadInput(f"there is no file {item.name}.") from None
-        except OSError as error:
-            raise BadInput(f"{item.name} cannot be read as an image ({type(error).__name__}).") from None
 
     # -------------------------------------------------------------------------------------------------------- sharing
 
@@ -292,7 +288,7 @@ class ImageClassifier:
             jpegs = {
                 f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
             }
-            save_file(jpegs, aside / "thumbnails.safetensors")
+            write_tensors(aside / "thumbnails.safetensors", jpegs)
             if backbone.under is not None:
                 backbone.under.save(aside / "backbone.safetensors")
             if backbone.model is not None:
@@ -325,16 +321,10 @@ class ImageClassifier:
             if not there and not name:
                 raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
             backbone = name or there[0]
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # what had to be said of the backbone was said when it was fitted
-            try:
-                made = embedder(backbone, side, registry or PACKAGE, fetch=fetch)
-            except BadInput as error:
-                raise BadInput(
-                    f"{folder} needs {words}{f', content {content[:12]}' if content else ''}: {error}"
-                ) from None
+        needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
+        with warnings.catch_warnings(), explaining(BadInput, needs, "."):
+            warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
+            made = embedder(backbone, side, registry or PACKAGE, fetch=fetch)
         if content and made.content and made.content != content:
             raise BadInput(
                 f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
@@ -344,10 +334,9 @@ class ImageClassifier:
         classifier.classifier = read_classifier(folder, registry)
         if (folder / "thumbnails.safetensors").is_file():
             tensors, _ = read_tensors(folder / "thumbnails.safetensors")
-            try:
+            no_pictures = f"{folder}/thumbnails.safetensors does not hold pictures: save it again."
+            with explaining((ValueError, TypeError), no_pictures):
                 classifier.thumbnails = {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
-            except (ValueError, TypeError):
-                raise BadInput(f"{folder}/thumbnails.safetensors does not hold pictures: save it again.") from None
         return classifier
 
     def to_onnx(self, path: str | Path) -> None:

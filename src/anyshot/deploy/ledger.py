@@ -6,20 +6,25 @@ chosen by a hash of their labels. So what is kept depends on the set of examples
 """
 
 import heapq
+from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped, UInt64
+import torch
+from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
+from anyshot.deploy.pool import Pool, make_room
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 
 MOST_KEPT = 32_768  # examples in all: what calibration, fewer shots and a person's eye want of any number of classes
 LEAST = 2  # examples of a class that are of use: one to leave out, one that stays
-SLACK = 1.5  # rows are made room for in advance; memory that is never touched is never taken
+SLACK = 1 / 16  # of the rows, for which there is room in advance
+PIECE = 4096  # classes that are handed on at once
 
-Examples = tuple[UInt64[np.ndarray, " kept"], Float[np.ndarray, "kept d"]]
+Examples = tuple[UInt64[np.ndarray, " kept"], Int[np.ndarray, " kept"]]
 
 
 class Ledger:
@@ -35,11 +40,12 @@ class Ledger:
         self.places: dict[Any, int] = {label: row for row, label in enumerate(first.labels.tolist())}
         self.kind = first.labels.dtype
         self._sums, self._counts = first.sums, first.counts
-        self.scatter, self.freedom = first.scatter, first.freedom
+        self.scatter = None if first.scatter is None else np.require(first.scatter, requirements="W")
+        self.freedom = first.freedom
         self.examples: dict[int, Examples] = {}
-        """Of some classes, by row: keys in order, and vectors."""
-        self.touched: list[Int[np.ndarray, " row"]] = []
-        """Rows that changed since someone who follows last looked; a follower empties it."""
+        """Of some classes, by row: keys in order, and where the vectors are."""
+        self._pool = Pool(first.sums.shape[1])
+        self._touched = np.zeros(len(first.counts), bool)
         self._names: list[Any] | None = None
         self._each, self._ranked = keep, list[tuple[int, int]]()
         self._take(first, np.arange(len(self)), 0)
@@ -61,10 +67,10 @@ class Ledger:
         """Another that learns on its own."""
         other = object.__new__(Ledger)
         other.__dict__ = dict(self.__dict__)
-        other.places, other.examples = dict(self.places), dict(self.examples)
+        other.places, other.examples, other._pool = dict(self.places), dict(self.examples), self._pool.copy()
         other._sums, other._counts = self.sums.copy(), self.counts.copy()
         other.scatter = None if self.scatter is None else self.scatter.copy()
-        other.touched, other._ranked = list(self.touched), list(self._ranked)
+        other._touched, other._ranked = self._touched[: len(self)].copy(), list(self._ranked)
         return other
 
     # ------------------------------------------------------------------------------------------------------- learning
@@ -83,13 +89,11 @@ class Ledger:
             one, two = self._counts[rows[known]], more.counts[known]
             apart = self._sums[rows[known]] / one[:, None] - more.sums[known] / two[:, None]
             apart *= np.sqrt(one * two / (one + two))[:, None]
-            self.scatter += apart.T @ apart
+            torch.from_numpy(self.scatter).addmm_(torch.from_numpy(apart.T), torch.from_numpy(apart))  # in place
         self.freedom += more.freedom + int(known.sum())
         self._sums[rows] += more.sums
         self._counts[rows] += more.counts
-        self.touched.append(rows)
-        if len(self.touched) > 64 and sum(map(len, self.touched)) > len(self):
-            self.touched = [np.arange(len(self))]
+        self._touched[rows] = True
         self._take(more, rows, before)
 
     def check(self, more: Support) -> None:
@@ -104,12 +108,19 @@ class Ledger:
             raise BadInput(f"labels like {mine!r} and like {theirs!r} cannot be in one classifier.")
 
     def _grow(self, before: int) -> None:
-        if len(self) > len(self._counts):
-            room = max(len(self), int(SLACK * before))
-            sums, counts = np.empty((room, self._sums.shape[1])), np.zeros(room, np.int64)
-            sums[:before], counts[:before] = self._sums[:before], self._counts[:before]
-            self._sums, self._counts = sums, counts
-        self._sums[before : len(self)], self._counts[before : len(self)] = 0, 0
+        if len(self) <= len(self._counts):
+            return
+        for name in ("_sums", "_counts", "_touched"):
+            make_room(self, name, len(self) + int(SLACK * len(self)))
+
+    def wants(self, labels: Shaped[np.ndarray, " image"]) -> Bool[np.ndarray, " image"]:
+        """Which examples may be among those that are kept: the others need no key."""
+        if not self._is_full:
+            return np.full(len(labels), self.keep > 0)
+        names, owner = np.unique(labels, return_inverse=True)
+        rows = [(self.places.get(name), name) for name in names.tolist()]
+        mine = [not self._is_last(label_hash(name)) if row is None else row in self.examples for row, name in rows]
+        return np.array(mine, bool)[owner]
 
     def _take(self, more: Support, rows: Int[np.ndarray, " way"], before: int) -> None:
         """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes.
@@ -119,27 +130,34 @@ class Ledger:
             return
         each = min(self.keep, max(LEAST, MOST_KEPT // len(self)))
         if each < self._each:
-            self.examples = {row: (keys[:each], vectors[:each]) for row, (keys, vectors) in self.examples.items()}
+            for row, (keys, slots) in self.examples.items():
+                self._pool.drop(slots[each:])
+                self.examples[row] = keys[:each], slots[:each]
         self._each = each
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
         names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
-        kept = _narrow(more.kept)
-        for start, stop in zip(starts, [*starts[1:], len(more.owner)], strict=True):
+        for start, stop in pairwise([*starts, len(more.owner)]):
             place = int(more.owner[start])
             row = int(rows[place])
-            keys, vectors = more.keys[start:stop], kept[start:stop]
+            keys, vectors = more.keys[start:stop][:each], more.kept[start:stop][:each]
             if row in self.examples:
-                keys, vectors = (np.concatenate(pair) for pair in zip(self.examples[row], (keys, vectors), strict=True))
-                order = np.argsort(keys, kind="stable")[:each]
-                self.examples[row] = keys[order], vectors[order]
+                mine, places = self.examples[row]
+                keys, slots = np.concatenate([mine, keys]), np.concatenate([places, self._pool.put(vectors)])
+                order = np.argsort(keys, kind="stable")
+                self._pool.drop(slots[order[each:]])
+                self.examples[row] = keys[order[:each]], slots[order[:each]]
             elif row >= before and not (names and self._is_last(label_hash(names[place]))):
-                self.examples[row] = keys[:each].copy(), vectors[:each].copy()
+                self.examples[row] = keys.copy(), self._pool.put(vectors)
                 if names and self._ranked:
                     heapq.heappush(self._ranked, (-label_hash(names[place]), row))
         self._bound()
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._ranked) >= max(1, MOST_KEPT // LEAST)
+
     def _is_last(self, rank: int) -> bool:
-        return bool(self._ranked) and len(self._ranked) >= MOST_KEPT // LEAST and rank > -self._ranked[0][0]
+        return self._is_full and rank > -self._ranked[0][0]
 
     def _bound(self) -> None:
         """Forget the examples of the classes with the largest hashes."""
@@ -150,13 +168,19 @@ class Ledger:
             self._ranked = [(-label_hash(names[row]), row) for row in self.examples]
             heapq.heapify(self._ranked)
         while len(self.examples) > MOST_KEPT // LEAST:
-            del self.examples[heapq.heappop(self._ranked)[1]]
+            self._pool.drop(self.examples.pop(heapq.heappop(self._ranked)[1])[1])
 
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Ledger":
         """The other classes."""
         return Ledger(self.snapshot().without(labels), self.keep)
 
     # -------------------------------------------------------------------------------------------------------- reading
+
+    def changed(self) -> Int[np.ndarray, " row"]:
+        """Rows that were added to since someone who follows last asked."""
+        rows = np.flatnonzero(self._touched)
+        self._touched[rows] = False
+        return rows
 
     def labels(self) -> Shaped[np.ndarray, " way"]:
         """In order of arrival."""
@@ -169,6 +193,10 @@ class Ledger:
         names = [self._names[row] for row in rows.ravel().tolist()]
         return np.array(names, self.kind).reshape(rows.shape)
 
+    def kept_keys(self) -> set[int]:
+        """The keys of all examples that are kept."""
+        return {key for keys, _ in self.examples.values() for key in keys.tolist()}
+
     def snapshot(self) -> Support:
         """All of it in order of the labels. (Where they arrived in order, sums and counts are views.)"""
         labels = self.labels()
@@ -179,35 +207,47 @@ class Ledger:
             labels, sums, counts = labels[order], self.sums[order], self.counts[order]
         return Support(labels, sums, counts, *self._kept(order), self.scatter, self.freedom)
 
+    def as_arrived(self) -> Support:
+        """All of it in order of arrival, without a copy of the sums, and examples as they are kept."""
+        kept = self._kept(np.arange(len(self)), wide=False)
+        return Support(self.labels(), self.sums, self.counts, *kept, self.scatter, self.freedom)
+
+    def parts(self) -> Iterator[Support]:
+        """All of it, some classes at a time, for another that adds them."""
+        whole = self.as_arrived()
+        ends = np.searchsorted(whole.owner, np.arange(0, len(self) + PIECE, PIECE))
+        scatter, freedom = self.scatter, self.freedom
+        for place, start in enumerate(range(0, len(self), PIECE)):
+            here, kept = slice(start, start + PIECE), slice(ends[place], ends[place + 1])
+            classes = whole.labels[here], whole.sums[here], whole.counts[here]
+            examples = whole.kept[kept], whole.owner[kept] - start, whole.keys[kept]
+            yield Support(*classes, *examples, scatter, freedom)
+            scatter, freedom = None if scatter is None else np.zeros_like(scatter), 0
+
     def sample(self, classes: int) -> tuple[Support, Int[np.ndarray, " way"]]:
         """Some classes, of two examples or more where there are so many, and their rows. Which ones depends on their
         labels alone; what varies within classes is that of all."""
         names = list(self.places)
-        rows = sorted(self.examples, key=lambda row: (self._counts[row] < 2, label_hash(names[row])))[:classes]
+        among = self.examples or range(len(self))
+        rows = heapq.nsmallest(classes, among, key=lambda row: (self._counts[row] < 2, label_hash(names[row])))
         labels = np.array([names[row] for row in rows], self.kind)
         order = np.argsort(labels, kind="stable")
         chosen = np.array(rows, int)[order]
-        kept = self._kept(chosen)
-        support = Support(labels[order], self._sums[chosen], self._counts[chosen], *kept, self.scatter, self.freedom)
-        return support, chosen
+        sums, counts, kept = self._sums[chosen], self._counts[chosen], self._kept(chosen)
+        return Support(labels[order], sums, counts, *kept, self.scatter, self.freedom), chosen
 
     def _kept(
-        self, rows: Int[np.ndarray, " way"]
+        self, rows: Int[np.ndarray, " way"], *, wide: bool = True
     ) -> tuple[Float[np.ndarray, "kept d"], Int[np.ndarray, " kept"], UInt64[np.ndarray, " kept"]]:
-        """The kept examples of some rows, in their order, and which of them each is of."""
+        """The kept examples of some rows, in their order, and which of them each is of; in float64 where wide."""
         places = [place for place, row in enumerate(rows.tolist()) if row in self.examples]
         mine = [self.examples[int(rows[place])] for place in places]
         if not mine:
             return np.zeros((0, self._sums.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
         owner = np.repeat(np.array(places, np.int64), [len(keys) for keys, _ in mine])
-        vectors = np.concatenate([vectors for _, vectors in mine], dtype=np.float64)
+        vectors = self._pool.at(np.concatenate([slots for _, slots in mine]))
+        vectors = vectors.astype(np.float64) if wide else vectors
         return vectors, owner, np.concatenate([keys for keys, _ in mine])
-
-
-def _narrow(vectors: Float[np.ndarray, "kept d"]) -> Float[np.ndarray, "kept d"]:
-    """In half the memory where nothing is lost: of float32 features as they are."""
-    narrow = vectors.astype(np.float32)
-    return narrow if np.array_equal(narrow, vectors) else vectors
 
 
 def label_hash(label: Any) -> int:

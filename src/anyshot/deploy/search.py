@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.deploy.ledger import Ledger
+from anyshot.deploy.ledger import SLACK, Ledger
+from anyshot.deploy.pool import make_room
 from anyshot.errors import BadInput
 from anyshot.models.law import Head, Inner, Parameters, Quadratic
 
@@ -25,7 +26,8 @@ BLOCK_FLOATS = 1 << 22  # products of queries and rows that are in memory at onc
 MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
 WORTH = 4096  # classes from which on an index is faster than looking at all of them
 CODED, CODES = 2, 16  # numbers of a point that are coded together in an index, and codes for them
-LEARNED_FROM = 16_384  # points that the codes are learned from
+LEARNED_FROM = 4096  # points that the codes are learned from, and that are coded at once
+PIECE = 2048  # classes whose rows are made at once
 CANDIDATES = 64  # classes that an index names for a query, at least
 UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
 
@@ -94,9 +96,9 @@ class Linear:
             queries = vectors
         return queries.float()
 
-    def points(self, rows: Rows) -> Float[Tensor, "way place"]:
+    def points(self, rows: Rows, longest: float) -> Float[Tensor, "way place"]:
         """Where classes lie for an index that looks for the nearest points. Of squares it is the query that a class
-        scores highest; of inner products one more number makes all points as long as each other."""
+        scores highest; of inner products one more number makes all points as long as the longest row."""
         d = len(self.centre)
         if self.name == "Euclidean":
             return rows[:, :d]
@@ -104,8 +106,12 @@ class Linear:
             return rows[:, :d] / (-2 * rows[:, d : 2 * d] if self.name == "squares" else -2 * rows[:, d : d + 1])
         if self.name == "dot":
             square = rows.square().sum(1, keepdim=True)
-            return torch.cat([rows, (square.max() - square).sqrt()], 1)
+            return torch.cat([rows, (longest**2 - square).clamp_min(0).sqrt()], 1)
         return rows
+
+    def longest(self, rows: Rows) -> float:
+        """The length of the longest row, where points depend on it."""
+        return max(float(part.norm(dim=1).max()) for part in rows.split(PIECE)) if self.name == "dot" else 0.0
 
     def asked(self, queries: Queries) -> Float[Tensor, "query place"]:
         """Where queries lie among these points."""
@@ -117,18 +123,20 @@ class Linear:
         return queries[:, :d].contiguous()
 
 
-def build_index(points: Float[Tensor, "way numbers"]) -> Any:
+def build_index(linear: Linear, rows: Rows) -> Any:
     """Points in half a byte for two numbers each, all gone through for a query: what it names is scored exactly."""
     try:
         import faiss
     except ImportError:
         raise BadInput("index=True needs the packages of an extra: pip install 'anyshot[index]'.") from None
-    way, d = points.shape
+    way, longest = len(rows), linear.longest(rows)
+    learned_from = linear.points(rows[:: max(1, way // LEARNED_FROM)], longest)
+    d = learned_from.shape[1]
     make: Any = faiss.IndexPQFastScan
     index = make(d + d % CODED, (d + d % CODED) // CODED, CODES.bit_length() - 1, faiss.METRIC_L2)
-    index.train(_padded(points[:: max(1, way // LEARNED_FROM)]))
-    for start in range(0, way, 16_384):
-        index.add(_padded(points[start : start + 16_384]))
+    index.train(_padded(learned_from))
+    for part in rows.split(LEARNED_FROM):
+        index.add(_padded(linear.points(part, longest)))
     return index
 
 
@@ -178,13 +186,17 @@ class Search:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows, self._filled = torch.zeros(0, 0), 0  # rows are made room for in advance
+        self._memory, self._filled = np.zeros((0, 0), np.float32), 0  # rows are made room for in advance
         self._linear: Linear | None = None
         self._index: Any = None
         self._recent: set[int] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a search is made anew where it is needed")
+
+    @property
+    def _rows(self) -> Rows:
+        return torch.from_numpy(self._memory[: self._filled])
 
     def prototypes(self, rows: np.ndarray | slice) -> Float[Tensor, "way refined"]:
         """What queries are scored against, of some classes."""
@@ -217,7 +229,7 @@ class Search:
         else:
             factor, constant = self._to_logits(query, scale) if scale is not None else (1.0, torch.zeros(1))
             sums = (lambda products: factor * products + constant) if scale is not None else None
-            _, places, logs = best_in_blocks(self._rows[: self._filled], queries, many, sums)
+            _, places, logs = best_in_blocks(self._rows, queries, many, sums)
             rows = places.numpy()
         again = self.head.score(query[:, None], self._refined(rows))[:, 0].numpy()
         again[rows < 0] = -np.inf  # an index named fewer
@@ -270,33 +282,30 @@ class Search:
 
     def _follow(self) -> None:
         """Bring the rows up to what was learned: those that were touched, or all where there are none yet."""
-        way, touched = len(self.ledger), self.ledger.touched
-        self.ledger.touched = []
+        way, changed = len(self.ledger), self.ledger.changed()
         if self._linear is None:
             self._linear = Linear.of(self.head, self.prototypes(slice(0, min(way, 4096))))
             if self._linear is None:
                 raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
             rows = np.arange(way)
         else:
-            rows = np.unique(np.concatenate([np.zeros(0, int), np.arange(self._filled, way), *touched]))
-        for start in range(0, len(rows), 16_384):
-            self._put(rows[start : start + 16_384])
+            rows = np.union1d(changed, np.arange(self._filled, way))
+        for start in range(0, len(rows), PIECE):
+            self._put(rows[start : start + PIECE])
         self._filled = way
         if self.indexed and way >= WORTH:
             self._recent.update(rows.tolist())
             if self._index is None or len(self._recent) > max(QUERIES, UNINDEXED * way):
-                self._index, self._recent = build_index(self._linear.points(self._rows[:way])), set()
+                self._index, self._recent = build_index(self._linear, self._rows), set()
 
     def _put(self, rows: Int[np.ndarray, " row"]) -> None:
         assert self._linear is not None
-        new = self._linear.rows(self.prototypes(rows))
-        if len(self._rows) < len(self.ledger):
-            room = len(self.ledger) if not self._filled else int(1.5 * len(self.ledger))
-            more = torch.empty(room, new.shape[1])
-            if self._filled:
-                more[: self._filled] = self._rows[: self._filled]
-            self._rows = more
-        self._rows[torch.from_numpy(rows)] = new
+        new = self._linear.rows(self.prototypes(rows)).numpy()
+        if not self._filled and not len(self._memory):
+            self._memory = np.empty((len(self.ledger), new.shape[1]), np.float32)
+        elif len(self._memory) < len(self.ledger):
+            make_room(self, "_memory", len(self.ledger) + int(SLACK * len(self.ledger)))
+        self._memory[rows] = new
 
 
 def can_search(head: Head) -> bool:

@@ -103,7 +103,7 @@ class Settled:
     @cached_property
     def sample(self) -> tuple[Support, Int[np.ndarray, " way"] | None]:
         """The classes that take part, and their rows where these are not all."""
-        return self.ledger.sample(CLASSES) if self.is_large and self.ledger.examples else (self.support, None)
+        return self.ledger.sample(CLASSES) if self.is_large else (self.support, None)
 
     @cached_property
     def adaptation(self) -> tuple[Fit, LeftOut]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped, UInt64
+from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Support:
         chosen, owner = _smallest(self.keys, self.owner, shot)
         kept, keys = self.kept[chosen], self.keys[chosen]
         sums, counts = _sums(kept, owner, len(self.labels))
-        scatter = None if self.scatter is None else _scatter(kept, owner, sums / counts[:, None])
+        scatter = None if self.scatter is None else _scatter(kept, owner, sums, counts)
         return Support(self.labels, sums, counts, kept, owner, keys, scatter, len(kept) - len(counts))
 
 
@@ -94,14 +94,17 @@ def support_of(
     labels: Shaped[np.ndarray, " image"],
     keep: int,
     adapts: bool = False,
+    wanted: Bool[np.ndarray, " image"] | None = None,
 ) -> Support:
-    """The support that a batch of examples makes; with its scatter for a head that adapts."""
+    """The support that a batch of examples makes; with its scatter for a head that adapts. Only those that are wanted
+    are kept."""
     names, owner = np.unique(labels, return_inverse=True)
     sums, counts = _sums(vectors, owner, len(names))
-    nothing = np.zeros(0, np.int64)
-    chosen, kept_owner = _smallest(keys, owner, keep) if keep else (nothing, nothing)
-    scatter = _scatter(vectors, owner, sums / counts[:, None]) if adapts else None
-    kept = vectors[chosen].astype(np.float64)
+    among = np.flatnonzero(wanted) if wanted is not None else np.arange(len(vectors) if keep else 0)
+    chosen, kept_owner = _smallest(keys[among], owner[among], keep)
+    chosen = among[chosen]
+    scatter = _scatter(vectors, owner, sums, counts) if adapts else None
+    kept = vectors[chosen].astype(np.float64, copy=False)
     return Support(names, sums, counts, kept, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
 
 
@@ -123,9 +126,14 @@ def _sums(
 
 
 def _scatter(
-    vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], means: Float[np.ndarray, "way d"]
+    vectors: Float[np.ndarray, "image d"],
+    owner: Int[np.ndarray, " image"],
+    sums: Float[np.ndarray, "way d"],
+    counts: Int[np.ndarray, " way"],
 ) -> Float[np.ndarray, "d d"]:
-    inside = vectors - means[owner]
+    if len(vectors) == len(counts):  # each is the mean of its class
+        return np.broadcast_to(0.0, 2 * vectors.shape[1:])
+    inside = vectors - (sums / counts[:, None])[owner]
     return inside.T @ inside
 
 

@@ -54,12 +54,12 @@ class Examples:
         return Store(path, features if in_order else features[order], np.array(labels), tuple(names), tuple(splits), {})
 
     def at(self, places: Sequence[int]) -> "Examples":
-        """Some of them; all of them are not copied."""
-        if list(places) == list(range(len(self.labels))):
-            return self
+        """Some of them; features on a disk stay there where these lie side by side."""
+        side_by_side = len(places) > 0 and list(places) == list(range(places[0], places[0] + len(places)))
+        rows = slice(places[0], places[0] + len(places)) if side_by_side else list(places)
         labels, names = ([values[place] for place in places] for values in (self.labels, self.names))
         items = [self.items[place] for place in places] if self.items else ()
-        return Examples(self.features[list(places)], labels, names, [self.splits[place] for place in places], items)
+        return Examples(self.features[rows], labels, names, [self.splits[place] for place in places], items)
 
 
 def holds_features(source: Path) -> bool:
