@@ -1,20 +1,23 @@
 """The command line: one function a verb, each importing what it needs when it runs, so that --help answers at once."""
 
 import contextlib
+import inspect
 import io
+import itertools
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from tyro.extras import SubcommandApp
 
 from anyshot.data.layout import KindLayout, Layout
-from anyshot.errors import BadInput, choose, sentence
+from anyshot.errors import BadInput, choose, sentence, unknown
 
 if TYPE_CHECKING:
     from anyshot.models.cache import FeatureCache
@@ -795,12 +798,54 @@ def serve(
     run(model, host, port, save, registry_of(using))
 
 
-def check_verb(app: SubcommandApp, words: Sequence[str]) -> None:
-    """Offer the nearest verb in place of one that there is not; all that follows a verb is for tyro to judge."""
-    if words and not words[0].startswith("-"):
-        verb = choose("verb", words[0], app._subcommands).target
-        if isinstance(verb, SubcommandApp):
-            check_verb(verb, words[1:])
+def find_verb(app: SubcommandApp, words: Sequence[str], name: str = "anyshot") -> tuple[str, object]:
+    """The verb that is meant, by its whole name; the nearest is offered in place of one that there is not. All that
+    follows a verb is for tyro to judge."""
+    if not words or words[0].startswith("-"):
+        return name, app
+    verb, name = choose("verb", words[0], app._subcommands).target, f"{name} {words[0]}"
+    return find_verb(verb, words[1:], name) if isinstance(verb, SubcommandApp) else (name, verb)
+
+
+@contextlib.contextmanager
+def one_sentence(name: str, verb: object) -> Iterator[None]:
+    """While it lasts, words that tyro cannot place are bad input, in a sentence. (Where tyro cannot tell, in a box.)"""
+    errors: Any = getattr(tyro, "_errors", None)
+
+    def refuse(event: Any) -> None:
+        match event:
+            case errors.MissingArgs(missing_arguments=missing):
+                problem = f"{name} needs {', '.join(dict.fromkeys(_written(one.arg) for one in missing))}"
+            case errors.UnrecognizedArgs(tokens=[word, *_]) if word.startswith("--"):
+                problem = unknown("option", word.partition("=")[0], _options(verb)).rstrip(".")
+            case errors.UnrecognizedArgs(tokens=words):
+                problem = f"{name} does not take {' '.join(words)}"
+            case errors.InvalidChoice(argument=argument, value=value, choices=choices):
+                problem = f"{_written(argument)} is one of {', '.join(choices)}, not {value!r}"
+            case errors.BadValue(argument=argument) | errors.InstantiationFailure(argument=argument) if argument:
+                problem = f"{_written(argument)} needs {argument.lowered.metavar}, and is given something else"
+            case errors.MissingSubcommand(subcommand_spec=verbs):
+                problem = f"{name} needs a verb: {', '.join(verbs.parser_from_name)}"
+            case _:
+                return  # of what we do not know it tells itself
+        raise BadInput(f"{problem} (`{name} --help` says more).")
+
+    with errors.on_parse_error(refuse) if hasattr(errors, "on_parse_error") else contextlib.nullcontext():
+        yield
+
+
+def _written(argument: Any) -> str:
+    """An argument as one writes it."""
+    return str(argument.field.extern_name.upper() if argument.is_positional() else argument.lowered.name_or_flags[-1])
+
+
+def _options(verb: Any) -> list[str]:
+    """What a verb can be told by name."""
+    if isinstance(verb, SubcommandApp):
+        return ["--help", "--version", "--debug"]
+    told = [one for one in inspect.signature(verb).parameters.values() if one.kind is not one.POSITIONAL_ONLY]
+    names = ([part.name for part in fields(one.default)] if is_dataclass(one.default) else [one.name] for one in told)
+    return [f"--{name.replace('_', '-')}" for name in itertools.chain.from_iterable(names)]
 
 
 def main() -> None:
@@ -818,9 +863,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown by its code
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), one_sentence(*find_verb(app, sys.argv[1:])):
             warnings.showwarning = _show_warning
-            check_verb(app, sys.argv[1:])
             app.cli(
                 prog="anyshot",
                 description="Few-shot image classification that holds at any shot: from a few labelled pictures of "

@@ -16,7 +16,7 @@ from anyshot.data.doctor import spread
 from anyshot.data.likeness import Sketch
 from anyshot.deploy.bursts import Bursts, find_bursts, leave_out_bursts
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.duplicates import near_duplicates
+from anyshot.deploy.duplicates import InDouble, near_duplicates
 from anyshot.deploy.left_out import LeftOut
 from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
 from anyshot.deploy.suspects import Found, Suspect, confusions, look
@@ -188,7 +188,7 @@ def advise(
     together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
 
     bursts = find_bursts(
-        unit(used_maps.double().flatten(1)).numpy(),
+        InDouble(unit(used_maps.flatten(1)).numpy()),
         used,
         [names[image] for image in original.tolist()] if names else (),
         [times[image] for image in original.tolist()] if times else (),
@@ -449,11 +449,12 @@ def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
 
 def _vectors(
     maps: torch.Tensor, name: str, learned: Parameters | None, how: str | None, registry: Registry
-) -> tuple[np.ndarray, Reading]:
-    """What the head that is advised takes the mean of, in double precision."""
+) -> tuple[InDouble, Reading]:
+    """What the head that is advised takes the mean of."""
     head, parameters = registry.head(name), learned or untrained(name, maps, registry)
-    vectors = torch.cat(list(vectors_of(maps, EMBEDS[how] if how else head.embed, parameters).split(4096))).double()
-    return vectors.numpy(), Reading(head, {key: v.double() for key, v in parameters.items()})
+    vectors = vectors_of(maps, EMBEDS[how] if how else head.embed, parameters)
+    kept = vectors if isinstance(vectors, torch.Tensor) else torch.cat(list(vectors.split(4096)))
+    return InDouble(kept.numpy()), Reading(head, {key: v.double() for key, v in parameters.items()})
 
 
 def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> list[int]:

@@ -107,7 +107,9 @@ def _both(many: int, times: Sequence[float | None], names: Sequence[str]) -> lis
     return [(times[i] if i < len(times) else None, names[i] if i < len(names) else "") for i in range(many)]
 
 
-def _near(vectors: Vectors, mine: Int[np.ndarray, " image"], usual: Usual) -> list[tuple[int, int]]:
+def _near(
+    vectors: Float[np.ndarray, "image d"], mine: Int[np.ndarray, " image"], usual: Usual
+) -> list[tuple[int, int]]:
     if len(mine) < 2:
         return []
     square = (vectors**2).sum(1)

@@ -39,7 +39,9 @@ def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES)
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
     chosen = support.kept_of(max(2, most // len(counts)))
-    examples = torch.from_numpy(support.kept[chosen]), torch.from_numpy(support.owner[chosen])
+    is_all = len(chosen) == len(support.kept)  # in the same order; then they are not copied
+    kept, owner = (support.kept, support.owner) if is_all else (support.kept[chosen], support.owner[chosen])
+    examples = torch.from_numpy(kept), torch.from_numpy(owner)
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
 
@@ -103,8 +105,10 @@ def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
 
     def slope(scale: float) -> float:
         """Of the loss, which is convex in the factor: minus the log-likelihood of an image."""
-        weight = np.exp(scale * z)
-        return float(((weight * z).sum(1) / weight.sum(1) - wanted).mean())
+        weight = scale * z
+        total = np.exp(weight, out=weight).sum(1)
+        weight *= z
+        return float((weight.sum(1) / total - wanted).mean())
 
     low, high = 1e-3 * middle, 1e3 * middle
     if slope(low) >= 0:  # the scores tell nothing

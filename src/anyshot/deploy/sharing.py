@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from anyshot.data.arrays import WIDEST
 from anyshot.data.doctor import counted
@@ -26,10 +25,11 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json, write_text
-from anyshot.models.model import read_tensors
+from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
-FORMATS = (1, 2)  # 2: of many classes, whose labels are tensors and whose examples are kept of some
+FORMATS = (1, 2, 3)  # 2: of many classes, whose labels are tensors and whose examples are kept of some;
+# 3: these are float32 where nothing is lost
 MANY = 16_384  # classes
 LISTED = 1000  # classes in the card
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
@@ -81,10 +81,10 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
     if many:
         tensors |= _label_tensors(support.labels)
-    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
+    write_tensors(folder / "classifier.safetensors", tensors)
     config = {
         "library": "anyshot",
-        "format": 2 if many else 1,
+        "format": 3 if many else 1,
         **{name: getattr(classifier, name) for name in ARGUMENTS},
         "positions": classifier.positions_,
         "features": classifier.n_features_in_,
@@ -105,11 +105,11 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     tensors, _ = read_tensors(folder / "classifier.safetensors")
     try:
         if config["library"] != "anyshot" or config["format"] not in FORMATS:
-            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 and 2.")
+            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 to 3.")
         kind = np.dtype(config["label_type"])
         if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
             raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-        if config["format"] == 2:
+        if config["format"] > 1:
             labels = _read_labels(tensors, kind)
         else:
             labels = np.array(config["labels"], kind)
@@ -229,7 +229,8 @@ def _check(
         and sums.ndim == kept.ndim == 2
         and (len(sums), len(kept)) == (way, many)
         and sums.shape[1] == kept.shape[1]
-        and sums.dtype == kept.dtype == np.float64
+        and sums.dtype == np.float64
+        and kept.dtype in (np.float64, np.float32)
         and counts.dtype == owner.dtype == keys.dtype == np.int64
         and np.isfinite(sums.sum())
         and np.isfinite(kept.sum())

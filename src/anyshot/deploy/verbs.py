@@ -19,7 +19,7 @@ from anyshot.deploy.image_classifier import HEAD, ImageClassifier, Seen
 from anyshot.deploy.learned import Copies, Learned, accuracy_words
 from anyshot.deploy.predicting import Form, predict_sources
 from anyshot.deploy.sharing import what_lies_at
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, shown
 from anyshot.files import write_json, write_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedded, embedder
@@ -129,7 +129,7 @@ def examine(
         write_text(out / "test.txt", as_text(result) + "\n")
         write_text(out / "test.html", as_html(result, pictures, f"{model.name}, tested with {source.name}"))
         say(f"open {out / 'test.html'}")
-    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else as_text(result)
+    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else shown(as_text(result))
 
 
 def add_examples(
@@ -294,7 +294,7 @@ def advise_source(
         write_json(out / "advice.json", advice.to_dict())
         write_text(out / "advice.md", as_markdown(advice))
         write_text(out / "advice.html", as_html(advice, thumbnails(picture, shown_images(advice))))
-    return as_text(advice)
+    return shown(as_text(advice))
 
 
 def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:

@@ -277,27 +277,35 @@ def _adapted(
     vectors: Vectors, plan: Plan, shots: Shots, progress: Callable[[float], None]
 ) -> Float[np.ndarray, "pattern episode way"]:
     """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
-    rows = torch.cat(list(vectors.split(4096))).double()
-    table = rows @ rows.mT if rows.shape[0] <= MOST_PRODUCTS else None
     patterns = full_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
+    table = None
+    if vectors.shape[0] <= MOST_PRODUCTS:
+        rows = _in_double(vectors, np.arange(vectors.shape[0]))
+        table = rows @ rows.mT
 
     def run(first: int, draw: Draw) -> None:
-        for episode, query in enumerate(torch.from_numpy(draw.query).flatten(1)):
+        for episode, query in enumerate(draw.query.reshape(len(draw.query), -1)):
             for number, counts in enumerate(patterns[:, first + episode]):
-                place = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
-                images, owner = torch.from_numpy(place), torch.from_numpy(np.repeat(np.arange(plan.way), counts))
-                if table is None or len(images) >= rows.shape[1]:
-                    scores = support_scores(rows[images], owner, rows[query])
+                images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
+                owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
+                if table is None or len(images) >= vectors.shape[1]:
+                    scores = support_scores(_in_double(vectors, images), owner, _in_double(vectors, query))
                 else:
                     products = table[images[:, None], images], table[query[:, None], images], table[query, query]
-                    scores = scores_of_products(*products, owner, rows.shape[1])
+                    scores = scores_of_products(*products, owner, vectors.shape[1])
                 out[number, first + episode] = recall(scores.mT[None, None], plan)[0, 0]
             progress(1 / plan.episodes)
 
     parts = range(0, plan.episodes, EPISODES)
     side_by_side(run, ((first, plan.draw(first, min(first + EPISODES, plan.episodes))) for first in parts))
     return out
+
+
+def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
+    """The vectors of some images: in double precision all of them would take twice their memory."""
+    places = torch.from_numpy(images)
+    return (vectors.at(places) if isinstance(vectors, Lazy) else vectors[places]).double()
 
 
 def evaluate_store(

@@ -39,6 +39,7 @@ FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much
 CHANCE = 1.4  # beyond so many times what chance makes of it
 AWAY = 1.645  # or is less like the base's centre than 95 % of the centres of the base's kind
 EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
+PART = 2048  # examples that are left out together: what is made of them on the way takes several times their memory
 
 Examples = tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
 
@@ -401,6 +402,11 @@ def leave_one_out(
 ) -> LeftOut:
     """Logits of the examples of classes of two images or more, each left out of its class's mean and, where it had a
     part in them, of the centre and of W."""
+    parts = [_leave_out(fit, support, *part) for part in zip(vectors.split(PART), owner.split(PART), strict=True)]
+    return LeftOut(*(torch.cat(each) for each in zip(*((p.logits, p.owner, p.new_class) for p in parts), strict=True)))
+
+
+def _leave_out(fit: Fit, support: Moments, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> LeftOut:
     several = support.counts[owner] > 1
     vectors, owner = vectors[several], owner[several]
     means, query = fit.coordinates(support.means), fit.coordinates(vectors)

@@ -17,6 +17,7 @@ from anyshot.errors import BadInput, choose, unknown
 from anyshot.files import own_studies
 from anyshot.measure.plan import Protocol
 from anyshot.models.heads import HEADS
+from anyshot.models.model import find_model
 from anyshot.models.registry import PACKAGE, Registry, load_module, said
 from anyshot.recipe import Recipe
 
@@ -83,6 +84,8 @@ class Source:
         for recipe in [*study.recipes, *starts(study.recipes)]:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)
+            if isinstance(recipe.start, str):
+                find_model(Path(recipe.start))
             choose("store in this study", recipe.data, study.stores)
             for name in recipe.augment:
                 if name not in NAMES:
@@ -149,7 +152,7 @@ def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
 
 def starts(recipes: Sequence[Recipe]) -> list[Recipe]:
     """The pretrainings that recipes begin with, each once."""
-    return list(dict.fromkeys(recipe.start for recipe in recipes if recipe.start is not None))
+    return list(dict.fromkeys(recipe.start for recipe in recipes if isinstance(recipe.start, Recipe)))
 
 
 def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
