@@ -56,8 +56,10 @@ def test_duplicates_exact_and_near_within_and_across(tmp_path):
     items[21] = jpeg(items[20], 90)
     items[130] = np.clip(items[40].astype(int) + 3, 0, 255)
     store = stored(tmp_path / "s", items)
-    found = {(f.text.split(" pair of ")[1].split(":")[0]): f.items for f in examine(store).findings if "pair" in f.text}
-    assert found == {
+    findings = {
+        (f.text.split(" pair of ")[1].split(":")[0]): f.items for f in examine(store).findings if "pair" in f.text
+    }
+    assert findings == {
         "exact duplicates within a class": [[0, 1]],
         "exact duplicates across classes": [[0, 30]],
         "exact duplicates across splits": [[0, 110]],

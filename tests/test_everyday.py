@@ -1,10 +1,12 @@
 """The everyday verbs: what they read, what they say before they work, and what they leave out."""
 
+import dataclasses
 import json
 import re
 import shutil
 import subprocess
 import sys
+import typing
 import zipfile
 from pathlib import Path
 
@@ -319,22 +321,24 @@ def verbs(app=cli.app, before=()):
             yield (*before, name), command.target
 
 
-def test_o_is_out_in_every_verb_that_writes(monkeypatch):
-    import inspect
+def options(of):
+    """What a verb takes, by name: its own parameters, and the fields of those that several verbs share."""
+    taken = {}
+    for name, kind in typing.get_type_hints(of, include_extras=True).items():
+        inner = getattr(kind, "__origin__", kind)
+        taken |= options(inner) if dataclasses.is_dataclass(inner) else {name: repr(kind)}
+    return taken
 
-    for name, verb in verbs():
-        parameters = inspect.signature(verb).parameters
-        assert "output" not in parameters, name
-        if "out" in parameters:
-            assert "-o" in repr(parameters["out"].annotation), name
-    without = {name[-1] for name, verb in verbs() if "out" not in inspect.signature(verb).parameters}
-    assert without == {"audit", "serve"}
+
+def test_o_is_out_in_every_verb_that_writes():
+    taken = {name: options(verb) for name, verb in verbs()}
+    assert all("output" not in names for names in taken.values())
+    assert all("-o" in names["out"] for names in taken.values() if "out" in names)
+    assert {name[-1] for name, names in taken.items() if "out" not in names} == {"audit", "serve"}
 
 
 def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
-    import inspect
-
-    having = {name[-1] for name, verb in verbs() if "device" in inspect.signature(verb).parameters}
+    having = {name[-1] for name, verb in verbs() if "device" in options(verb)}
     assert having == {
         "study", "pack", "evaluate", "consistency", "terms", "fit", "predict", "test", "add", "advise", "serve",
     }  # fmt: skip

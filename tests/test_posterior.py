@@ -101,11 +101,11 @@ def test_equal_shots_drop_the_square_and_predict_the_same():
     reading = Reading(as_posterior(HEADS["proto"]), fitted)
     plan = Plan(LABELS, way=5, shot=4, queries=4, episodes=30)
     fast, general = {}, {}
-    each_logits(z, [reading], plan, [1, 4], lambda i, start, found: fast.update({start: found.clone()}))
+    each_logits(z, [reading], plan, [1, 4], lambda i, start, logits: fast.update({start: logits.clone()}))
     patterns = np.array([[1] * 5, [4] * 5, [1, 4, 1, 4, 2]])
-    each_logits(z, [reading], plan, patterns, lambda i, start, found: general.update({start: found.clone()}))
-    for start, found in fast.items():
-        both = found, general[start][:, :2]
+    each_logits(z, [reading], plan, patterns, lambda i, start, logits: general.update({start: logits.clone()}))
+    for start, logits in fast.items():
+        both = logits, general[start][:, :2]
         gaps = [x - x[:, :, :1] for x in both]
         torch.testing.assert_close(*gaps)
 

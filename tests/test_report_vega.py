@@ -14,13 +14,13 @@ def test_vega_from_the_cache_is_taken_only_where_it_is_what_was_bundled(tmp_path
     sha256 = hashlib.sha256(b"the bundle").hexdigest()
     monkeypatch.setattr(page, "VEGA_SHA256", {page.version("vl-convert-python"): sha256})
     assert page.vega_code() == "the bundle"
-    (kept,) = tmp_path.rglob("vega-*.js")
+    (cached,) = tmp_path.rglob("vega-*.js")
     for spoiled in (b"alert(1)", b"\xff", b""):
-        kept.write_bytes(spoiled)
+        cached.write_bytes(spoiled)
         assert page.vega_code() == "the bundle"
-        assert kept.read_text() == "the bundle"
+        assert cached.read_text() == "the bundle"
     monkeypatch.setattr(page, "VEGA_SHA256", {})  # a release that nobody has looked at
-    kept.write_text("alert(1)")
+    cached.write_text("alert(1)")
     assert page.vega_code() == "the bundle"
 
 

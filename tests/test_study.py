@@ -111,11 +111,11 @@ def table_of(undisturbed, heads):
 
 def states(out):
     """What is kept of models in training: which, and since when."""
-    found = set()
+    saved = set()
     for path in out.glob("*/state.safetensors"):
         with suppress(FileNotFoundError):  # a model may be done just now
-            found.add((path.parent.name, path.stat().st_mtime_ns))
-    return found
+            saved.add((path.parent.name, path.stat().st_mtime_ns))
+    return saved
 
 
 def test_killed_in_training_and_again_when_resumed_the_table_is_the_same(undisturbed, tmp_path):

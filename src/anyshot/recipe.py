@@ -12,7 +12,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any, Literal
 
-from anyshot.errors import BadInput, unknown
+from anyshot.errors import BadInput, check_names, explaining
 
 LARGEST, MOST_VALUES = 1024, 70_000_000  # of width and side; of the first layer's output for one image
 # The fields of the first version; do not add to them.
@@ -100,9 +100,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, choices in (("optimiser", ("sgd", "adam")), ("schedule", ("step", "one-cycle"))):
-            if getattr(self, name) not in choices:
-                raise BadInput(unknown(name, getattr(self, name), choices))
+        check_names("optimiser", [self.optimiser], ("sgd", "adam"))
+        check_names("schedule", [self.schedule], ("step", "one-cycle"))
         if set("/\\\0") & set(self.data + self.head):  # they are part of a folder's name
             raise BadInput(f"{self.data!r}, {self.head!r}: names of data and heads in a recipe have no slashes.")
         if max(self.width, self.size) > LARGEST or self.width * self.size**2 > MOST_VALUES:
@@ -177,22 +176,17 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """The recipe that `to_json` wrote; a field that recipes do not have is refused."""
-        try:
+        with explaining((json.JSONDecodeError, RecursionError), "a recipe is not written as JSON."):
             return cls._from_dict(json.loads(text))
-        except (json.JSONDecodeError, RecursionError):
-            raise BadInput("a recipe is not written as JSON.") from None
 
     @classmethod
     def _from_dict(cls, value: Any) -> "Recipe":
-        names = [field.name for field in fields(cls)]
         if not isinstance(value, dict):
             raise BadInput(f"a recipe is an object with names, not a {type(value).__name__}.")
         for field in fields(cls):
             if field.default is MISSING and field.name not in value:
                 raise BadInput(f"a recipe has no {field.name}.")
-        for name in value:
-            if name not in names:
-                raise BadInput(unknown("field of a recipe", name, names))
+        check_names("field of a recipe", value, [field.name for field in fields(cls)])
         values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
         if isinstance(values.get("start"), dict):
             values["start"] = cls._from_dict(values["start"])

@@ -253,9 +253,9 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
     ended = _finish(job)
     if ended.code and not (is_new and "exists already" in ended.err):  # of a store that was whole before the end
         return f"the same command ended with {ended.code}: {ended.err[-500:]}", ""
-    found = forks.contents(folder / "case")
-    if found != after:
-        names = sorted(name for name in found.keys() | after.keys() if found.get(name) != after.get(name))
+    now = forks.contents(folder / "case")
+    if now != after:
+        names = sorted(name for name in now.keys() | after.keys() if now.get(name) != after.get(name))
         return f"the same command gave something else: {names[:5]}", ""
     return "", ended.out[-200:]
 

@@ -95,7 +95,7 @@ def warm() -> None:
 
 def contents(folder: Path) -> dict[str, tuple]:
     """All that lies below a folder: kinds, sizes and hashes, by path."""
-    found: dict[str, tuple] = {}
+    files: dict[str, tuple] = {}
     for root, folders, names in os.walk(folder):
         for name in [*folders, *names]:
             path = Path(root, name)
@@ -107,8 +107,8 @@ def contents(folder: Path) -> dict[str, tuple]:
                 words += (hashlib.sha256(path.read_bytes()).hexdigest() if small else about.st_mtime_ns,)
             elif stat.S_ISLNK(about.st_mode):
                 words += (os.readlink(path),)
-            found[os.fsencode(path.relative_to(folder)).decode("latin1")] = words
-    return found
+            files[os.fsencode(path.relative_to(folder)).decode("latin1")] = words
+    return files
 
 
 def _resident() -> int:

@@ -21,8 +21,8 @@ from anyshot.data.archives import check_end
 from anyshot.data.folders import read_folder
 from anyshot.data.packing import Item
 from anyshot.data.pictures import SUFFIXES
-from anyshot.data.tables import LABELS, column, label_text, read_table, split_text
-from anyshot.errors import BadInput
+from anyshot.data.tables import LABELS, column, label_text, parquet, read_table, split_text
+from anyshot.errors import BadInput, explaining
 from anyshot.files import MOST_BYTES, read_json
 
 IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
@@ -85,18 +85,16 @@ def _members(path: Path) -> list[Item]:
     """Of a tar file: the class is in KEY.cls or KEY.txt beside KEY.jpg, or else the folder that a picture is in."""
     pictures: list[tuple[str, Member]] = []
     words: dict[str, str] = {}
-    try:
-        with tarfile.open(path, "r:") as tar:
-            for one in tar:
-                name = PurePosixPath(one.name)
-                if one.isfile() and name.suffix.lower() in SUFFIXES:
-                    pictures.append((one.name, Member(path, one.offset_data, one.size)))
-                elif one.isfile() and name.suffix in (".cls", ".txt") and one.size < 4096:
-                    file = tar.extractfile(one)
-                    words[str(name.with_suffix(""))] = file.read().decode("utf-8", "replace").strip() if file else ""
-            check_end(tar)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise BadInput(f"{path} cannot be read ({error}): tar shards are uncompressed tar files.") from None
+    damaged, are_plain = (tarfile.TarError, OSError, EOFError), ": tar shards are uncompressed tar files."
+    with explaining(damaged, f"{path} cannot be read", are_plain), tarfile.open(path, "r:") as tar:
+        for one in tar:
+            name = PurePosixPath(one.name)
+            if one.isfile() and name.suffix.lower() in SUFFIXES:
+                pictures.append((one.name, Member(path, one.offset_data, one.size)))
+            elif one.isfile() and name.suffix in (".cls", ".txt") and one.size < 4096:
+                file = tar.extractfile(one)
+                words[str(name.with_suffix(""))] = file.read().decode("utf-8", "replace").strip() if file else ""
+        check_end(tar)
     items = []
     for inside, member in pictures:
         label = words.get(str(PurePosixPath(inside).with_suffix(""))) or PurePosixPath(inside).parent.name
@@ -108,12 +106,7 @@ def _members(path: Path) -> list[Item]:
 
 def _cells(path: Path) -> list[Item]:
     """Of a Parquet file with a column of images; none where it has no such column."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise BadInput("reading Parquet needs pyarrow: pip install 'anyshot[parquet]'.") from None
-    try:
+    with parquet(path) as pyarrow:
         file = pyarrow.parquet.ParquetFile(path)
         kinds = {field.name: field.type for field in file.schema_arrow}
         images = [name for name, kind in kinds.items() if name.lower() in IMAGES and not pyarrow.types.is_string(kind)]
@@ -122,8 +115,6 @@ def _cells(path: Path) -> list[Item]:
         others = [name for name in kinds if name != images[0]]
         columns = {name: file.read([name]).column(name).to_pylist() for name in others if _is_plain(kinds[name])}
         groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-    except (pyarrow.ArrowException, OSError) as error:
-        raise BadInput(f"{path} is not a Parquet file ({str(error).splitlines()[0]}).") from None
     labels = label_text(column(columns, "", LABELS, "label", path), path)
     splits = split_text(columns, "", path)
     places = ((group, row) for group, rows in enumerate(groups) for row in range(rows))
@@ -171,15 +162,13 @@ def read_shards(source: Path) -> Iterator[Shard]:
 
 
 def _read_shard(path: Path) -> Shard:
-    try:
-        with safe_open(path, framework="np") as file:
-            labels, names, splits, skipped = (
-                _lines(file.get_tensor(name)) for name in ("labels", "names", "splits", "skipped")
-            )
-            features = file.get_slice("features")
-            kind, shape = features.get_dtype(), features.get_shape()
-    except (SafetensorError, OSError, ValueError) as error:
-        raise BadInput(f"{path} is damaged ({error}): run the same `anyshot embed` again.") from None
+    damaged, again = (SafetensorError, OSError, ValueError), ": run the same `anyshot embed` again."
+    with explaining(damaged, f"{path} is damaged", again), safe_open(path, framework="np") as file:
+        labels, names, splits, skipped = (
+            _lines(file.get_tensor(name)) for name in ("labels", "names", "splits", "skipped")
+        )
+        features = file.get_slice("features")
+        kind, shape = features.get_dtype(), features.get_shape()
     if kind != "F32" or len(shape) != 3 or not shape[0] == len(labels) == len(names):
         raise BadInput(f"{path} holds no vectors that fit its {len(labels)} labels: embed the pictures again.")
     splits = splits if len(splits) == len(labels) else [""] * len(labels)

@@ -95,9 +95,9 @@ def find_bursts(
 
 def time_in(name: str) -> float | None:
     """The time that a phone or a camera wrote into a file's name, as in IMG_20240131_120501.jpg."""
-    if found := _TIME.search(name):
+    if match := _TIME.search(name):
         try:
-            return datetime.strptime(found[1] + found[2], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
+            return datetime.strptime(match[1] + match[2], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
         except ValueError:
             return None
     return None
@@ -127,8 +127,8 @@ def _in_number(vectors: Vectors, labels: Labels, names: Sequence[str], usual: Us
     """Neighbours in number, if they are mostly much more alike than images of a class are."""
     series: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     for image, name in enumerate(names[: len(labels)]):
-        if found := _NUMBER.match(name.rpartition(".")[0] or name):
-            series[int(labels[image]), found[1]].append((int(found[2]), image))
+        if match := _NUMBER.match(name.rpartition(".")[0] or name):
+            series[int(labels[image]), match[1]].append((int(match[2]), image))
     pairs = [
         (a, b) for one in series.values() for (low, a), (high, b) in pairwise(sorted(one)) if high - low == 1
     ]  # fmt: skip

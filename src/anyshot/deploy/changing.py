@@ -17,7 +17,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
 from anyshot.deploy.learned import Copies
 from anyshot.deploy.predicting import pictures_of
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput, choose, explaining
 from anyshot.models.cache import FeatureCache
 from anyshot.models.examples import chosen_pictures, embed_readable, holds_features, read_examples, say_unread
 from anyshot.progress import Say, progress, quiet
@@ -160,8 +160,6 @@ def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:
         return list(names)
     for name in names:
         if name not in labels:
-            try:
+            with explaining(ValueError, f"the classes here are numbers: {name!r} cannot be one."):
                 labels[name] = kind.type(name)
-            except ValueError:
-                raise BadInput(f"the classes here are numbers: {name!r} cannot be one.") from None
     return [labels[name] for name in names]

@@ -19,7 +19,7 @@ from anyshot.data.packing import Item
 from anyshot.data.sources import choose_splits
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support, keys_of
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import (
@@ -266,12 +266,9 @@ class ImageClassifier:
     def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
         """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
         item = _item(image, name)
-        try:
+        missing = explaining(FileNotFoundError, f"there is no file {item.name}.")
+        with explaining(OSError, f"{item.name} cannot be read as an image", "."), missing:
             return self.backbone.read(item.read(), item.name)
-        except FileNotFoundError:
-            raise BadInput(f"there is no file {item.name}.") from None
-        except OSError as error:
-            raise BadInput(f"{item.name} cannot be read as an image ({type(error).__name__}).") from None
 
     # -------------------------------------------------------------------------------------------------------- sharing
 
@@ -324,16 +321,10 @@ class ImageClassifier:
             if not there and not name:
                 raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
             backbone = name or there[0]
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # what had to be said of the backbone was said when it was fitted
-            try:
-                made = embedder(backbone, side, registry or PACKAGE, fetch=fetch)
-            except BadInput as error:
-                raise BadInput(
-                    f"{folder} needs {words}{f', content {content[:12]}' if content else ''}: {error}"
-                ) from None
+        needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
+        with warnings.catch_warnings(), explaining(BadInput, needs, "."):
+            warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
+            made = embedder(backbone, side, registry or PACKAGE, fetch=fetch)
         if content and made.content and made.content != content:
             raise BadInput(
                 f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
@@ -343,10 +334,9 @@ class ImageClassifier:
         classifier.classifier = read_classifier(folder, registry)
         if (folder / "thumbnails.safetensors").is_file():
             tensors, _ = read_tensors(folder / "thumbnails.safetensors")
-            try:
+            no_pictures = f"{folder}/thumbnails.safetensors does not hold pictures: save it again."
+            with explaining((ValueError, TypeError), no_pictures):
                 classifier.thumbnails = {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
-            except (ValueError, TypeError):
-                raise BadInput(f"{folder}/thumbnails.safetensors does not hold pictures: save it again.") from None
         return classifier
 
     def to_onnx(self, path: str | Path) -> None:

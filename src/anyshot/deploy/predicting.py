@@ -1,7 +1,6 @@
 """`anyshot predict`: pictures or features, from wherever they are, to classes, for people and for programs."""
 
 import contextlib
-import csv
 import io
 import json
 import sys
@@ -32,6 +31,7 @@ from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import embed_items
 from anyshot.models.examples import say_unread
 from anyshot.progress import Say, progress, quiet
+from anyshot.rows import as_csv
 
 NONE = "none of these"
 Form = Literal["table", "csv", "json"]
@@ -145,9 +145,9 @@ def predictions(
     vectors = inner.vectors(features)
     logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
     threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
-    for name, row, sure, known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
+    for name, row, sure, is_known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
         best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
-        yield {"image": name, "class": best[0][0] if known else None, "is_known": bool(known), "best": best}
+        yield {"image": name, "class": best[0][0] if is_known else None, "is_known": bool(is_known), "best": best}
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
@@ -165,17 +165,14 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     more = max((len(row["best"]) for row in rows), default=1)
     others = [f"{what}_{place}" for place in range(2, more + 1) for what in ("class", "probability")]
-    writer.writerow(["image", "class", "probability", "is_known", "nearest", *others])
+    lines = [["image", "class", "probability", "is_known", "nearest", *others]]
     for row in rows:
-        nearest, sure = row["best"][0]
-        then = [value for pair in row["best"][1:] for value in pair]
+        (nearest, sure), *then = row["best"]
         answer = (nearest, sure) if row["is_known"] else (NONE, "")
-        writer.writerow([row["image"], *answer, row["is_known"], nearest, *then])
-    return out.getvalue()
+        lines.append([row["image"], *answer, row["is_known"], nearest, *(value for pair in then for value in pair)])
+    return as_csv(lines)
 
 
 def _json(rows: Sequence[dict[str, Any]]) -> str:

@@ -23,7 +23,7 @@ from anyshot.data.doctor import counted
 from anyshot.deploy.bursts import find_bursts
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
@@ -35,6 +35,7 @@ LISTED = 1000  # classes in the card
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
 LEAST_DRAWS, MOST_DRAWS = 3, 30  # of examples, for the accuracy at fewer shots
 OPERATIONS = 4e9  # that they may take for a shot: about a second
+AGAIN = ": save it again."
 LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carry and no code can hide in
 
 
@@ -103,7 +104,8 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     """A classifier from its folder; one with a head that is not ours needs the registry of the file that has it."""
     config = read_json(folder / "config.json")
     tensors, _ = read_tensors(folder / "classifier.safetensors")
-    try:
+    unreadable = (KeyError, TypeError, ValueError, OverflowError, SyntaxError)
+    with explaining(unreadable, f"{folder} is not a whole classifier", AGAIN):
         if config["library"] != "anyshot" or config["format"] not in FORMATS:
             raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 to 3.")
         kind = np.dtype(config["label_type"])
@@ -121,10 +123,6 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         positions, features = config["positions"], config["features"]
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
-    except (KeyError, TypeError, ValueError, OverflowError, SyntaxError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{folder} is not a whole classifier ({error!r}): save it again.") from None
     _check(labels, folder=folder, **arrays)
     classes, examples = (arrays["sums"], arrays["counts"]), (arrays["kept"], arrays["owner"])
     support = Support(labels, *classes, *examples, arrays["keys"].view(np.uint64))
@@ -136,7 +134,8 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         support = replace(support, scatter=scatter, freedom=int(freedom))
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
-    try:
+    # Tensors of other shapes or types fail in any way, in any head.
+    with explaining(Exception, f"{folder} is not a whole classifier", AGAIN):
         learned, fitted = (
             {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith(part)}
             for part in ("parameters.", "fitted.")
@@ -158,11 +157,6 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             logits = _probe(classifier, features)  # all that was read fits together, if this is a number
         if not np.isfinite(logits).all():
             raise ValueError("its logits are not finite")
-    except BadInput:
-        raise
-    except Exception as error:  # tensors of other shapes or types fail in any way, in any head
-        why = str(error).split("\n")[0] or type(error).__name__
-        raise BadInput(f"{folder} is not a whole classifier ({why[:200]}): save it again.") from None
     return classifier
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from anyshot.data.augmentation import as_channels, prepare
-from anyshot.errors import BadInput, choose
-from anyshot.files import own_studies, whole
+from anyshot.errors import BadInput, choose, explaining
+from anyshot.files import check_file, own_studies, whole
 from anyshot.models.backbones import Backbone, Maps
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Reading, Vectors
@@ -136,10 +136,8 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     state, about = read_tensors(path)
     if "recipe" not in about:
         raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
-    try:
+    with explaining(BadInput, f"{path} cannot be loaded", "."):
         recipe = Recipe.from_json(about["recipe"])
-    except BadInput as error:
-        raise BadInput(f"{path} cannot be loaded: {error}") from None
     if (file := about.get("made_with")) and not registry.offers(recipe):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
     channels = _count(path, about, "channels", range(1, 10**6) if recipe.frozen else (1, 3))
@@ -183,13 +181,10 @@ def _put_in_order(path: Path) -> None:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and words of a safetensors file; nothing in it can run."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
-        raise BadInput(f"{path} is damaged or cut short ({error}): remove it and run the same command again.") from None
+    check_file(path)
+    damaged, again = (SafetensorError, json.JSONDecodeError, OSError), ": remove it and run the same command again."
+    with explaining(damaged, f"{path} is damaged or cut short", again), safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
 def _as_they_are(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from anyshot.errors import BadInput, choose, unknown
+from anyshot.errors import BadInput, choose, first_line, unknown
 from anyshot.models.backbones import BACKBONES, Backbone
 from anyshot.models.empirical import POSTERIOR_HEAD
 from anyshot.models.heads import HEADS, LINEAR
@@ -135,8 +135,7 @@ def said(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
         where = f", line {lines[-1]}" if lines else ""
-        what = str(error).splitlines()[0][:200] if str(error) else "without a word"
-        raise BadInput(f"{path}{where} raised {type(error).__name__}: {what}.") from error
+        raise BadInput(f"{path}{where} raised {type(error).__name__}: {first_line(error)}.") from error
 
 
 def registry_of(using: Path | None) -> Registry:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining, first_line
 from anyshot.models.backbones import HALVES, Backbone, Images, Maps
 from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder, Pixels, weights_hash
@@ -76,24 +76,17 @@ def trainable(name: str) -> Backbone:
     """A timm model that a recipe can name: it brings its weights, and is trained further."""
 
     def blank(channels: int, recipe: Recipe) -> nn.Module:
-        try:
-            with _offline():
-                return _Trainable(_timm().create_model(name, pretrained=False, num_classes=0))
-        except BadInput:
-            raise
-        except Exception as error:  # whatever timm raises
-            raise BadInput(f"timm could not make {name!r} ({_first_line(error)}).") from None
+        with explaining(Exception, f"timm could not make {name!r}", "."), _offline():  # whatever timm raises
+            return _Trainable(_timm().create_model(name, pretrained=False, num_classes=0))
 
     return Backbone(lambda channels, recipe: _Trainable(_made(_timm(), name, fetch=True)), 1.0, HALVES, blank)
 
 
 def _timm() -> Any:
-    try:
+    missing = explaining(ImportError, "timm models need the packages of an extra: pip install 'anyshot[timm]'.")
+    # A RuntimeError, as beside a torch and a torchvision that do not fit.
+    with explaining(RuntimeError, "timm cannot be imported", ": install a torchvision that fits this torch."), missing:
         import timm
-    except ImportError:
-        raise BadInput("timm models need the packages of an extra: pip install 'anyshot[timm]'.") from None
-    except RuntimeError as error:  # as beside a torch and a torchvision that do not fit
-        raise BadInput(f"timm cannot be imported ({error}): install a torchvision that fits this torch.") from None
     return timm
 
 
@@ -107,7 +100,7 @@ def _made(timm: Any, name: str, fetch: bool) -> Any:
             return timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # whatever timm, its hub or a file of weights raises
         if not is_on_a_hub:
-            raise BadInput(f"timm could not make {name!r} with its weights ({_first_line(error)}).") from None
+            raise BadInput(f"timm could not make {name!r} with its weights ({first_line(error)}).") from None
         if not fetch:
             raise BadInput(
                 f"the weights of timm:{name} are not on this machine; if you trust it, fetch them once: "
@@ -116,10 +109,8 @@ def _made(timm: Any, name: str, fetch: bool) -> Any:
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     if why := _unreachable(hub):
         raise BadInput(f"the weights of timm:{name} are not on this machine, and {hub} cannot be reached ({why}).")
-    try:
+    with explaining(Exception, f"timm could not make {name!r} with its weights", "."):
         return timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:
-        raise BadInput(f"timm could not make {name!r} with its weights ({_first_line(error)}).") from None
 
 
 @contextlib.contextmanager
@@ -151,9 +142,5 @@ def _unreachable(hub: str) -> str:
     except urllib.error.HTTPError:
         return ""
     except (OSError, ValueError) as error:
-        return _first_line(getattr(error, "reason", error))
+        return first_line(getattr(error, "reason", error))
     return ""
-
-
-def _first_line(error: object) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]

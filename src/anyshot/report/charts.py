@@ -11,6 +11,7 @@ from anyshot.report.answer import Choice, Sensitivity
 from anyshot.rows import Row, grouped
 from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, finish, inline
 from anyshot.show.grid import shot_order, trained_at
+from anyshot.show.summaries import by_seed
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
 SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]
@@ -74,21 +75,16 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
     values: list[dict[str, Any]] = []
     for one in sensitivities:
         grid = one.grid
-        point: dict[str, Any] = {
-            "method": grid.name,
-            "head": grid.head,
-            "readout": grid.readout,
-            "setting": grid.setting,
-        }
+        point: Row = {"method": grid.name, "head": grid.head, "readout": grid.readout, "setting": grid.setting}
         point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": one.points}
-        ends = {"low": one.low, "high": one.high, "low_classes": one.low_classes, "high_classes": one.high_classes}
+        ends = {name: one.number(name) for name in ("low", "high", "low_classes", "high_classes")}
         values.append(point | {name: one.points if end is None else end for name, end in ends.items()})
     for value in values:
         value["frontier"] = not any(_beats(other, value) for other in values)
     trainings = [
-        value | {"training": training, "has_trainings": bool(one.by_seed)}
+        value | {"training": training, "has_trainings": bool(by_seed(one.row))}
         for one, value in zip(sensitivities, values, strict=True)
-        for training in one.by_seed or (one.points,)
+        for training in by_seed(one.row) or [one.points]
     ]
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))

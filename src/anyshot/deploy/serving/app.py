@@ -193,6 +193,7 @@ class Shelf:
 
 
 def is_fitted(classifier: ImageClassifier) -> bool:
+    """Whether it has learned anything yet."""
     return hasattr(classifier.classifier, "ledger_")
 
 
