@@ -526,7 +526,8 @@ def fit(
             trained model, timm:NAME, or an .onnx file.
         head: posterior, proto, cosine-proto, frn or cosine-frn, or one that has to be trained, with the model that was;
             by default a trained model's own, and the posterior for pretrained features.
-        reject: Share of the classes' own examples that may be called none of these.
+        reject: Share of the classes' own examples that may be called none of these: of photos like those at hand. Of
+            other days it is more, as `anyshot test` tells; then take less.
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
         split: What to learn from, where the source is divided: train by default.
         how: How sources are read, and networks run.
