@@ -124,9 +124,9 @@ def _one_forecast(x: np.ndarray, places: list[np.ndarray], images: int, head: st
     doubt = shot_curve.DOUBT
     for strength in (0.0, doubt):
         shot_curve.DOUBT = strength
-        told = forecast(np.array(shots), right, images, (images,), Pool(images, way, way, queries))
-        assert told is not None
-        said.append((told.gain[0], told.low[0], told.high[0]))
+        forecasted = forecast(np.array(shots), right, images, (images,), Pool(images, way, way, queries))
+        assert forecasted is not None
+        said.append((forecasted.gain[0], forecasted.low[0], forecasted.high[0]))
     shot_curve.DOUBT = doubt
     gain = float(truth[1] - truth[0])
     return [*said, (gain, gain, gain)]
@@ -221,12 +221,12 @@ def suspects(sets: dict[str, Set], draws: int, wrong: float = 0.05) -> None:
                     second[image] = scores.argmax(1)
                     given[changed] = second[changed]
                 scores, owner, image = _left_out(x[rows], given, heads_of(name)[0])
-                found = suspects_of(scores, owner, image)
-                old = [one for one in found if one.other >= 0.8 and one.log_own <= np.log(0.05)]
+                suspects = suspects_of(scores, owner, image)
+                old = [one for one in suspects if one.other >= 0.8 and one.log_own <= np.log(0.05)]
                 rankings = {
                     "before": sorted(old, key=lambda one: -one.other),
-                    "least likely": sorted(found, key=lambda one: one.log_own),
-                    "looks like another": sorted(found, key=lambda one: (-one.other, one.log_own)),
+                    "least likely": sorted(suspects, key=lambda one: one.log_own),
+                    "looks like another": sorted(suspects, key=lambda one: (-one.other, one.log_own)),
                 }
                 for ranking, ranked in rankings.items():
                     is_wrong = np.isin([one.image for one in ranked], changed)
@@ -241,10 +241,10 @@ def _left_out(x: np.ndarray, labels: np.ndarray, head: str) -> tuple[np.ndarray,
     """Logits of images left out, their labels, and which images they are."""
     fitted = FewShotClassifier(head, keep=len(labels)).fit(x, labels)
     logits, owner = fitted.left_out(fitted.support_)
-    kept = fitted.support_.kept[fitted.support_.counts[fitted.support_.owner] > 1]
+    examples = fitted.support_.kept[fitted.support_.counts[fitted.support_.owner] > 1]
     vectors = fitted.vectors(x)
     order = {row.tobytes(): place for place, row in enumerate(vectors)}
-    return logits, owner, np.array([order[row.tobytes()] for row in kept])
+    return logits, owner, np.array([order[row.tobytes()] for row in examples])
 
 
 # --------------------------------------------------------------------------------------------------------------- copies
@@ -299,8 +299,8 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
         ("pictures", near_duplicates(vectors, labels, sketch)),
         ("features alone", near_duplicates(vectors, labels)),
     ):
-        told = {tuple(sorted(pair[:2])) for pair in pairs}
-        is_found = [(place, len(rows) + number) in told for number, place in enumerate(original)]
+        named = {tuple(sorted(pair[:2])) for pair in pairs}
+        is_found = [(place, len(rows) + number) in named for number, place in enumerate(original)]
         each = ", ".join(
             f"{kind} {sum(f for f, k in zip(is_found, kinds, strict=True) if k == kind)}" for kind in COPIES
         )
@@ -325,9 +325,9 @@ def bursts(data: Path, cache: Path) -> None:
     for head in ("posterior", "cosine-proto"):
         fitted = FewShotClassifier(head).fit(x, y)
         assert fitted.coverage_ is not None
-        found = find_bursts(x / np.linalg.norm(x, axis=1, keepdims=True), y)
+        bursts = find_bursts(x / np.linalg.norm(x, axis=1, keepdims=True), y)
         _, left = leave_out_bursts(
-            lambda head=head: FewShotClassifier(head), x, y, found, fitted.coverage_.accuracy_of_all
+            lambda head=head: FewShotClassifier(head), x, y, bursts, fitted.coverage_.accuracy_of_all
         )
         print(
             f"bursts, groceries, {head}: {left.images} of {len(y)} photos in {left.bursts} bursts; left out alone "

@@ -105,7 +105,7 @@ def rates(runs: dict[str, Run], size: int, threads: int, rounds: int) -> dict[st
         return IMAGES * threads / (time.process_time() - cpu), IMAGES / (time.perf_counter() - clock)
 
     tried = {name: {batch: max(rate(name, batch), rate(name, batch)) for batch in BATCHES} for name in runs}
-    batches = {name: max(found, key=found.__getitem__) for name, found in tried.items()}
+    batches = {name: max(rate_of, key=rate_of.__getitem__) for name, rate_of in tried.items()}
     measured = [{name: rate(name, batch) for name, batch in batches.items()} for _ in range(rounds)]
     best = {name: [max(column) for column in zip(*(row[name] for row in measured), strict=True)] for name in runs}
     return {name: (best[name][0], best[name][1], batches[name]) for name in runs}
@@ -139,11 +139,11 @@ def main() -> None:
                     runs["ours"] = partial(in_parts, ours, pool, threads)
                     runs["ours, layers shared"] = ours
                     runs["ONNX Runtime, in parts"] = partial(in_parts, onnx_session(path, 1), pool, threads)
-                found = rates(runs, size, threads, asked.rounds)
-                mine = found["ours"][0]
-                ahead &= all(mine > rate for name, (rate, _, _) in found.items() if not name.startswith("ours"))
+                measured = rates(runs, size, threads, asked.rounds)
+                mine = measured["ours"][0]
+                ahead &= all(mine > rate for name, (rate, _, _) in measured.items() if not name.startswith("ours"))
                 print(f"{size} px, {threads} thread{'s' if threads > 1 else ''}")
-                for name, (rate, clock, batch) in found.items():
+                for name, (rate, clock, batch) in measured.items():
                     print(f"  {name:24} {rate:6.1f} images/s (clock {clock:6.1f}), batches of {batch:2}", end="   ")
                     print(f"ours is {mine / rate:.2f}x")
                 sys.stdout.flush()

@@ -3,7 +3,7 @@
     python benchmarks/heads.py --data FOLDER                    all of results/heads: some ten minutes of one core
     python benchmarks/heads.py --data FOLDER --split val --out runs/heads-val       on development classes
     python benchmarks/heads.py --data FOLDER --out results/heads-ours --classifiers cosine-proto,posterior \
-        --supports 1,2,4,5,8,10,16,20,32,step,tail --episodes 400 0 --draws 8 0     the two of ours, many episodes
+        --supports 1,2,4,5,8,10,16,20,32,step,tail --episodes 300 0 --draws 8 0     ours alone, many episodes
 
 FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip (docs/data.md says where the images come from). Pictures are
 embedded once, by efficientnet-lite0, into a cache (ten more minutes); `birds-conv4` are features of a Conv-4 that comes
@@ -76,7 +76,7 @@ class Set:
 @dataclass
 class Answer:
     probabilities: np.ndarray
-    known: np.ndarray
+    evidence: np.ndarray
     """How much speaks for one of the classes: of the queries, and of images of unknown classes."""
     unknown: np.ndarray
     surest_unknown: np.ndarray
@@ -121,10 +121,10 @@ def posterior(base: Base | None = None) -> Method:
             return softmax(logits.numpy(), axis=1), (logits.max(1).values - fit.new_class(z)).numpy()
 
         middle = time.process_time()
-        probabilities, known = asked(query)
+        probabilities, evidence = asked(query)
         ended = time.process_time()
         far, unknown = asked(strange) if len(strange) else (np.zeros((0, 1)), np.zeros(0))
-        return Answer(probabilities, known, unknown, far.max(1), middle - began, ended - middle)
+        return Answer(probabilities, evidence, unknown, far.max(1), middle - began, ended - middle)
 
     return method
 
@@ -299,7 +299,7 @@ class Record:
         own = said.probabilities[np.arange(len(right)), of.answer]
         self.losses.append(float(-np.log(own.clip(1e-12)).mean()))
         surest = said.probabilities.max(1)
-        both = ((said.known, said.unknown), (surest, said.surest_unknown))
+        both = ((said.evidence, said.unknown), (surest, said.surest_unknown))
         self.aurocs.append(tuple(_auroc(*one) if len(one[1]) else np.nan for one in both))
         self.seconds.append((said.fit, said.predict))
         self.sure.append(np.stack([surest, right], 1))
@@ -310,9 +310,9 @@ class Record:
         return recalls.mean(0) if by_class else recalls.mean(1)
 
 
-def _auroc(known: np.ndarray, unknown: np.ndarray) -> float:
-    both = np.concatenate([known, unknown])
-    return float(roc_auc_score(np.arange(len(both)) < len(known), both))
+def _auroc(evidence: np.ndarray, unknown: np.ndarray) -> float:
+    both = np.concatenate([evidence, unknown])
+    return float(roc_auc_score(np.arange(len(both)) < len(evidence), both))
 
 
 def contest(
@@ -457,6 +457,16 @@ def half(of: Examples, odd: int) -> Examples:
     return of[0][mine], of[1][mine] // 2
 
 
+def _command(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
+    """What was asked for, without where the files of this machine are."""
+    words = ["python benchmarks/heads.py --data FOLDER"]
+    for name in ("sets", "supports", "classifiers", "split", "episodes", "draws"):
+        value = getattr(arguments, name)
+        if tuple(value) != tuple(parser.get_default(name)):
+            words.append(f"--{name} {value if isinstance(value, str) else ' '.join(map(str, value))}")
+    return " ".join(words)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -491,7 +501,7 @@ def main() -> None:
             write_table(table, rows)
             advance(1.0, f"{name}, {way or 'all'} classes, {support}")
     rows = list(read_table(table))
-    write_text(arguments.out / "README.md", page(rows))
+    write_text(arguments.out / "README.md", page(rows, _command(arguments, parser)))
     print(show_table([{k: row[k] for k in list(row)[:11]} for row in rows]))
 
 

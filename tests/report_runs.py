@@ -80,8 +80,8 @@ def with_recalls(folder: Path, table: list[Row], episodes: int = 400) -> list[Ro
         plan = {"way": 5, "queries": 16, "episodes": episodes, "seed": 0, "id": "the same"}
         of |= {"model": f"id{start}"}
         write_recalls(model / "recalls-1.npz", [Recalls(of, plan, TEST_SHOTS, classes, recall)])
-        known = [{"accuracy": round(a.mean(), 4), "ci95": round(episode_interval(a), 4)} for a in accuracies]
+        measured = [{"accuracy": round(a.mean(), 4), "ci95": round(episode_interval(a), 4)} for a in accuracies]
         out += [
-            row | now | {"model": f"id{start}", "episodes": episodes} for row, now in zip(cells, known, strict=True)
+            row | now | {"model": f"id{start}", "episodes": episodes} for row, now in zip(cells, measured, strict=True)
         ]
     return out

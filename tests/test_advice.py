@@ -16,6 +16,7 @@ from anyshot.deploy.shot_curve import Curve, Pool, fit_curve, forecast
 from anyshot.deploy.suspects import suspects_of
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
+PICTURES = np.random.default_rng(0).integers(0, 255, (144, 24, 24, 3)).astype(np.uint8)
 
 
 def data(images=40, classes=6, d=16, spread=1.2, seed=0):
@@ -115,6 +116,16 @@ def test_planted_mistakes_are_found():
     assert pairs == [(130, 241, True), (7, 240, False)]
 
 
+def test_more_than_ten_suspects_are_shown():
+    X, y = data(spread=0.4)
+    wrong = np.arange(0, 240, 16)  # 15 of them
+    y = np.where(np.isin(np.arange(240), wrong), np.roll(y, 80), y)
+    found = advise(X, y, ["cosine-proto"], episodes=30, names=[f"{i}.jpg" for i in range(240)])
+    assert {one["image"] for one in found.mislabelled} >= set(wrong.tolist())
+    shown = as_text(found).partition("Labels that may be wrong")[2].partition("The same example twice")[0]
+    assert all(f"  {image}.jpg" in shown for image in wrong)
+
+
 def test_the_two_rankings_find_two_kinds_of_mistakes():
     """Random mistakes are the least likely under their own label, above images that lie between two classes; those that
     are surely of another class are told by its probability."""
@@ -197,6 +208,79 @@ def test_a_test_on_examples_held_out_comes_with_the_advice():
     assert found.to_dict()["holdout"]["accuracy"][0] == found.accuracy
     for form in (as_text, as_markdown, as_html):
         assert f"{found.accuracy:.1%}" in form(found)
+
+
+def of_another_day():
+    """Classes 0 and 1 are told apart at hand, by the last number; on another day that is the same for both, and class 5
+    is noisier at hand than any other."""
+    X, y = data(images=24, spread=0.4)
+    codes = np.repeat(np.arange(6), 24)
+    X[codes == 1, :-1] += X[codes == 0, :-1].mean(0) - X[codes == 1, :-1].mean(0)
+    X[codes == 0, -1], X[codes == 1, -1] = 3, -3
+    later = X.copy()
+    later[codes <= 1, -1] = 0
+    X[codes == 5] += np.random.default_rng(1).normal(size=X[codes == 5].shape)
+    return X, y, later
+
+
+def test_with_a_holdout_all_that_can_be_judged_on_it_is():
+    X, y, later = of_another_day()
+    kept = y != "class 4"  # of which nothing is held out
+    alone = advise(X, y, ["cosine-proto"], episodes=60)
+    found = advise(X, y, ["cosine-proto"], episodes=60, holdout=(later[kept], y[kept]))
+    assert alone.classes[0]["class"] == "class 5"
+    assert {row["class"] for row in found.classes[:2]} == {"class 0", "class 1"}
+    assert {row["class"]: row["judged_on"] for row in found.classes}["class 4"] == "at hand"
+    assert found.classes[0]["judged_on"] == found.judged_on == "held out"
+    recalls = {one.name: one.recall[0] for one in found.holdout.classes}
+    assert all(row["recall"] == recalls[row["class"]] for row in found.classes if row["class"] != "class 4")
+    assert {(one["class"], one["taken_for"]) for one in found.confused[:2]} <= {
+        ("class 0", "class 1"),
+        ("class 1", "class 0"),
+    }
+    told = found.forecasts["cosine-proto"]
+    assert abs(told.accuracy - found.accuracy) < 0.05 < alone.forecasts["cosine-proto"].accuracy - found.accuracy
+    words = as_text(found)
+    assert "asked of those held out" in words
+    assert "class 4" in next(doubt for doubt in found.doubts if "no example held out" in doubt)
+    assert "Photos of other days rather than more like these" in words
+    assert "Nothing" not in words.partition("What these data cannot say")[2]
+    assert "Nothing" not in as_text(alone).partition("What these data cannot say")[2]
+
+
+def test_curves_of_bursts_are_drawn_from_whole_bursts():
+    """Else the support holds a sibling of nearly every query, and all looks solved."""
+    X, y, _ = bursts(pieces=6, size=4)
+    found = advise(X, y, ["cosine-proto"], episodes=60)
+    each = FewShotClassifier("cosine-proto")
+    leaking = np.mean([each.fit(X[i::4], y[i::4]).score(X[i + 1 :: 4], y[i + 1 :: 4]) for i in range(3)])
+    assert found.curves["cosine-proto"][-1]["accuracy"] < leaking - 0.1
+    assert abs(found.curves["cosine-proto"][-1]["accuracy"] - found.left_out.in_bursts) < 0.15
+    assert "bursts drawn whole" in as_text(found)
+
+
+def test_the_card_of_a_classifier_draws_one_photo_of_a_burst(tmp_path):
+    """With its siblings in the support, a photo left out is always recognised."""
+    X, y, _ = bursts(pieces=4, size=6)
+
+    def last(features, labels):
+        FewShotClassifier("cosine-proto").fit(features, labels).save(tmp_path / "model")
+        card = (tmp_path / "model" / "README.md").read_text()
+        rows = [line.split("|") for line in card.partition("leaving one out")[2].splitlines() if line.startswith("| ")]
+        return card, int(rows[-1][1]), float(rows[-1][2].strip(" %"))
+
+    card, shot, accuracy = last(X, y)
+    assert "no two of a burst" in card
+    assert shot == 3  # of four moments
+    assert accuracy < 90
+    assert "no two of a burst" not in last(*data(d=32))[0]
+
+
+def test_progress_is_told_to_the_end():
+    shares = []
+    X, y, later = of_another_day()
+    advise(X, y, ["posterior"], episodes=20, holdout=(later, y), progress=shares.append, picture=lambda i: PICTURES[i])
+    assert sum(shares) == pytest.approx(1)
 
 
 def test_a_flat_curve_at_a_low_accuracy_asks_for_better_features():

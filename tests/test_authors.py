@@ -31,8 +31,8 @@ def numbers(name: str) -> dict[str, Tensor]:
         return {key: torch.from_numpy(np.asarray(file[key], np.float64)) for key in file.files}
 
 
-def close(found: Tensor, expected: Tensor, within: float) -> None:
-    torch.testing.assert_close(found.detach(), expected, rtol=within, atol=within)
+def close(ours: Tensor, expected: Tensor, within: float) -> None:
+    torch.testing.assert_close(ours.detach(), expected, rtol=within, atol=within)
 
 
 def logits(head: str, embed, support: Tensor, query: Tensor, parameters: dict[str, Tensor], reordered=False) -> Tensor:
@@ -66,11 +66,11 @@ def test_frn_as_it_was(key, row):
         "scale": scale.clone().requires_grad_(),
     }
     features = [of[f"{key}_{part}"].clone().requires_grad_() for part in ("support", "query")]
-    found = logits("frn-old", gram, *(part / of[f"{key}_divisor"] for part in features), learned)
+    ours = logits("frn-old", gram, *(part / of[f"{key}_divisor"] for part in features), learned)
     # With few features and a small ridge the authors' two forms differ by 7e-10 themselves.
-    close(found, of[f"{key}_logits"][row], 2e-9)
-    close(found.log_softmax(1), of[f"{key}_log_probabilities"][row], 2e-9)
-    loss = F.cross_entropy(found, targets(way, query))
+    close(ours, of[f"{key}_logits"][row], 2e-9)
+    close(ours.log_softmax(1), of[f"{key}_log_probabilities"][row], 2e-9)
+    loss = F.cross_entropy(ours, targets(way, query))
     close(loss, of[f"{key}_loss"][row], 1e-10)
     loss.backward()
     chain = alpha.exp() / (alpha.exp() + shift)
@@ -91,8 +91,8 @@ def test_frn_in_32_bits():
             alpha = log(np.exp(alpha) + channel * (1e-6 / (shot * position) - 1e-6))
             learned = {"alpha": torch.tensor(alpha), "beta": torch.tensor(beta), "scale": torch.tensor(scale)}
             parts = [(of[f"{key}_{part}"] / of[f"{key}_divisor"]).float() for part in ("support", "query")]
-            found = logits("frn-old", gram, *parts, learned)
-            torch.testing.assert_close(found.double(), of[f"{key}_logits"][row], rtol=1e-4, atol=within)
+            ours = logits("frn-old", gram, *parts, learned)
+            torch.testing.assert_close(ours.double(), of[f"{key}_logits"][row], rtol=1e-4, atol=within)
 
 
 def test_the_auxiliary_term_of_frn():
@@ -114,9 +114,9 @@ def test_prototypes_of_both_authors(key):
     embed = mean if of[f"{key}_pooled"] else flatten
     parts = of[f"{key}_support"], of[f"{key}_query"]
     learned = {"scale": of[f"{key}_scale"]}
-    found = logits("proto", embed, *parts, learned)
-    close(found, of[f"{key}_logits"], 1e-13)
-    close(found.log_softmax(1), of[f"{key}_log_probabilities"], 1e-13)
+    ours = logits("proto", embed, *parts, learned)
+    close(ours, of[f"{key}_logits"], 1e-13)
+    close(ours.log_softmax(1), of[f"{key}_log_probabilities"], 1e-13)
     d = embed(parts[0], {}).shape[-1]
     learned = {"scale": d / of[f"{key}_feat_temperature"]}
     close(logits("proto", embed, *parts, learned, reordered=True), of[f"{key}_feat_logits"], 1e-13)
@@ -135,8 +135,8 @@ def test_feat(key, normed, monkeypatch):
     refined = HEADS["feat"].refined(support.mean(1), torch.full((len(support),), support.shape[1]), learned)
     close(refined, of[f"{kind}_attended"], 1e-13)
     learned["scale"] = 64 / of[f"{key}_temperature"]
-    found = learned["scale"] * HEADS["feat"].score(query.flatten(0, 1), refined)
-    close(found, of[f"{kind}_logits"], 1e-13)
+    ours = learned["scale"] * HEADS["feat"].score(query.flatten(0, 1), refined)
+    close(ours, of[f"{kind}_logits"], 1e-13)
     if key == "b":
         vectors = torch.cat([support, query], 1).requires_grad_()
         learned["scale"] = 64 / of["b_temperature2"]
@@ -153,9 +153,9 @@ def test_batch_folding(key):
     of = numbers("folding")
     vectors = of[f"{key}_features"].clone().requires_grad_()
     way, shot, d = vectors.shape
-    found = fold(HEADS["proto"], {"scale": torch.tensor(float(d))}, vectors)
-    close(found.log_softmax(1), of[f"{key}_log_probabilities"], 1e-12)
-    loss = F.cross_entropy(found, targets(way, shot))
+    ours = fold(HEADS["proto"], {"scale": torch.tensor(float(d))}, vectors)
+    close(ours.log_softmax(1), of[f"{key}_log_probabilities"], 1e-12)
+    loss = F.cross_entropy(ours, targets(way, shot))
     close(loss, of[f"{key}_loss"], 1e-13)
     loss.backward()
     close(vectors.grad, of[f"{key}_grad"], 1e-14)
@@ -219,9 +219,9 @@ def test_features_of_a_backbone(name, make, tensors, within):
     close(torch.tensor(fill(tensors(network), int(of["fill_seed"])), dtype=torch.float64), of["fill_check"], 1e-12)
     with torch.no_grad():
         for side in (84, 32):
-            found = network(of[f"images_{side}"])
-            close(found, of[f"features_{side}"], within)
-            close(found.mean(), of[f"features_mean_{side}"], 1e-12)
+            ours = network(of[f"images_{side}"])
+            close(ours, of[f"features_{side}"], within)
+            close(ours.mean(), of[f"features_mean_{side}"], 1e-12)
 
 
 def test_updates_of_a_backbone():
@@ -255,6 +255,6 @@ def test_batches_per_epoch():
     labels = np.repeat(np.arange(len(golden["class_sizes"])), golden["class_sizes"])
     epochs = 3
     for row in golden["rows"]:
-        found = [len(training_batches(labels, row["way"], sum(row["shots"]), 0, epoch)) for epoch in range(epochs)]
-        assert min(row["batches_per_epoch"]) <= min(found)
-        assert max(found) <= max(row["batches_per_epoch"]), row["way"]
+        batches = [len(training_batches(labels, row["way"], sum(row["shots"]), 0, epoch)) for epoch in range(epochs)]
+        assert min(row["batches_per_epoch"]) <= min(batches)
+        assert max(batches) <= max(row["batches_per_epoch"]), row["way"]

@@ -99,9 +99,9 @@ def test_grey_and_colour_images_are_read_by_models_of_either(have, want):
 def test_golden_numbers():
     """A change that should not move numbers does not; one that should says so here."""
     torch.manual_seed(0)
-    found = Conv4(1, 4)(torch.sin(torch.arange(2 * 784.0)).view(2, 1, 28, 28))
+    features = Conv4(1, 4)(torch.sin(torch.arange(2 * 784.0)).view(2, 1, 28, 28))
     expected = torch.tensor([[1.61514, 1.02329, 0.33363, 1.86207], [1.42964, 1.48831, 0.49798, 2.13427]])
-    torch.testing.assert_close(found[:, 0], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(features[:, 0], expected, atol=1e-4, rtol=0)
 
 
 def test_equal_models_are_equal_bytes(tmp_path):

@@ -61,11 +61,11 @@ def test_the_scale_is_the_likeliest(seed, way, images, unit):
     def loss(log_scale):
         return -(target * log_softmax(np.exp(log_scale) * scores, axis=1)).sum(1).mean()
 
-    found = fit_scale(scores, owner)
+    scale = fit_scale(scores, owner)
     bounds = np.log([1e-3, 1e3]) - np.log((scores - scores.max(1, keepdims=True)).std())
     best = minimize_scalar(loss, bounds=bounds, method="bounded").fun
-    assert loss(np.log(found)) <= best + 1e-6
-    assert np.isfinite(found)
+    assert loss(np.log(scale)) <= best + 1e-6
+    assert np.isfinite(scale)
 
 
 def test_all_right_is_not_certain():
@@ -100,8 +100,8 @@ def test_probabilities_hold_on_new_images(head, shot, most):
     rng = np.random.default_rng(0)
     sure, right = [], []
     for _ in range(60):
-        centres, known, labels = rng.normal(size=(5, 24)), np.repeat(np.arange(5), shot), np.repeat(np.arange(5), 20)
-        fitted = FewShotClassifier(head).fit(draw(rng, centres, known, 1.6), known)
+        centres, owner, labels = rng.normal(size=(5, 24)), np.repeat(np.arange(5), shot), np.repeat(np.arange(5), 20)
+        fitted = FewShotClassifier(head).fit(draw(rng, centres, owner, 1.6), owner)
         sure.append(fitted.predict_proba(draw(rng, centres, labels, 1.6)))
         right.append(labels)
     assert calibration_error(np.concatenate(sure), np.concatenate(right)) < most
@@ -138,9 +138,9 @@ def test_the_rejection_rate_holds_on_new_images():
 def test_coverage_counts_what_it_says(rate, images, seed):
     rng = np.random.default_rng(seed)
     logits, owner = rng.normal(size=(images, 3)), rng.integers(3, size=images)
-    found = rejection(logits, owner, rate)
-    kept = logits.max(1) >= found.threshold
-    assert found.accepted == kept.mean()
-    assert 1 - found.accepted <= rate + 1e-9
-    if kept.any():
-        assert found.accuracy == (logits[kept].argmax(1) == owner[kept]).mean()
+    coverage = rejection(logits, owner, rate)
+    accepted = logits.max(1) >= coverage.threshold
+    assert coverage.accepted == accepted.mean()
+    assert 1 - coverage.accepted <= rate + 1e-9
+    if accepted.any():
+        assert coverage.accuracy == (logits[accepted].argmax(1) == owner[accepted]).mean()

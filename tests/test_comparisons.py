@@ -34,10 +34,10 @@ def test_gains_offsets_swapped_and_frn_forms():
 def test_swapped_predictors_are_compared_within_a_seed():
     """What a swap changes is the mean over seeds, whatever the seeds' own accuracies."""
     seeds = [{**row, "seed": seed, "accuracy": row["accuracy"] + 5 * seed} for seed in (0, 1) for row in ROWS]
-    found = swapped(seeds)
-    assert len(found) == len(swapped(ROWS)) == 8
-    assert {row["change"] for row in found} == {-1}
-    assert found[0]["own"] == ROWS[0]["accuracy"] + 2.5
+    compared = swapped(seeds)
+    assert len(compared) == len(swapped(ROWS)) == 8
+    assert {row["change"] for row in compared} == {-1}
+    assert compared[0]["own"] == ROWS[0]["accuracy"] + 2.5
 
 
 def test_mixed_training_stands_beside_the_best_and_worst_of_single_shots():

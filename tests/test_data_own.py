@@ -370,10 +370,10 @@ def test_a_source_of_another_kind_gets_the_name_of_its_own(tmp_path, kind, sourc
     shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text("{}")
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as error:
         pack(kind, tmp_path / source, tmp_path / "s")
-    assert set(re.findall(r"`anyshot pack (.*?)`", str(told.value))) == fitting
-    assert str(told.value).startswith(f"{tmp_path / source} is not a source of kind {kind!r}")
+    assert set(re.findall(r"`anyshot pack (.*?)`", str(error.value))) == fitting
+    assert str(error.value).startswith(f"{tmp_path / source} is not a source of kind {kind!r}")
     assert not (tmp_path / ".s.packing").exists()
 
 

@@ -59,24 +59,24 @@ class Step(NamedTuple):
 def steps(page: str) -> list[Step]:
     """What a page shows, in its order."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    found = []
+    listed = []
     for block in re.finditer(r"^```(\w*)\n((?:.*\n)*?)```$|((?:^    .+\n)+)|`(anyshot [^`]+)`", text, re.M):
         language, fenced, indented, inline = block.groups()
         if inline:
-            found.append(Step("words", " ".join(inline.split())))
+            listed.append(Step("words", " ".join(inline.split())))
         elif indented:
-            found += [
+            listed += [
                 Step("shell", command) for command in re.findall(r"^    (anyshot .+?)(?: {2,}.*)?$", indented, re.M)
             ]
         elif language == "python":
-            found.append(Step("python", fenced))
+            listed.append(Step("python", fenced))
         elif language == "console":
-            found += [Step("shell", *pair) for pair in re.findall(r"\$ (.*)\n((?:(?!\$ ).*\n)*)", fenced)]
+            listed += [Step("shell", *pair) for pair in re.findall(r"\$ (.*)\n((?:(?!\$ ).*\n)*)", fenced)]
         elif language == "bash":
-            found += shell_steps(fenced)
+            listed += shell_steps(fenced)
         else:
             assert "anyshot" not in fenced, f"{page}: a block of commands must name its language."
-    return found
+    return listed
 
 
 def shell_steps(script: str) -> list[Step]:

@@ -102,14 +102,14 @@ def test_proto_predicts_as_nearest_centroid(way, shot, queries, seed):
     vectors, labels = bank()
     x = vectors.flatten(1)
     plan = Plan(labels, way, shot, queries, episodes=3, seed=seed)
-    found = recalls(x, [Reading(HEADS["proto"], {})], plan, [shot])[0, 0]
+    ours = recalls(x, [Reading(HEADS["proto"], {})], plan, [shot])[0, 0]
     draw = plan.draw(0, 3)
     for e in range(3):
         support, query = draw.support[e], draw.query[e]
         with np.errstate(invalid="ignore"):  # it divides by the within-class deviation, which one shot has not
             oracle = NearestCentroid().fit(x[support.ravel()].numpy(), labels[support.ravel()])
         right = oracle.predict(x[query.ravel()].numpy()).reshape(query.shape) == draw.classes[e][:, None]
-        np.testing.assert_allclose(found[e], right.mean(1))
+        np.testing.assert_allclose(ours[e], right.mean(1))
 
 
 @pytest.mark.parametrize("name", laws.ALL_HEADS)

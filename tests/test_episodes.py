@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput
-from anyshot.measure.plan import Plan
+from anyshot.measure.plan import Apart, Plan
 from anyshot.train.batches import training_batches
 
 COUNTS = st.lists(st.integers(6, 20), min_size=2, max_size=8)
@@ -32,6 +32,36 @@ def test_an_episode_is_without_replacement_and_of_its_classes(counts, seed, data
     start = data.draw(st.integers(0, 6))
     for whole, piece in zip(draw, plan.draw(start, 7), strict=True):
         np.testing.assert_array_equal(whole[start:], piece)
+
+
+@given(COUNTS, st.integers(1, 4), st.integers(0, 2**32), st.data())
+@settings(max_examples=50, deadline=None)
+def test_support_and_queries_are_of_other_moments(counts, size, seed, data):
+    """No burst is in both, each is drawn whole, and what is held out is only asked."""
+    labels = labels_of(counts)
+    rank = np.array([(labels[:image] == label).sum() for image, label in enumerate(labels)])
+    group = labels * 100 + rank // size
+    held_out = rank % 2 == 0
+    for more in ({"group": group}, {"held_out": held_out}):
+        queries = data.draw(st.integers(1, 2))
+        shot = int(Apart(labels, 2, 1, queries, 5, seed, **more).feasible.min())
+        plan = Apart(labels, 2, shot, queries, 5, seed, **more)
+        draw = plan.draw(0, 5)
+        assert draw.support.shape == (5, 2, shot)
+        images = np.concatenate([draw.support, draw.query], -1)
+        assert (labels[images] == draw.classes[..., None]).all()
+        assert all(len(np.unique(one)) == one.size for one in images)
+        if "group" in more:
+            assert not any(np.isin(group[s], group[q]).any() for s, q in zip(draw.support, draw.query, strict=True))
+            for drawn in group[draw.support].reshape(-1, shot):  # a burst ends before another begins
+                assert (np.diff(drawn) != 0).sum() == len(np.unique(drawn)) - 1
+        else:
+            assert held_out[draw.query].all()
+            assert not held_out[draw.support].any()
+        for whole, piece in zip(draw, plan.draw(2, 5), strict=True):
+            np.testing.assert_array_equal(whole[2:], piece)
+        with pytest.raises(BadInput, match="largest feasible shot"):
+            Apart(labels, 2, shot + 30, queries, 5, seed, **more)
 
 
 def test_draws_are_even():

@@ -26,9 +26,9 @@ def assert_same(one, other):
 
 
 def test_rows_have_what_a_table_needs():
-    found = evaluate(FEATURES, LABELS, heads=["proto", "cosine-proto", "frn"], **SMALL)
-    rows = list(found)
-    assert len(rows) == len(found) == 9
+    evaluation = evaluate(FEATURES, LABELS, heads=["proto", "cosine-proto", "frn"], **SMALL)
+    rows = list(evaluation)
+    assert len(rows) == len(evaluation) == 9
     for row in rows:
         assert {"head", "readout", "test_shot", "way", "episodes", "accuracy", "ci95", "ci95_classes"} <= set(row)
         assert 20 < row["accuracy"] <= 100
@@ -36,10 +36,10 @@ def test_rows_have_what_a_table_needs():
 
 
 def test_rows_equal_the_engine():
-    found = evaluate(FEATURES, LABELS, heads=["cosine-proto"], **SMALL)
+    evaluation = evaluate(FEATURES, LABELS, heads=["cosine-proto"], **SMALL)
     plan = Plan(np.repeat(np.arange(8), 30), 5, 4, 5, 60)
     direct = recalls(torch.from_numpy(FEATURES), [Reading(HEADS["cosine-proto"], {})], plan, (1, 2, 4))[0]
-    np.testing.assert_array_equal(found.of("cosine-proto").recall, direct)
+    np.testing.assert_array_equal(evaluation.of("cosine-proto").recall, direct)
 
 
 def test_arrays_of_any_kind_give_the_same():
@@ -68,12 +68,12 @@ def test_all_ways_at_once_and_one_episode():
 
 
 def test_differences_are_paired():
-    found = evaluate(FEATURES, LABELS, heads=["proto", "cosine-proto"], readouts=["own", "swapped"], **SMALL)
-    for row in found.difference(("proto", "swapped"), "cosine-proto"):
+    evaluation = evaluate(FEATURES, LABELS, heads=["proto", "cosine-proto"], readouts=["own", "swapped"], **SMALL)
+    for row in evaluation.difference(("proto", "swapped"), "cosine-proto"):
         assert row["gain"] == 0
         assert row["ci95"] == 0
-    gain = found.difference("cosine-proto", "proto")[0]
-    rows = list(found)
+    gain = evaluation.difference("cosine-proto", "proto")[0]
+    rows = list(evaluation)
     alone = next(r for r in rows if (r["head"], r["readout"]) == ("proto", "own"))["ci95"]
     assert gain["ci95"] < alone, "the same episodes: what they share drops out"
 
@@ -81,18 +81,18 @@ def test_differences_are_paired():
 def test_projections_are_fitted_on_the_base_and_swapped_equals_the_other_head():
     base = (FEATURES[:120], LABELS[:120])
     test = FEATURES[120:], LABELS[120:]
-    found = evaluate(*test, heads=["proto"], readouts=["pca6", "est6"], base=base, way=3, **SMALL)
-    assert [one.of["readout"] for one in found.recalls] == ["pca6", "est6"]
+    evaluation = evaluate(*test, heads=["proto"], readouts=["pca6", "est6"], base=base, way=3, **SMALL)
+    assert [one.of["readout"] for one in evaluation.recalls] == ["pca6", "est6"]
     from anyshot.models.readouts import pca
 
     basis = pca(torch.from_numpy(base[0]), torch.from_numpy(np.repeat(np.arange(4), 30)), 6)["basis"]
     direct = evaluate(torch.from_numpy(test[0]) @ basis, test[1], heads=["proto"], way=3, **SMALL)
-    np.testing.assert_array_equal(found.of("proto", "pca6").recall, direct.of("proto").recall)
+    np.testing.assert_array_equal(evaluation.of("proto", "pca6").recall, direct.of("proto").recall)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "step", "long-tailed"])
 def test_unequal_shots(kind):
-    found = evaluate(
+    evaluation = evaluate(
         FEATURES,
         LABELS,
         shots=kind,
@@ -100,7 +100,7 @@ def test_unequal_shots(kind):
         episodes=200,
         plan=Plan(np.unique(LABELS, return_inverse=True)[1], 5, 16, 5, 200),
     )
-    rows = found.of("cosine-proto").by_own_shot()
+    rows = evaluation.of("cosine-proto").by_own_shot()
     shots = [row["own_shot"] for row in rows]
     assert min(shots) == 1
     assert max(shots) == 16
@@ -164,24 +164,24 @@ def test_a_store_of_features(tmp_path):
         [f"b{i}" for i in range(8)],
         ["train"] * 3 + ["test"] * 5,
     )
-    found = evaluate_store(store, readouts=["own", "pca4"], **SMALL)
-    assert {row["data"] for row in found} == {"birds"}
-    assert found.of("proto", "pca4")
+    evaluation = evaluate_store(store, readouts=["own", "pca4"], **SMALL)
+    assert {row["data"] for row in evaluation} == {"birds"}
+    assert evaluation.of("proto", "pca4")
     with pytest.raises(BadInput, match="no val classes"):
         evaluate_store(store, split="val")
 
 
 def test_an_evaluation_prints_as_its_table():
-    found = evaluate(FEATURES, LABELS, heads="proto", **SMALL)
-    assert "new classes" in str(found)
-    assert repr(found) == "<Evaluation of proto: 3 rows>"
+    evaluation = evaluate(FEATURES, LABELS, heads="proto", **SMALL)
+    assert "new classes" in str(evaluation)
+    assert repr(evaluation) == "<Evaluation of proto: 3 rows>"
 
 
 def test_an_interval_that_cannot_be_had_is_a_dash_with_a_reason():
-    found = str(evaluate(FEATURES, LABELS, heads="proto", **SMALL | {"episodes": 1}))
-    assert "nan" not in found
-    assert "An interval over episodes needs at least two episodes." in found
-    assert all(line.split()[-2:] == ["-", "-"] for line in found.splitlines() if line.startswith("proto"))
+    text = str(evaluate(FEATURES, LABELS, heads="proto", **SMALL | {"episodes": 1}))
+    assert "nan" not in text
+    assert "An interval over episodes needs at least two episodes." in text
+    assert all(line.split()[-2:] == ["-", "-"] for line in text.splitlines() if line.startswith("proto"))
     every = str(evaluate(FEATURES, LABELS, heads="proto", shots=[3], way="all", queries=4, episodes=30))
     assert [line.split()[-1] for line in every.splitlines() if line.startswith("proto")] == ["-"]
     assert "An interval over new classes needs" in every
@@ -198,3 +198,17 @@ def test_ties_are_told():
 def test_public_names():
     for name in anyshot.__all__:
         assert getattr(anyshot, name) is not None
+
+
+def test_a_head_that_adapts_answers_from_products_as_from_vectors(monkeypatch):
+    """A table of all inner products, the products of each support, and, of more images than dimensions, the fit."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 12)
+    for d in (20, 60):
+        features = rng.normal(size=(4, d))[labels] + 2 * rng.normal(size=(48, d))
+        monkeypatch.setattr("anyshot.measure.evaluation.MOST_PRODUCTS", 4096)
+        table = evaluate(features, labels, "posterior", [1, 2, 8], 4, 4, 20).accuracies("posterior")
+        monkeypatch.setattr("anyshot.measure.evaluation.MOST_PRODUCTS", 0)
+        np.testing.assert_array_equal(
+            evaluate(features, labels, "posterior", [1, 2, 8], 4, 4, 20).accuracies("posterior"), table
+        )

@@ -1,10 +1,12 @@
 """The everyday verbs: what they read, what they say before they work, and what they leave out."""
 
+import dataclasses
 import json
 import re
 import shutil
 import subprocess
 import sys
+import typing
 import zipfile
 from pathlib import Path
 
@@ -110,13 +112,82 @@ def test_predict_leaves_bad_files_out_and_names_them(here, monkeypatch):
 
 def test_top_is_columns_of_a_csv_and_answers_go_to_a_file(here, monkeypatch):
     lines = run("anyshot predict model photos/red --format csv --top 2", monkeypatch).out.splitlines()
-    assert lines[0] == "image,class,probability,is_known,class_2,probability_2"
-    assert all(len(line.split(",")) == 6 for line in lines)
+    assert lines[0] == "image,class,probability,is_known,nearest,class_2,probability_2"
+    assert all(len(line.split(",")) == 7 for line in lines)
     said = run("anyshot predict model photos --format csv -o answers.csv", monkeypatch).out
     assert said == "answers.csv: 24 answers.\n"
     assert len(Path("answers.csv").read_text().splitlines()) == 25
     table("photos", "paths.csv", "filename", with_labels=False)
     assert len(run("anyshot predict model paths.csv --format csv", monkeypatch).out.splitlines()) == 25
+
+
+def test_none_of_these_has_no_probability(here, monkeypatch):
+    """What the classes have among each other would be read as the probability of none of them."""
+    run("anyshot fit photos --model run --reject 0.7 -o strict", monkeypatch)
+    classifier, paths = anyshot.ImageClassifier.load("strict"), sorted(map(str, Path("photos").rglob("*.png")))
+    odd = paths[int(np.argmin(classifier.is_known(paths)))]
+    nearest = classifier.predict([odd])[0]
+    assert not classifier.is_known([odd])[0]
+    shown = run(f"anyshot predict strict {odd}", monkeypatch).out
+    assert re.search(rf"none of these +│ - +│ nearest: {nearest}", shown)
+    assert "%" not in shown
+    row = run(f"anyshot predict strict {odd} --format csv", monkeypatch).out.splitlines()[1]
+    assert row == f"{odd},none of these,,False,{nearest}"
+    (answer,) = json.loads(run(f"anyshot predict strict {odd} --format json", monkeypatch).out)
+    assert answer["class"] is None
+    assert answer["best"][0]["class"] == nearest
+
+
+def test_pictures_that_are_there_twice_are_said(here, monkeypatch):
+    shutil.copy("photos/red/0.png", "photos/red/again.png")
+    shutil.copy("photos/red/1.png", "photos/blue/wrong.png")
+    err = run("anyshot fit photos --model run -o twice", monkeypatch).err
+    assert "1 picture has two labels, one of which is wrong: red/1.png is blue/wrong.png." in err
+    assert "1 picture is learned twice, and so counted: red/again.png is red/0.png." in err
+    err = run("anyshot add model photos", monkeypatch).err
+    assert "1 picture has two labels, one of which is wrong: blue/wrong.png is one of red before." in err
+    assert "25 pictures are learned twice, and so counted: blue/0.png is one of blue before, " in err
+    assert " and 22 more." in err
+    pictures(here / "other", images=3, seed=5)
+    assert "twice" not in run("anyshot add model other", monkeypatch).err
+
+
+def test_fit_says_what_it_replaces(here, monkeypatch):
+    out = run("anyshot fit photos --model run -o model", monkeypatch).out
+    assert "It replaces the one that was there (3 classes, 24 examples)." in out
+    assert "replaces" not in run("anyshot fit photos --model run -o fresh", monkeypatch).out
+    assert "It replaces the one that was there (3 classes" in run("anyshot merge model fresh -o fresh", monkeypatch).out
+    Path("model/classifier.safetensors").write_bytes(b"damaged")
+    assert "could not be read" in run("anyshot fit photos --model run -o model", monkeypatch).out
+
+
+def test_one_is_no_plural(here, monkeypatch):
+    pictures(here / "single", images=1)
+    assert "3 classes, 1 picture each." in run("anyshot fit single --model run -o single-model", monkeypatch).out
+    out = run("anyshot add single-model photos/red/3.png --to red", monkeypatch).out
+    assert "1 example of 1 class added; 3 classes now, 1 to 2 examples each." in out
+    run("anyshot predict model photos/red/0.png --format csv -o one.csv", monkeypatch)
+    assert run("anyshot predict model photos/red/0.png -o one.txt", monkeypatch).out == "one.txt: 1 answer.\n"
+
+
+def test_single_examples_are_removed_by_their_files(here, monkeypatch):
+    out = run("anyshot remove model --examples photos/red/0.png photos/blue/3.png -o fewer", monkeypatch).out
+    assert out == "fewer: 2 examples of 2 classes removed; 3 classes now, 7 to 8 examples each.\n"
+    gone = ("photos/red/0.png", "photos/blue/3.png")
+    kept = [path for path in sorted(Path("photos").rglob("*.png")) if str(path) not in gone]
+    without = anyshot.ImageClassifier("run").fit(map(str, kept), [path.parent.name for path in kept])
+    asked = "photos/green/1.png"
+    fewer = anyshot.ImageClassifier.load("fewer")
+    np.testing.assert_allclose(fewer.predict_proba(asked), without.predict_proba(asked), rtol=1e-6)
+    assert fewer.thumbnails.keys() == without.thumbnails.keys()
+    again = run("anyshot remove fewer --examples photos/red/0.png", monkeypatch)
+    assert (again.code, "photos/red/0.png is not among the examples." in again.err) == (2, True)
+    assert run("anyshot add model photos/red/0.png --to blue", monkeypatch).code == 0
+    two = run("anyshot remove model --examples photos/red/0.png", monkeypatch)
+    assert "photos/red/0.png is an example of blue and of red: say which, --of." in two.err
+    assert run("anyshot remove model --examples photos/red/0.png --of blue", monkeypatch).code == 0
+    assert counts() == {"red": 8, "green": 8, "blue": 8}
+    assert "name classes to remove, or examples" in run("anyshot remove model", monkeypatch).err
 
 
 def test_classes_are_added_removed_and_merged(here, monkeypatch):
@@ -245,22 +316,24 @@ def verbs(app=cli.app, before=()):
             yield (*before, name), command.target
 
 
-def test_o_is_out_in_every_verb_that_writes(monkeypatch):
-    import inspect
+def options(of):
+    """What a verb takes, by name: its own parameters, and the fields of those that several verbs share."""
+    taken = {}
+    for name, kind in typing.get_type_hints(of, include_extras=True).items():
+        inner = getattr(kind, "__origin__", kind)
+        taken |= options(inner) if dataclasses.is_dataclass(inner) else {name: repr(kind)}
+    return taken
 
-    for name, verb in verbs():
-        parameters = inspect.signature(verb).parameters
-        assert "output" not in parameters, name
-        if "out" in parameters:
-            assert "-o" in repr(parameters["out"].annotation), name
-    without = {name[-1] for name, verb in verbs() if "out" not in inspect.signature(verb).parameters}
-    assert without == {"audit", "serve"}
+
+def test_o_is_out_in_every_verb_that_writes():
+    taken = {name: options(verb) for name, verb in verbs()}
+    assert all("output" not in names for names in taken.values())
+    assert all("-o" in names["out"] for names in taken.values() if "out" in names)
+    assert {name[-1] for name, names in taken.items() if "out" not in names} == {"audit", "serve"}
 
 
 def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
-    import inspect
-
-    having = {name[-1] for name, verb in verbs() if "device" in inspect.signature(verb).parameters}
+    having = {name[-1] for name, verb in verbs() if "device" in options(verb)}
     assert having == {
         "study", "pack", "evaluate", "consistency", "terms", "fit", "predict", "test", "add", "advise", "serve",
     }  # fmt: skip
@@ -268,6 +341,21 @@ def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
         done = run(f"anyshot {command} --device cuda:77", monkeypatch)
         assert (done.code, "there is no device 'cuda:77' here: torch has cpu" in done.err) == (2, True), command
     assert run("anyshot predict model photos/red --device cpu", monkeypatch).code == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("", "each class (the shots)"),
+        ("fit", "a head tells classes apart"),
+        ("fit", "Features are the numbers that a network"),
+        ("evaluate", "A head is a way to tell classes apart"),
+        ("evaluate", "episodes: small tasks"),
+    ],
+)
+def test_terms_are_explained_where_help_uses_them(verb, words, monkeypatch):
+    shown = run(f"anyshot {verb} --help".replace("  ", " "), monkeypatch).out
+    assert words in " ".join(shown.replace("│", " ").split())
 
 
 def test_the_help_of_pack_has_two_groups():

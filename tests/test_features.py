@@ -1,12 +1,16 @@
 """Features: kept once per picture and backbone; every verb takes every kind of name; not only pictures."""
 
+import asyncio
 import json
 import shutil
+import socket
 import sys
 import threading
+import tracemalloc
 import types
 from pathlib import Path
 
+import httpx
 import numpy as np
 import onnx
 import pytest
@@ -16,12 +20,19 @@ from PIL import Image
 from shell import run
 from test_classifier_files import pictures, small_model
 
-from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe
+from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise, evaluate
 from anyshot.data.store import open_store, write_store
+from anyshot.deploy.bursts import find_bursts
+from anyshot.deploy.duplicates import InDouble, near_duplicates
 from anyshot.deploy.onnx_export import export_backbone
-from anyshot.models import onnx_backbone
-from anyshot.models.cache import FeatureCache, content_key
+from anyshot.deploy.serving.app import Shelf, make_app
+from anyshot.measure.evaluation import evaluate_store
+from anyshot.models import empirical, onnx_backbone
+from anyshot.models.cache import MOST_OPEN, FeatureCache, content_key
+from anyshot.models.efficientnet import pretrained
 from anyshot.models.embedders import DEFAULT, embedder
+from anyshot.models.examples import Examples
+from anyshot.models.model import load_model
 from anyshot.train.training import train
 
 CLASSES = ("red", "green", "blue")
@@ -54,9 +65,9 @@ SAID = {
 class Tiny(torch.nn.Module):
     """What a stand-in for timm makes."""
 
-    def __init__(self):
+    def __init__(self, pretrained):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.eye(3))
+        self.weight = torch.nn.Parameter(torch.eye(3) if pretrained else torch.zeros(3, 3))
         mean, std = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
         self.pretrained_cfg = {"mean": mean, "std": std, "input_size": (3, 32, 32), "interpolation": "bicubic"}
 
@@ -64,22 +75,30 @@ class Tiny(torch.nn.Module):
         return pixels.mean((2, 3)) @ self.weight
 
 
+TIMM = ("timm:tiny", "timm:tiny.in1k", "timm:hf-hub:someone/tiny", "timm:local-dir:./weights")
+
+
 @pytest.fixture
 def timm(monkeypatch):
-    """A timm with one model, whose weights are at hand."""
+    """A timm with one model, whose weights are at hand: by name, with a tag, from a hub and from a folder."""
     module = types.ModuleType("timm")
-    module.is_model = lambda name: name in ("tiny", "elsewhere")
+    module.is_model = lambda name: name in ("tiny", "tiny.in1k", "elsewhere")
     module.asked = []
 
     def create_model(name, pretrained, num_classes):
         module.asked.append(name)
-        if name != "tiny":
+        if f"timm:{name}" not in TIMM:
             raise OSError("not on this machine")
-        return Tiny()
+        return Tiny(pretrained)
 
     module.create_model = create_model
     monkeypatch.setitem(sys.modules, "timm", module)
     return module
+
+
+def mean_colour(images):
+    """A function as a backbone."""
+    return images.astype(np.float32).mean((1, 2))
 
 
 @pytest.fixture
@@ -89,6 +108,8 @@ def here(tmp_path, monkeypatch):
     pictures(tmp_path / "photos", CLASSES, images=6)
     small_model().save(tmp_path / "run" / "model.safetensors")
     colours(tmp_path / "colours.onnx", metadata=SAID)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.safetensors").touch()
     return tmp_path
 
 
@@ -109,20 +130,39 @@ def embedded(monkeypatch):
 # -------------------------------------------------------------------------------------------------------- every verb
 
 
-@pytest.mark.parametrize("name", [f"{DEFAULT}:32", "run", "colours.onnx", "timm:tiny"])
+def served(classifier, picture):
+    """The class that a server answers for a picture."""
+
+    async def ask():
+        transport = httpx.ASGITransport(make_app(Shelf(classifier, None)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            body, kind = picture.read_bytes(), {"Content-Type": "image/png"}
+            return (await http.post("/api/classify", content=body, headers=kind)).json()
+
+    answer = asyncio.run(ask())
+    return answer["classes"][int(np.argmax(answer["probabilities"]))]
+
+
+NAMES = (f"{DEFAULT}:160", "run", "colours.onnx", *TIMM)
+
+
+@pytest.mark.parametrize("name", [DEFAULT, *NAMES])
 def test_every_verb_takes_every_kind_of_name(name, here, timm, monkeypatch):
     few = "--shots 1 2 --queries 2 --episodes 20"
-    for command in (
+    commands = (
         f"anyshot evaluate photos --model {name} --heads cosine-proto --way 3 {few}",
-        f"anyshot advise photos --model {name} --episodes 20",
+        f"anyshot advise photos --model {name} --heads cosine-proto --episodes 20",
         f"anyshot pack folder photos -o store --split 0 0 1 --embed {name} --no-doctor",
+        f"anyshot embed photos -o shards --model {name}",
         f"anyshot evaluate store --heads cosine-proto --way 3 {few}",
+        f"anyshot evaluate shards --heads cosine-proto --way 3 {few}",
         "anyshot fit store -o of-features --head cosine-proto",
         f"anyshot fit photos -o classifier --model {name} --head cosine-proto",
         "anyshot test classifier photos",
         "anyshot test of-features store",
         "anyshot predict classifier photos --format csv",
-    ):
+    )
+    for command in commands:
         out, err, code = run(command, monkeypatch)
         assert code == 0, f"{command}: {err}"
         assert "left out" not in err.lower(), command
@@ -130,10 +170,32 @@ def test_every_verb_takes_every_kind_of_name(name, here, timm, monkeypatch):
     assert len(rows) == 18
     right = [Path(image).parent.name == answer for image, answer, *_ in rows]
     assert np.mean(right) > 0.8
-    features = ImageClassifier.load("classifier").features_of(sorted(Path("photos").rglob("*.png")))
+    classifier = ImageClassifier.load("classifier")
+    photos = sorted(Path("photos").rglob("*.png"))
+    features = classifier.features_of(photos)
     stored = open_store(Path("store"))
-    order = [stored.class_names.index(path.parent.name) for path in sorted(Path("photos").rglob("*.png"))]
+    order = [stored.class_names.index(path.parent.name) for path in photos]
     np.testing.assert_allclose(stored.items.reshape(18, -1), features.reshape(18, -1)[np.argsort(order, kind="stable")])
+    assert served(classifier, photos[0]) == classifier.predict(photos[:1])[0]
+
+
+def test_a_function_is_a_backbone_wherever_python_is(here):
+    """What takes a name in Python takes a function; by name, a function's classifier is refused in one sentence."""
+    photos = sorted(Path("photos").rglob("*.png"))
+    labels = [path.parent.name for path in photos]
+    classifier = ImageClassifier(mean_colour, side=32).fit("photos")
+    assert classifier.score(photos, labels) > 0.8
+    assert served(classifier, photos[0]) == labels[0]
+    classifier.save("classifier")
+    with pytest.raises(BadInput, match=r"is a function \(mean_colour\): give it as backbone=... again"):
+        ImageClassifier.load("classifier")
+    again = ImageClassifier.load("classifier", mean_colour)
+    assert again.predict(photos).tolist() == classifier.predict(photos).tolist()
+    features = classifier.features_of(photos)
+    assert len(evaluate(features, labels, shots=[1, 2], way=3, queries=2, episodes=20)) == 4
+    assert advise(features, labels, episodes=20).class_names == sorted(CLASSES)
+    store = images_store(here / "store")
+    assert len(evaluate_store(store, embedder(mean_colour, 36), shots=[1], way=3, queries=2, episodes=20)) == 2
 
 
 # ------------------------------------------------------------------------------------------------------------- cache
@@ -299,6 +361,32 @@ def test_our_own_exports_are_backbones_that_need_no_words(here):
 # -------------------------------------------------------------------------------------------------------------- hubs
 
 
+@pytest.mark.parametrize("name", ["timm:elsewhere", "timm:hf-hub:evil/model", "http://127.0.0.1:9/x.onnx"])
+def test_a_classifier_from_anyone_fetches_nothing(name, here, timm, monkeypatch):
+    """It may name a model whose weights lie elsewhere: only who loads it can ask for them."""
+    asked, address = [], "http://127.0.0.1:9/weights.pth"
+    create, connect = timm.create_model, socket.socket.connect
+    monkeypatch.setattr(socket.socket, "connect", lambda *given: (asked.append(given[1]), connect(*given))[1])
+
+    def create_model(name, **more):
+        if name == "elsewhere":
+            torch.hub.download_url_to_file(address, str(here / "weights.pth"), progress=False)
+        return create(name, **more)
+
+    timm.create_model = create_model
+    ImageClassifier("timm:tiny").fit(here / "photos").save(here / "from-anyone")
+    about = json.loads((here / "from-anyone" / "backbone.json").read_text())
+    (here / "from-anyone" / "backbone.json").write_text(json.dumps(about | {"name": name}))
+    with pytest.raises(BadInput, match=r"backbone=|fetch them once"):
+        ImageClassifier.load(here / "from-anyone")
+    assert asked == []
+    if name == "timm:elsewhere":
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        with pytest.raises(BadInput, match="cannot be reached"):
+            ImageClassifier.load(here / "from-anyone", name)
+        assert asked == [("127.0.0.1", 9)]
+
+
 def test_a_hub_that_cannot_be_reached_is_said_at_once(timm, monkeypatch):
     """One look at what is on this machine, one at the hub; no download is tried, let alone again and again."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -380,6 +468,10 @@ def test_a_test_counts_what_is_right_and_says_how_well_it_is_known(tmp_path, mon
     weather = result["classes"][-1]
     assert (weather["name"], weather["examples"], weather["right"]) == ("weather", 29, 19)
     assert dict(weather["taken_for"]) == {"sport": 5, "politics": 5}
+    fitted = FewShotClassifier.load("topics")
+    known, right = fitted.is_known(data["features"])[:-1], (fitted.predict(data["features"]) == data["labels"])[:-1]
+    assert result["accepted"] == known.mean()
+    assert (result["accepted_right"], result["accepted_wrong"]) == (known[right].mean(), known[~right].mean())
     text = run("anyshot test topics new.npz", monkeypatch).out
     assert "Accuracy 83.1% (71.0% to 91.6%): 49 of 59 examples of 3 classes" in text
     np.savez("other.npz", features=data["features"], labels=np.full(60, "music"))
@@ -425,6 +517,68 @@ def test_a_head_learns_on_a_frozen_backbone_and_goes_everywhere(here, embedded, 
     assert classifier.predict([Path("photos/red/0.png")]).tolist() == ["red"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_head_on_any_frozen_backbone_moves_with_its_classifier(name, here, timm, monkeypatch):
+    """A study trains it on features; its classifier works where neither model nor backbone lie where they lay."""
+    if name == "run":
+        name = "./run"  # names may be paths
+    trained = train(frozen(name), images_store(here / "store"), here / "trained")
+    assert set(trained.state_dict()) == {"learned.scale", "learned.map"}
+    assert run("anyshot fit photos -o classifier --model trained", monkeypatch).code == 0
+    picture = here / "photos" / "red" / "0.png"
+    features = ImageClassifier.load("classifier").features_of([picture])
+    (here / "elsewhere").mkdir()
+    for thing in ("classifier", *(["weights"] if "local-dir" in name else [])):  # a folder is known by where it lies
+        shutil.move(thing, here / "elsewhere" / thing)
+    monkeypatch.chdir(here / "elsewhere")
+    again = ImageClassifier.load("classifier")
+    np.testing.assert_array_equal(again.features_of([picture]), features)
+    assert again.predict([picture]).tolist() == ["red"]
+
+
+def test_a_head_is_not_read_with_another_backbone_of_the_same_name(here):
+    train(frozen("colours.onnx"), images_store(here / "store"), here / "trained")
+    colours(here / "colours.onnx", metadata=SAID | {"anyshot.side": "40"})
+    with pytest.raises(BadInput, match=r"features of 'colours.onnx'.*: its content is \w+ here, and was"):
+        ImageClassifier("trained").fit(here / "photos")
+
+
+def finetuned(**more):
+    small = {"train_shot": 2, "way": 2, "size": 32, "epochs": 1, "validate_every": 0, "lr": 0.0, "width": 8}
+    return Recipe(data="x", head="proto", **{**small, **more})
+
+
+@pytest.mark.parametrize("name", [DEFAULT, "run", *TIMM])
+def test_training_goes_on_from_any_network_that_can_be_trained(name, here, timm, monkeypatch):
+    """Without steps its weights are those it began with, with steps others; and its file is whole."""
+    store = images_store(here / "store", 32)
+    named = {"start": "run"} if name == "run" else {"backbone": name}
+    start = {"run": load_model(Path("run")).backbone, DEFAULT: pretrained()}.get(name) or Tiny(pretrained=True)
+    theirs = [value.detach().numpy() for value in start.parameters()]
+    for lr in (0.0, 1e-2):
+        mine = train(finetuned(lr=lr, **named), store, here / f"lr-{lr}").backbone.parameters()
+        same = [np.array_equal(one.detach().numpy(), other) for one, other in zip(mine, theirs, strict=True)]
+        assert all(same) == (lr == 0)
+    shutil.rmtree("run")
+    assert run("anyshot fit photos -o classifier --model lr-0.01", monkeypatch).code == 0
+    assert run("anyshot test classifier photos", monkeypatch).code == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ({"backbone": "colours.onnx"}, "colours.onnx cannot be trained, as no ONNX file can: .* must be frozen"),
+        ({"backbone": f"{DEFAULT}:160"}, f"to train it, name {DEFAULT}, and give the recipe its size"),
+        ({"start": "nowhere"}, "there is no trained model nowhere"),
+        ({"start": "run", "width": 16}, "cannot begin with .*: backbone, width and channels must be the same"),
+        ({"backbone": "timm:nothing"}, "timm has no model named 'nothing'"),
+    ],
+)
+def test_what_cannot_be_trained_further_gets_a_sentence(recipe, sentence, here, timm):
+    with pytest.raises(BadInput, match=sentence):
+        train(finetuned(**recipe), images_store(here / "store", 32), here / "trained")
+
+
 def test_a_head_learns_on_a_store_of_features(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = sentences(24)
@@ -445,21 +599,6 @@ def test_a_head_learns_on_a_store_of_features(tmp_path, monkeypatch):
     assert "was trained on features of 'a text model', not on pictures" in done.err
 
 
-def test_the_pretrained_network_is_a_start_that_training_goes_on_from(tmp_path):
-    store = images_store(tmp_path / "store")
-    finetuned = Recipe(
-        data="x", head="proto", backbone=DEFAULT, train_shot=2, way=2, size=32, epochs=1, validate_every=0, lr=0.0
-    )
-    unmoved = train(finetuned, store, tmp_path / "unmoved")
-    mine = unmoved.backbone.state_dict()["convs.0.weight"]
-    from anyshot.models.efficientnet import lite0_weights
-
-    torch.testing.assert_close(mine, lite0_weights()["convs.0.weight"])
-    moved = train(Recipe(**{**finetuned.__dict__, "lr": 1e-3}), store, tmp_path / "moved")
-    assert not torch.equal(moved.backbone.state_dict()["convs.0.weight"], mine)
-    assert moved.features(store.items[:2]).shape == (2, 1, 1280)
-
-
 def test_a_recipe_for_images_does_not_take_features_silently(tmp_path):
     data = sentences()
     store = write_store(
@@ -469,3 +608,65 @@ def test_a_recipe_for_images_does_not_take_features_silently(tmp_path):
     recipe = Recipe(data="x", head="proto", train_shot=4, way=3, epochs=1, validate_every=0)
     with pytest.raises(BadInput, match="a recipe for them must be frozen"):
         train(recipe, store, tmp_path / "run")
+
+
+# ------------------------------------------------------------------------------------------------------------ memory
+
+
+def test_few_files_of_a_cache_are_in_memory(tmp_path):
+    """What was read of an open file counts as memory of the process: of 10,000 photos all of their features, again."""
+    for first in range(0, 30, 3):
+        cache, _ = filled(tmp_path, first=first)
+    keys = [content_key(bytes([number])) for number in range(30)]
+    with cache.of("a") as kept:
+        assert [int(kept.get(key)[0, 0]) for key in keys] == list(range(30))
+        assert [int(kept.get(key)[0, 0]) for key in keys] == list(range(30))
+        maps = Path("/proc/self/maps")
+        mapped = {line for line in maps.read_text().splitlines() if str(tmp_path) in line} if maps.exists() else {}
+        assert len(mapped) <= MOST_OPEN
+
+
+def test_all_examples_are_not_copied_to_choose_among_them():
+    examples = Examples(np.zeros((4, 3)), list("aabb"), list("1234"), [None] * 4)
+    assert np.shares_memory(examples.at(range(4)).features, examples.features)
+    assert examples.at([3, 0]).names == ["4", "1"]
+
+
+@pytest.mark.parametrize("look", [near_duplicates, find_bursts])
+def test_vectors_are_looked_over_without_a_copy_of_all(look):
+    """Features in single precision are enough: what is made of them in double is made of some at a time."""
+    rows = np.random.default_rng(0).normal(size=(5000, 512)).astype(np.float32)
+
+    def peak(many):
+        tracemalloc.start()
+        look(InDouble(rows[:many]), np.arange(many) % 25)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(100)  # what is loaded on first use
+    a_photo = (peak(5000) - peak(2500)) / 2500
+    assert a_photo < 512 * 8, "no copy in double precision grows with them"
+
+
+def test_vectors_in_single_precision_are_read_as_in_double():
+    rows, labels = np.random.default_rng(0).normal(size=(90, 16)).astype(np.float32), np.arange(90) % 3
+    rows[5] = rows[2]
+    both = InDouble(rows), rows.astype(np.float64)
+    one, other = (near_duplicates(vectors, labels) for vectors in both)
+    assert one == other
+    assert one[0][:2] == (2, 5)
+    assert len({tuple(find_bursts(vectors, labels).group) for vectors in both}) == 1
+
+
+def test_examples_left_out_in_parts_are_left_out_the_same(monkeypatch):
+    rng = np.random.default_rng(0)
+    owner = torch.arange(60) % 7
+    vectors = torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(60, 20))) + torch.eye(20)[owner], dim=1)
+    moments = empirical.moments_of(vectors, owner)
+    fit = empirical.fit_support(moments)
+    whole = empirical.leave_one_out(fit, moments, vectors, owner)
+    monkeypatch.setattr(empirical, "PART", 8)
+    parts = empirical.leave_one_out(fit, moments, vectors, owner)
+    for name in ("logits", "owner", "new_class"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-9)

@@ -52,18 +52,18 @@ BY_GRID = (figures.heatmap, figures.calculation)
 
 def data(chart: Any) -> list[dict[str, Any]]:
     """All values in a chart, wherever they are nested."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
     def walk(node: Any) -> None:
         if isinstance(node, dict):
             for key, value in node.items():
-                found.extend(value) if key == "values" and value and isinstance(value[0], dict) else walk(value)
+                rows.extend(value) if key == "values" and value and isinstance(value[0], dict) else walk(value)
         elif isinstance(node, list):
             for value in node:
                 walk(value)
 
     walk(specification(chart))
-    return found
+    return rows
 
 
 def specification(chart: Any) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def specification(chart: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("draw", [*BY_GRIDS, *BY_GRID], ids=lambda draw: draw.__name__)
 def test_one_code_draws_both_sources(draw: Any, source: str) -> None:
-    found = grids(SOURCES[source])[:8]
-    chart = draw(found if draw in BY_GRIDS else found[0])
+    some = grids(SOURCES[source])[:8]
+    chart = draw(some if draw in BY_GRIDS else some[0])
     assert chart.to_dict()["$schema"]  # to_dict checks the specification against Vega-Lite's schema
 
 
@@ -128,10 +128,10 @@ def test_calculation_goes_from_accuracy_to_residual() -> None:
 
 
 def test_gains_are_those_of_the_gain_tables() -> None:
-    found = grids(SOURCES["paper"])
-    drawn = [p for p in data(figures.gains_by_test_shot(found)) if p.get("group") == "cosine-proto meta-inat/conv4"]
+    printed = grids(SOURCES["paper"])
+    drawn = [p for p in data(figures.gains_by_test_shot(printed)) if p.get("group") == "cosine-proto meta-inat/conv4"]
     assert {(p["test shot"], round(p["gain"], 1)) for p in drawn} >= {(1, 13.3), (2, 6.6)}
-    heads = {p["head"] for p in data(figures.gains_by_test_shot(found)) if "head" in p}
+    heads = {p["head"] for p in data(figures.gains_by_test_shot(printed)) if "head" in p}
     assert heads == {"cosine-proto", "cosine-feat", "cosine-frn"}
 
 
@@ -226,9 +226,9 @@ def test_cosine_is_stable_where_euclidean_is_not(seed: int) -> None:
     cloud, labels = illustration.points(seed)
     right, angles = {}, {}
     for score in ("Euclidean", "cosine"):
-        found = [illustration.max_margin(stars, score) for stars in illustration.scenarios(seed).values()]
-        right[score] = min((boundary.classify(cloud) == labels).mean() for boundary in found)
-        angle = [np.degrees(np.arctan2(*boundary.normal)) for boundary in found]
+        boundaries = [illustration.max_margin(stars, score) for stars in illustration.scenarios(seed).values()]
+        right[score] = min((boundary.classify(cloud) == labels).mean() for boundary in boundaries)
+        angle = [np.degrees(np.arctan2(*boundary.normal)) for boundary in boundaries]
         angles[score] = abs(angle[0] - angle[1])
     assert right["cosine"] > 0.9 > right["Euclidean"]
     assert angles["cosine"] < 20 < angles["Euclidean"]

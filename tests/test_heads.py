@@ -125,18 +125,18 @@ def test_heads_equal_what_they_are_named_after(name, maps):
     """proto is scikit-learn's NearestCentroid; cosine-frn is cosine-proto on whole Grams; frn and frn-old are the
     reconstruction errors of the paper's appendix."""
     head, vectors, learned = make(name, maps)
-    found = episode(head, learned, vectors) / learned["scale"]
+    logits = episode(head, learned, vectors) / learned["scale"]
     support, query = maps[:, :-1], maps[:, -1]
     if name == "proto":
         x, y = support.flatten(0, 1).flatten(1).numpy(), np.repeat(np.arange(WAY), SHOT - 1)
         centroids = NearestCentroid().fit(x, y).centroids_
         squared = ((query.flatten(1).numpy()[:, None] - centroids) ** 2).mean(-1)
-        np.testing.assert_allclose(found.numpy(), -squared)
+        np.testing.assert_allclose(logits.numpy(), -squared)
     elif name == "cosine-frn":
         grams = (maps.mT @ maps).flatten(-2)
         proto = grams[:, :-1].mean(1)
         expected = torch.nn.functional.cosine_similarity(grams[:, -1][:, None], proto[None], dim=-1)
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(logits, expected)
     elif "frn" in name:
         for c in range(WAY):
             pool = support[c].flatten(0, 1)
@@ -151,9 +151,9 @@ def test_heads_equal_what_they_are_named_after(name, maps):
                 rebuilt = torch.from_numpy(weights) @ pool
                 if name == "frn-old":
                     error = (learned["beta"].exp() * rebuilt - x).square().sum(1).mean()
-                    torch.testing.assert_close(found[q, c], -error)
+                    torch.testing.assert_close(logits[q, c], -error)
                 else:  # |rebuilt - x|^2 = tr Q - 2 <rebuilt, x> + |rebuilt|^2, and the head keeps the middle term
-                    torch.testing.assert_close(found[q, c], (rebuilt * x).sum() / POSITIONS)
+                    torch.testing.assert_close(logits[q, c], (rebuilt * x).sum() / POSITIONS)
                     reconstruct = unpack(hat(gram(pool, {}), ridge / len(pool)))
                     torch.testing.assert_close(x @ reconstruct, rebuilt)
 
@@ -172,9 +172,9 @@ def test_reconstruction_is_as_exact_as_in_training_at_any_ridge(channel, many):
         of_training = (hat(grams.clone().requires_grad_(), ridge) - exact).abs().max()
         assert error <= 3 * of_training + 1e-6, share
     below_rounding = 1e-9 * grams.norm(dim=-1)
-    found = unpack(hat(grams, below_rounding))
-    assert torch.linalg.eigvalsh(found.double()).min() > -1e-2  # nearly a projection
-    assert torch.linalg.eigvalsh(found.double()).max() < 1.01
+    rebuilding = unpack(hat(grams, below_rounding))
+    assert torch.linalg.eigvalsh(rebuilding.double()).min() > -1e-2  # nearly a projection
+    assert torch.linalg.eigvalsh(rebuilding.double()).max() < 1.01
 
 
 def test_the_original_reconstruction_of_wide_features():
@@ -183,8 +183,8 @@ def test_the_original_reconstruction_of_wide_features():
     labels = np.repeat(np.arange(3), 6)
     centres = rng.gamma(0.5, 2, (3, 384))
     features = (centres[labels] + rng.gamma(0.5, 1, (18, 384))).astype(np.float32)
-    found = anyshot.evaluate(features, labels, heads=["frn-old"], shots=(1, 2), way=3, queries=4, episodes=2)
-    assert [row["accuracy"] for row in found] == [100, 100]
+    table = anyshot.evaluate(features, labels, heads=["frn-old"], shots=(1, 2), way=3, queries=4, episodes=2)
+    assert [row["accuracy"] for row in table] == [100, 100]
 
 
 @feat_heads

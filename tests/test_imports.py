@@ -63,13 +63,13 @@ def beginning(argument: ast.expr) -> str:
 
 def own(names: set[str]) -> set[str]:
     """The package's own modules among imported names; a public name of the package stands for the module it is in."""
-    found = set()
+    imported = set()
     for name in names:
         if name == "anyshot" or name.startswith("anyshot."):
             inside = name.removeprefix("anyshot").removeprefix(".")
             inside = anyshot._HOMES.get(inside, inside)
-            found.add(inside if inside in MODULES else inside.rpartition(".")[0])
-    return found
+            imported.add(inside if inside in MODULES else inside.rpartition(".")[0])
+    return imported
 
 
 class AtTheTop(ast.NodeTransformer):
@@ -105,10 +105,10 @@ def way_to_torch(name: str, edges) -> list[str]:
     while ways:
         way = ways.pop(0)
         names = edges(way[-1])
-        if found := [
+        if heavy := [
             each for each in names if any(each == needs or each.startswith(f"{needs}.") for needs in NEEDS_TORCH)
         ]:
-            return [*way, found[0]]
+            return [*way, heavy[0]]
         ways += [[*way, other] for other in sorted(own(names) - seen)]
         seen |= own(names)
     return []
@@ -172,10 +172,10 @@ def tree_in_the_docs() -> list[str]:
     (block,) = re.findall(r"^    src/anyshot/\n((?:    .*\n)+)", page, re.M)
     paths, folders = [], []
     for line in block.splitlines():
-        found = re.fullmatch(r" {4}((?:  )+)(\S+) +(\S.*)", line)
-        assert found, f"a line of the tree is a path, some spaces and what it is: {line!r}"
-        depth = len(found[1]) // 2
-        folders[depth - 1 :] = [found[2]]
+        parts = re.fullmatch(r" {4}((?:  )+)(\S+) +(\S.*)", line)
+        assert parts, f"a line of the tree is a path, some spaces and what it is: {line!r}"
+        depth = len(parts[1]) // 2
+        folders[depth - 1 :] = [parts[2]]
         paths.append("".join(folders))
     return paths
 

@@ -76,10 +76,10 @@ def test_sensitivity_interval_covers_the_score_and_the_noise_floor_is_what_chanc
     true_score = decompose(truth).sensitivity
     covered, scores, floors = 0, [], []
     for _ in range(150):
-        found = certainty(simulate(rng, truth, 400), draws=200)
-        covered += found.low <= true_score <= found.high
-        scores.append(found.sensitivity)
-        floors.append(found.noise_floor)
+        measured = certainty(simulate(rng, truth, 400), draws=200)
+        covered += measured.low <= true_score <= measured.high
+        scores.append(measured.sensitivity)
+        floors.append(measured.noise_floor)
     assert covered / 150 >= 0.95
     if score == 0:
         np.testing.assert_allclose(np.mean(floors), np.mean(scores), rtol=0.05)
@@ -147,9 +147,9 @@ def test_seeds_are_told_apart_and_averaged():
     rng = np.random.default_rng(5)
     grids = 70 + rng.normal(0, 2, size=(3, 6, 4))
     cells = np.concatenate([simulate(rng, grid, 2000) for grid in grids])
-    found = certainty(cells)
-    assert len(found.over_seeds) == 3
-    assert found.sensitivity < max(found.over_seeds)
+    score = certainty(cells)
+    assert len(score.over_seeds) == 3
+    assert score.sensitivity < max(score.over_seeds)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def test_easyfsl_classifies_the_same_episodes_alike(name, theirs):
     vectors = vectors + torch.randn(240, 20, generator=generator)
     plan = Plan(np.repeat(np.arange(8), 30), way=5, shot=10, queries=6, episodes=25)
     shots = (1, 3, 10)
-    found = recalls(vectors, [Reading(HEADS[name], {})], plan, shots)[0]
+    ours = recalls(vectors, [Reading(HEADS[name], {})], plan, shots)[0]
     draw = plan.draw(0, plan.episodes)
     target = torch.arange(5).repeat_interleave(6)
     for number, shot in enumerate(shots):
@@ -36,4 +36,4 @@ def test_easyfsl_classifies_the_same_episodes_alike(name, theirs):
             support = draw.support[episode, :, :shot].ravel()
             model.process_support_set(vectors[support], torch.arange(5).repeat_interleave(shot))
             right = model(vectors[draw.query[episode].ravel()]).argmax(1) == target
-            np.testing.assert_allclose(found[number, episode], right.view(5, 6).double().mean(1), atol=1e-6)
+            np.testing.assert_allclose(ours[number, episode], right.view(5, 6).double().mean(1), atol=1e-6)

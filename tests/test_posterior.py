@@ -101,11 +101,11 @@ def test_equal_shots_drop_the_square_and_predict_the_same():
     reading = Reading(as_posterior(HEADS["proto"]), fitted)
     plan = Plan(LABELS, way=5, shot=4, queries=4, episodes=30)
     fast, general = {}, {}
-    each_logits(z, [reading], plan, [1, 4], lambda i, start, found: fast.update({start: found.clone()}))
+    each_logits(z, [reading], plan, [1, 4], lambda i, start, logits: fast.update({start: logits.clone()}))
     patterns = np.array([[1] * 5, [4] * 5, [1, 4, 1, 4, 2]])
-    each_logits(z, [reading], plan, patterns, lambda i, start, found: general.update({start: found.clone()}))
-    for start, found in fast.items():
-        both = found, general[start][:, :2]
+    each_logits(z, [reading], plan, patterns, lambda i, start, logits: general.update({start: logits.clone()}))
+    for start, logits in fast.items():
+        both = logits, general[start][:, :2]
         gaps = [x - x[:, :, :1] for x in both]
         torch.testing.assert_close(*gaps)
 
@@ -171,6 +171,15 @@ def test_the_head_in_few_dimensions_is_the_head_in_all():
         fit = fit_support(moments)
         ours = fit.logits(fit.coordinates(query), fit.coordinates(moments.means), moments.counts) / fit.scale
         torch.testing.assert_close(support_scores(x, owner, query), ours, rtol=1e-6, atol=1e-6)
+
+
+def test_fewer_shots_are_no_surer_than_all_of_them_say():
+    """A few examples that are all right would make a classifier certain; how sure it may be, all of them tell."""
+    X, y, Q, _ = unequal()
+    X[0], y[0] = X[-1], 0  # a wrong label, which a few examples may not show
+    fitted = FewShotClassifier("posterior").fit(X, y)
+    assert {fitted.at_shot(shot).scale_ for shot in (1, 2, 4, 8)} == {fitted.scale_}
+    np.testing.assert_allclose(fitted.at_shot(12).predict_proba(Q), fitted.predict_proba(Q), rtol=1e-9)
 
 
 def test_leaving_one_out_is_fitting_without_it():

@@ -47,12 +47,12 @@ def test_a_report_of_what_is_published_has_the_runs_numbers(ran, published):
 )
 def test_gains_are_the_differences_of_the_tables_accuracies(published, cells, gains, shots):
     rows = [row for row in read_table(published / f"{cells}.csv") if row["readout"] == "own"]
-    found = read_table(published / f"{gains}.csv")
-    assert [row["test_shot"] for row in found if row["train_shot"] == "all"] == [*shots, "all"]
-    for gain in found:
-        kept = [row for row in rows if all(gain[of] in ("all", row[of]) for of in ("train_shot", "test_shot"))]
+    table = read_table(published / f"{gains}.csv")
+    assert [row["test_shot"] for row in table if row["train_shot"] == "all"] == [*shots, "all"]
+    for gain in table:
+        cells = [row for row in rows if all(gain[of] in ("all", row[of]) for of in ("train_shot", "test_shot"))]
         mean = {
-            head: np.mean([row["accuracy"] for row in kept if row["head"] == head])
+            head: np.mean([row["accuracy"] for row in cells if row["head"] == head])
             for head in (gain["head"], gain["against"])
         }
         assert gain["gain"] == pytest.approx(mean[gain["head"]] - mean[gain["against"]], abs=1e-3)

@@ -20,9 +20,9 @@ def both() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kept", [1, 4, 9])
-def test_pca_is_scikit_learns(kept):
-    theirs = PCA(kept).fit(VECTORS).components_
-    ours = pca(*both(), kept)["basis"].numpy().T
+def test_pca_is_scikit_learns(dimensions):
+    theirs = PCA(dimensions).fit(VECTORS).components_
+    ours = pca(*both(), dimensions)["basis"].numpy().T
     np.testing.assert_allclose(np.abs((ours * theirs).sum(1)), 1)
 
 

@@ -54,9 +54,9 @@ def _no_vega(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def data_of(page: str) -> dict:
-    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found.group(1))
+    match = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    return json.loads(match.group(1))
 
 
 def written(tmp_path: Path, *folders: Path, paper: bool = False) -> str:
@@ -90,8 +90,8 @@ def test_the_ranking_is_the_weighted_mean_of_the_cells() -> None:
     ranked = rank(list_choices(findings), "glyphs/conv4", {1: 3.0, 32: 1.0})
     (grid,) = [grid for grid in findings.grids if grid.head == "proto"]
     means = (3 * grid.accuracy[0] + grid.accuracy[-1]) / 4
-    found = {choice.train_shot: value["accuracy"] for choice, value in ranked if choice.head == "proto"}
-    np.testing.assert_allclose([found[shot] for shot in grid.train_shots], means)
+    accuracies = {choice.train_shot: value["accuracy"] for choice, value in ranked if choice.head == "proto"}
+    np.testing.assert_allclose([accuracies[shot] for shot in grid.train_shots], means)
     accuracies = [value["accuracy"] for _, value in ranked]
     assert accuracies == sorted(accuracies, reverse=True)
 
@@ -116,12 +116,12 @@ def test_a_choice_that_was_not_measured_at_a_shot_is_not_ranked_by_it() -> None:
 def test_seeds_are_averaged_and_settings_too() -> None:
     table = rows() + [row | {"seed": 1, "accuracy": row["accuracy"] + 2} for row in rows()]
     table += [row | {"data": "other", "accuracy": 10.0} for row in rows()]
-    found = {(c.setting, c.label): c.cells for c in list_choices(Findings("x", table))}
+    choices = {(c.setting, c.label): c.cells for c in list_choices(Findings("x", table))}
     base = {(row["head"], row["train_shot"], row["test_shot"]): row["accuracy"] for row in rows()}
-    cell = found["glyphs/conv4", "proto, 8-shot"][4]
+    cell = choices["glyphs/conv4", "proto, 8-shot"][4]
     assert cell["accuracy"] == pytest.approx(base["proto", 8, 4] + 1)
     assert cell["seeds"] == 2
-    assert found[EVERYWHERE, "proto, 8-shot"][4]["accuracy"] == pytest.approx((base["proto", 8, 4] + 11) / 2)
+    assert choices[EVERYWHERE, "proto, 8-shot"][4]["accuracy"] == pytest.approx((base["proto", 8, 4] + 11) / 2)
 
 
 def test_the_most_robust_has_the_lowest_sensitivity_and_its_interval_is_the_runs_own(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     table = with_recalls(tmp_path / "run", rows())
     folder = write_run(tmp_path / "run", table)
     findings = read_runs([folder])
-    found = list_choices(findings)
-    pairs = paired(findings, found)["glyphs/conv4"]
-    ranked = rank(found, "glyphs/conv4", {4: 1.0})
+    choices = list_choices(findings)
+    pairs = paired(findings, choices)["glyphs/conv4"]
+    ranked = rank(choices, "glyphs/conv4", {4: 1.0})
     (best, value), (rival, other) = ranked[0], next(pair for pair in ranked if pair[0].head != ranked[0][0].head)
     one, two = (
         read_recalls(next(folder.glob(f"{c.head}-{c.train_shot}-*/recalls-1.npz")))[0].recall[2] for c in (best, rival)
@@ -301,12 +301,12 @@ def test_several_runs_together(tmp_path: Path) -> None:
 def test_runs_that_differ_keep_their_names(tmp_path: Path) -> None:
     one = write_run(tmp_path / "one", rows())
     two = write_run(tmp_path / "two", [row | {"model": "another"} for row in rows(seed=1)])
-    found = read_runs([one, two])
-    assert {grid.head for grid in found.grids} == {
+    both = read_runs([one, two])
+    assert {grid.head for grid in both.grids} == {
         f"{head}{AT}{run}" for head in ("proto", "cosine-proto") for run in ("one", "two")
     }
-    assert len(list_sensitivities(found)) == 4
-    assert all(one.low is not None for one in list_sensitivities(found))
+    assert len(list_sensitivities(both)) == 4
+    assert all(one.number("low") is not None for one in list_sensitivities(both))
 
 
 @pytest.mark.parametrize(
@@ -375,8 +375,8 @@ def test_every_table_and_figure_can_be_taken_away(tmp_path: Path) -> None:
     assert r"\toprule" in data["files"]["sensitivity.tex"]
     (grid, *_) = grids(rows())
     numbers = re.findall(r"\d+\.\d\d", data["files"]["glyphs-conv4-proto-own.csv"].split("model bias")[0])
-    kept = np.array(numbers, float).reshape(len(grid.test_shots), -1)
-    np.testing.assert_allclose(kept[:, :-1], grid.accuracy, atol=0.00501)
+    printed = np.array(numbers, float).reshape(len(grid.test_shots), -1)
+    np.testing.assert_allclose(printed[:, :-1], grid.accuracy, atol=0.00501)
 
 
 def test_ids_are_unique_and_tables_stand_behind_figures(tmp_path: Path) -> None:
@@ -423,18 +423,32 @@ def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:
     assert text.count("no sensitivity") == 1
 
 
+def test_a_table_of_80_columns_breaks_no_number_and_no_word(tmp_path: Path) -> None:
+    long = [row | {"head": "cosine-proto", "readout": readout} for row in rows() for readout in ("posterior", "est60")]
+    console = Console(file=io.StringIO(), width=80)
+    show(read_runs([write_run(tmp_path / "run", [*rows(), *long])]), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    lines = text.partition("Shot sensitivity")[2].split("residual")[0].splitlines()
+    assert any(re.match(r"cosine-proto +\d", line) for line in lines)
+    assert any(line.startswith(("(posterior)", "cosine-proto (posterior)")) for line in lines)
+    assert all(len(line) <= 80 for line in lines)
+    numbers = [re.findall(r"\d+\.\d\d", line) for line in lines if re.match(r"[a-z].*\d\.\d\d", line)]
+    assert numbers
+    assert len({len(row) for row in numbers}) == 1
+
+
 def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     where = {"data": "d", "backbone": "b", "head": "h", "seed": 0}
     history = [where | {"train_shot": s, "epoch": float(e), "loss": 1.0 / e} for s in (4, 8) for e in range(1, 801)]
-    kept = thinned(history, "loss")
-    assert len(kept) <= 120
-    assert [row["epoch"] for row in kept if row["train_shot"] == 4][:: len(kept) // 2 - 1] == [1.0, 800.0]
+    shown = thinned(history, "loss")
+    assert len(shown) <= 120
+    assert [row["epoch"] for row in shown if row["train_shot"] == 4][:: len(shown) // 2 - 1] == [1.0, 800.0]
 
 
 def test_a_mean_of_two_settings_is_not_the_first_thing_shown() -> None:
     cells = {4: {"accuracy": 50.0}}
     one, two, three, every = (Choice(name, "proto", "proto", 4, cells) for name in ("a", "b", "c", EVERYWHERE))
-    assert [first_setting(found) for found in ([one], [one, two, every], [one, two, three, every])] == [
+    assert [first_setting(choices) for choices in ([one], [one, two, every], [one, two, three, every])] == [
         "a",
         "b",
         EVERYWHERE,

@@ -98,13 +98,13 @@ def test_the_reader_weighs_shots_and_the_ranking_follows(visit, tmp_path: Path, 
     run = write_run(tmp_path / "run", with_recalls(tmp_path / "run", rows()) if recalls else rows())
     page = visit(write_report([run], run / "report.html"))
     findings = read_runs([run])
-    found = list_choices(findings)
-    shots, pairs = found[0].cells, paired(findings, found).get("glyphs/conv4", {})
+    choices = list_choices(findings)
+    shots, pairs = choices[0].cells, paired(findings, choices).get("glyphs/conv4", {})
     assert bool(pairs) == recalls
 
     def law(weights: dict[int, float]) -> None:
         """What the page says is what answer.py says."""
-        ranked = rank(found, "glyphs/conv4", weights)
+        ranked = rank(choices, "glyphs/conv4", weights)
         assert answer(page) == accurate_slots(ranked, weights, pairs)
         assert [row[:2] for row in ranking(page)] == [[c.label, two_decimals(v["accuracy"])] for c, v in ranked]
 

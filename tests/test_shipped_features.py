@@ -58,14 +58,14 @@ def drawn_anew(rng, labels, way=5):
 def test_the_engine_is_the_obvious_loop(head, model, labels):
     features = features_of(model)
     vectors = features.reshape(len(features), -1).astype(np.float64)
-    found = anyshot.evaluate(features, labels, heads=[head], shots=SHOTS, queries=QUERIES, episodes=1000)
-    _, support, query = found.plan.draw(0, 25)
+    evaluation = anyshot.evaluate(features, labels, heads=[head], shots=SHOTS, queries=QUERIES, episodes=1000)
+    _, support, query = evaluation.plan.draw(0, 25)
     for place, shot in enumerate(SHOTS):
         expected = [recalls_of(vectors, *episode, shot, FAR[head]) for episode in zip(support, query, strict=True)]
-        np.testing.assert_allclose(found.of(head).recall[place, :25], expected, atol=1e-6)
+        np.testing.assert_allclose(evaluation.of(head).recall[place, :25], expected, atol=1e-6)
     rng = np.random.default_rng(5)
     others = [recalls_of(vectors, *drawn_anew(rng, labels), SHOTS[-1], FAR[head]).mean() for _ in range(100)]
-    ours = found.of(head).recall[-1].mean(-1)
+    ours = evaluation.of(head).recall[-1].mean(-1)
     error = np.sqrt(np.var(others) / len(others) + np.var(ours) / len(ours))
     assert abs(np.mean(others) - ours.mean()) < 4 * error
 
@@ -101,5 +101,5 @@ def coverage(many, labels, trials):
 
 def accuracies(features, labels, episodes, seed=0):
     """Of each episode, and its classes."""
-    found = anyshot.evaluate(features, labels, "cosine-proto", (5,), queries=QUERIES, episodes=episodes, seed=seed)
-    return found.accuracies("cosine-proto")[0], found.of("cosine-proto").classes
+    evaluation = anyshot.evaluate(features, labels, "cosine-proto", (5,), queries=QUERIES, episodes=episodes, seed=seed)
+    return evaluation.accuracies("cosine-proto")[0], evaluation.of("cosine-proto").classes

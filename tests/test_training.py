@@ -193,10 +193,10 @@ def test_a_folder_of_another_recipe_is_left_alone(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [0, 5, 200])
-def test_a_truncated_checkpoint_is_told(tiny, tmp_path, kept):
+def test_a_truncated_checkpoint_is_told(tiny, tmp_path, length):
     train(recipe("proto", epochs=1), tiny, tmp_path)
     path = tmp_path / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(BadInput, match=r"model\.safetensors is damaged or cut short"):
         train(recipe("proto", epochs=1), tiny, tmp_path)
 

@@ -50,10 +50,10 @@ def new_name(name: str) -> str | None:
         return None
     if part in OUTSIDE:
         return f"{OUTSIDE[part]}.{kind}"
-    found = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", part)
-    if found is None:
+    match = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", part)
+    if match is None:
         raise ValueError(f"the package has a tensor {name!r} of which nothing is known.")
-    block, layer = found.groups()
+    block, layer = match.groups()
     group = next(index for index, layers in enumerate(INSIDE) if layer in layers)
     place = INSIDE[group].index(layer) - (block == "0")  # the first block does not widen
     return f"blocks.{block}.{('convs', 'norms')[group]}.{place}.{kind}"
@@ -61,8 +61,8 @@ def new_name(name: str) -> str | None:
 
 def converted(original: bytes) -> dict[str, Tensor]:
     """The tensors that are kept, by their new names, as float16."""
-    if (found := hashlib.sha256(original).hexdigest()) != SHA256:
-        raise ValueError(f"this is not the known original: its SHA-256 is {found}, not {SHA256}.")
+    if (sha256 := hashlib.sha256(original).hexdigest()) != SHA256:
+        raise ValueError(f"this is not the known original: its SHA-256 is {sha256}, not {SHA256}.")
     tensors = torch.load(io.BytesIO(original), map_location="cpu", weights_only=True)
     named = {new: value for name, value in tensors.items() if (new := new_name(name)) is not None}
     return {name: named[name].half().contiguous() for name in sorted(named)}

@@ -1,22 +1,27 @@
 """The command line: one function a verb, each importing what it needs when it runs, so that --help answers at once."""
 
 import contextlib
+import inspect
 import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from tyro.extras import SubcommandApp
 
 from anyshot.data.layout import KindLayout, Layout
-from anyshot.errors import BadInput, choose, sentence
+from anyshot.errors import BadInput, choose, sentence, unknown
 
 if TYPE_CHECKING:
+    from anyshot.measure.experiments import Embedded
     from anyshot.models.cache import FeatureCache
+    from anyshot.models.registry import Registry
     from anyshot.rows import Row
 
 app = SubcommandApp()
@@ -25,24 +30,56 @@ app.command(paper, name="paper", help="The paper's printed numbers: audit them, 
 
 Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
-HowLaidOut = Annotated[Layout, tyro.conf.OmitArgPrefixes]
-USUAL, USUAL_KIND = Layout(), KindLayout()
 Splits = tuple[Literal["train", "val", "test"], ...]
+Name = Annotated[str, tyro.conf.Positional]
+Place = Annotated[Path, tyro.conf.Positional]
+Places = Annotated[tuple[Path, ...], tyro.conf.Positional]
 
 
-def on_device(name: str) -> None:
-    """Let networks run on the device that `--device` named."""
-    if name:
+@dataclass(frozen=True)
+class Networks:
+    """Where networks come from, and where they run."""
+
+    using: Path | None = None
+    """A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`)."""
+    device: str = ""
+    """Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default."""
+
+    def registry(self) -> "Registry":
+        """Let networks run on that device from now on; what is offered, ours and that file's."""
         from anyshot.models.devices import use_device
+        from anyshot.models.registry import registry_of
 
-        use_device(name)
+        if self.device:
+            use_device(self.device)
+        return registry_of(self.using)
 
 
-def feature_cache(wanted: bool) -> "FeatureCache | None":
-    """The cache of features, where it is wanted."""
-    from anyshot.models.cache import FeatureCache
+@dataclass(frozen=True)
+class Caching(Networks):
+    """The same, and whether features are kept."""
 
-    return FeatureCache() if wanted else None
+    cache: bool = True
+    """Keep features of pictures, and take those that were kept."""
+
+    def features(self) -> "FeatureCache | None":
+        """The cache of features, where it is wanted."""
+        from anyshot.models.cache import FeatureCache
+
+        return FeatureCache() if self.cache else None
+
+
+@dataclass(frozen=True)
+class Reading(Caching):
+    """How sources are read, and networks run."""
+
+    layout: Layout = field(default_factory=Layout)
+
+
+HowRead = Annotated[Reading, tyro.conf.OmitArgPrefixes]
+HowEmbed = Annotated[Caching, tyro.conf.OmitArgPrefixes]
+HowRun = Annotated[Networks, tyro.conf.OmitArgPrefixes]
+READ, EMBED, RUN, KINDS = Reading(), Caching(), Networks(), KindLayout()
 
 
 @paper.command
@@ -95,8 +132,7 @@ def figures(out: Folder, format: Literal["svg", "png", "pdf", "json"] = "svg") -
 
 @app.command
 def study(
-    name: Annotated[str, tyro.conf.Positional],
-    /,
+    name: Name,
     heads: tuple[str, ...] = (),
     only: str = "",
     out: Output = None,
@@ -126,10 +162,11 @@ def study(
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
         device: Where models train, as torch names it: cpu, cuda, cuda:1, mps; a GPU by default, where there is one.
     """
-    on_device(device)
+    from anyshot.models.devices import use_device
     from anyshot.study.runner import plan_study, run_study
     from anyshot.study.study import Source, find_study
 
+    use_device(device)
     path = find_study(name)
     source = Source(path, heads or None)
     folder = out or Path("runs") / path.stem
@@ -152,8 +189,7 @@ def study(
 
 @app.command
 def publish(
-    name: Annotated[str, tyro.conf.Positional],
-    /,
+    name: Name,
     out: Folder,
     run: Path | None = None,
     data: Path = Path("data"),
@@ -190,8 +226,7 @@ def publish(
 
 @app.command
 def report(
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
-    /,
+    runs: Places = (),
     out: Annotated[Path, tyro.conf.arg(aliases=["-o", "--output"], metavar="FILE")] = Path("report.html"),
     text: bool = False,
     paper: bool = False,
@@ -214,9 +249,8 @@ def report(
 
 @app.command
 def pack(
-    kind: Annotated[str, tyro.conf.Positional],
-    source: Annotated[Path, tyro.conf.Positional],
-    /,
+    kind: Name,
+    source: Place,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     size: int | None = None,
     fit: Literal["crop", "squash"] | None = None,
@@ -224,11 +258,9 @@ def pack(
     seed: int = 0,
     workers: int = 0,
     embed: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[NAME]")] = None,
-    cache: bool = True,
     doctor: bool = True,
-    using: Path | None = None,
-    device: str = "",
-    kinds: Annotated[KindLayout, tyro.conf.OmitArgPrefixes] = USUAL_KIND,
+    how: HowEmbed = EMBED,
+    kinds: Annotated[KindLayout, tyro.conf.OmitArgPrefixes] = KINDS,
 ) -> None:
     """Turn images or embeddings, wherever they are, into a store: a folder that training and testing read from, where
     pictures are squares of one size. Interrupted, the same command goes on.
@@ -243,13 +275,10 @@ def pack(
         seed: Number that decides this division; the same number, the same division.
         workers: Threads that decode; one a core by default.
         embed: Store features instead of images: of efficientnet-lite0, or of what else is named, as in `fit --model`.
-        cache: With --embed: keep features, and take those that were kept.
         doctor: Look the store over at the end (anyshot doctor).
-        using: With --embed: a Python file with backbones of your own (`registry = anyshot.Registry(...)`).
-        device: With --embed: where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        how: With --embed: where networks come from and run.
         kinds: Options of some kinds.
     """
-    on_device(device)
     from anyshot.data.doctor import visit
     from anyshot.data.kinds import pack
     from anyshot.progress import say
@@ -257,13 +286,12 @@ def pack(
     embedding = None
     if embed is not None:
         from anyshot.models import embedders
-        from anyshot.models.registry import registry_of
 
         name, *more = embed or (embedders.DEFAULT,)
         if more:
             raise BadInput(f"--embed takes one name, not {' '.join(embed)}.")
-        embeds = embedders.embedder(name, registry=registry_of(using))
-        embedding = embedders.embedding(embeds, feature_cache(cache))
+        embeds = embedders.embedder(name, registry=how.registry())
+        embedding = embedders.embedding(embeds, how.features())
     store = pack(kind, source, out, size, fit, split, seed, workers, embedding, say, **vars(kinds))
     print(f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}")
     if doctor:
@@ -272,8 +300,7 @@ def pack(
 
 @app.command
 def embed(
-    source: Annotated[Path, tyro.conf.Positional],
-    /,
+    source: Place,
     out: Folder,
     model: str = "efficientnet-lite0",
     on: str = "here",
@@ -300,30 +327,35 @@ def embed(
 
 @app.command
 def doctor(
-    store: Annotated[Path, tyro.conf.Positional],
-    /,
+    store: Place,
     out: Output = None,
     verify: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    copies: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """Say what is in a store and what is wrong with it, and draw a contact sheet a split.
+    """Say what is in a store and what is wrong with it, and draw a contact sheet a split, and one of duplicates.
 
     Args:
         store: The store to look over.
         out: Folder for diagnosis.json and the sheets; STORE/doctor by default.
         verify: Compare every byte with the checksums first.
+        copies: Look for pictures that are cropped, turned, mirrored or brighter copies of others, too. It embeds every
+            picture, some 20 a second.
     """
     from anyshot.data.doctor import visit
     from anyshot.data.store import open_store
 
-    folder = out or store / "doctor"
-    print(visit(open_store(store, verify), folder).text)
+    folder, opened, look = out or store / "doctor", open_store(store, verify), None
+    if copies and not opened.is_features:
+        from anyshot.deploy.advising import copies_in
+
+        look = partial(copies_in, cache=EMBED.features())
+    print(visit(opened, folder, look).text)
     print(f"details in {folder}")
 
 
 @app.command
 def evaluate(
-    store: Annotated[Path, tyro.conf.Positional],
-    /,
+    store: Place,
     model: str | None = None,
     heads: tuple[str, ...] = (),
     readouts: tuple[str, ...] = ("own",),
@@ -338,10 +370,7 @@ def evaluate(
     plan: Path | None = None,
     save_plan: Path | None = None,
     out: Output = None,
-    cache: bool = True,
-    using: Path | None = None,
-    device: str = "",
-    layout: HowLaidOut = USUAL,
+    how: HowRead = READ,
 ) -> None:
     """Test heads on features, or on a model's features of images.
 
@@ -368,115 +397,94 @@ def evaluate(
         plan: Saved plan of episodes, instead of way, queries, episodes and seed.
         save_plan: Where to save the plan of episodes, to share it.
         out: Folder for the table (table.csv) and the recalls of every episode; printed only by default.
-        cache: Keep features of images, and take those that were kept.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
-        layout: How the source is laid out.
+        how: How sources are read, and networks run.
     """
     from anyshot.machine import keep_memory, leave_busy_cores
 
     leave_busy_cores()
-    on_device(device)
+    registry = how.registry()
     from anyshot.measure.evaluation import run_evaluation
     from anyshot.measure.plan import Protocol
-    from anyshot.models.registry import registry_of
 
     keep_memory()
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     protocol = Protocol(shots, 0 if way == "all" else int(way), queries, episodes, seed)
     asked = store, model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out
-    print(run_evaluation(*asked, registry_of(using), feature_cache(cache), layout))
+    print(run_evaluation(*asked, registry, how.features(), how.layout))
 
 
 experiment = SubcommandApp()
 app.command(experiment, name="experiment", help="The paper's side experiments, on trained models.")
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """A side experiment on trained models."""
+
+    store: Place
+    """Store of images."""
+    models: Places
+    """Folders of trained models."""
+    split: str = "test"
+    """Classes to test on."""
+    episodes: int = 1000
+    """Trials."""
+    seed: int = 0
+    """Seed of the episodes."""
+    out: Output = None
+    """CSV file to keep the table in."""
+    figure: Path | None = None
+    """File to draw it to (.svg, .png, .pdf)."""
+    how: Networks = RUN
+
+    def show(self, measure: "Callable[[Embedded, int, int], list[Row]]", draw: str) -> None:
+        """Measure each model and print the table; keep and draw it where asked."""
+        registry = self.how.registry()
+        from anyshot.measure.experiments import embed_each
+        from anyshot.rows import show_table
+
+        embedded = embed_each(self.store, self.models, self.split, registry)
+        rows = [row for one in embedded for row in measure(one, self.episodes, self.seed)]
+        if self.figure is not None:
+            from anyshot.show import figures
+
+            figures.save(getattr(figures, draw)(rows), self.figure)
+        print(show_table(rows, self.out))
+
+
+OnModels = Annotated[Experiment, tyro.conf.OmitArgPrefixes]
+
+
 @experiment.command
-def consistency(
-    store: Annotated[Path, tyro.conf.Positional],
-    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
-    /,
-    split: str = "test",
-    episodes: int = 1000,
-    seed: int = 0,
-    out: Output = None,
-    figure: Path | None = None,
-    using: Path | None = None,
-    device: str = "",
-) -> None:
-    """How many 1-shot predictions stay when only the support is drawn anew: each model under both scores (Table 1).
+def consistency(asked: OnModels) -> None:
+    """How many 1-shot predictions stay when only the support is drawn anew: each model (proto, cosine-proto, feat,
+    cosine-feat) under both scores (Table 1).
 
     Args:
-        store: Store of images.
-        models: Folders of trained models (proto, cosine-proto, feat, cosine-feat).
-        split: Classes to test on.
-        episodes: Trials.
-        seed: Seed of the episodes.
-        out: CSV file to keep the table in.
-        figure: File to draw it to (.svg, .png, .pdf).
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        asked: What is measured.
     """
-    on_device(device)
-    from anyshot.measure.experiments import embed_each, model_consistency
-    from anyshot.models.registry import registry_of
+    from anyshot.measure.experiments import model_consistency
 
-    embedded = embed_each(store, models, split, registry_of(using))
-    show_side([row for one in embedded for row in model_consistency(one, episodes, seed)], "consistency", out, figure)
+    asked.show(model_consistency, "consistency")
 
 
 @experiment.command
-def terms(
-    store: Annotated[Path, tyro.conf.Positional],
-    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
-    /,
-    split: str = "test",
-    episodes: int = 1000,
-    seed: int = 0,
-    out: Output = None,
-    figure: Path | None = None,
-    using: Path | None = None,
-    device: str = "",
-) -> None:
-    """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
+def terms(asked: OnModels) -> None:
+    """How nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes of frn models (Sec. 3.3).
 
     Args:
-        store: Store of images.
-        models: Folders of trained frn models.
-        split: Classes to test on.
-        episodes: Trials.
-        seed: Seed of the episodes.
-        out: CSV file to keep the table in.
-        figure: File to draw it to (.svg, .png, .pdf).
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        asked: What is measured.
     """
-    on_device(device)
-    from anyshot.measure.experiments import embed_each, model_terms
-    from anyshot.models.registry import registry_of
+    from anyshot.measure.experiments import model_terms
 
-    embedded = embed_each(store, models, split, registry_of(using))
-    show_side([model_terms(one, episodes, seed) for one in embedded], "term_ratios", out, figure)
-
-
-def show_side(rows: "Sequence[Row]", draw: str, out: Path | None, figure: Path | None) -> None:
-    """Print the table of a side experiment, and keep and draw it where asked."""
-    from anyshot.rows import show_table
-
-    if figure is not None:
-        from anyshot.show import figures
-
-        figures.save(getattr(figures, draw)(rows), figure)
-    print(show_table(rows, out))
+    asked.show(lambda *of: [model_terms(*of)], "term_ratios")
 
 
 @experiment.command
 def compare(
-    kind: Annotated[str, tyro.conf.Positional],
-    run: Annotated[Path, tyro.conf.Positional],
-    /,
+    kind: Name,
+    run: Place,
     out: Output = None,
     figure: Path | None = None,
 ) -> None:
@@ -495,18 +503,14 @@ def compare(
 
 @app.command
 def fit(
-    source: Annotated[Path, tyro.conf.Positional],
-    /,
+    source: Place,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     model: str = "",
     head: str = "",
     reject: float = 0.05,
     keep: int = 32,
     split: Splits = (),
-    cache: bool = True,
-    using: Path | None = None,
-    device: str = "",
-    layout: HowLaidOut = USUAL,
+    how: HowRead = READ,
 ) -> None:
     """Make a classifier from a folder of class folders of pictures, or from features of anything.
 
@@ -520,36 +524,27 @@ def fit(
         out: Folder for the classifier; `anyshot predict`, `anyshot test` and `anyshot serve` take it.
         model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
             trained model, timm:NAME, or an .onnx file.
-        head: posterior, proto, cosine-proto, frn or cosine-frn; by default a trained model's own, and the posterior for
-            pretrained features.
+        head: posterior, proto, cosine-proto, frn or cosine-frn, or one that has to be trained, with the model that was;
+            by default a trained model's own, and the posterior for pretrained features.
         reject: Share of the classes' own examples that may be called none of these.
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
         split: What to learn from, where the source is divided: train by default.
-        cache: Keep features of pictures, and take those that were kept.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
-        layout: How the source is laid out.
+        how: How sources are read, and networks run.
     """
-    on_device(device)
+    registry = how.registry()
     from anyshot.deploy.verbs import fit_source
-    from anyshot.models.registry import registry_of
 
-    caching, registry = feature_cache(cache), registry_of(using)
-    print(fit_source(source, model, out, head, reject, keep, registry, caching, split, layout))
+    print(fit_source(source, model, out, head, reject, keep, registry, how.features(), split, how.layout))
 
 
 @app.command
 def predict(
-    model: Annotated[Path, tyro.conf.Positional],
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional],
-    /,
+    model: Place,
+    images: Places,
     format: Literal["table", "csv", "json"] = "table",
     top: int | None = None,
     out: Output = None,
-    cache: bool = True,
-    using: Path | None = None,
-    device: str = "",
-    layout: HowLaidOut = USUAL,
+    how: HowRead = READ,
 ) -> None:
     """Classify pictures, or features; those that look like none of the classes are marked. Files that cannot be read
     are left out and named.
@@ -561,31 +556,22 @@ def predict(
         format: A table for people, CSV or JSON for programs.
         top: How many of the likeliest classes to show; 3 by default, 1 in CSV, where more are columns of their own.
         out: File to write the answers to; they are printed by default.
-        cache: Keep features of pictures, and take those that were kept.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
-        layout: How the sources are laid out.
+        how: How sources are read, and networks run.
     """
-    on_device(device)
+    registry = how.registry()
     from anyshot.deploy.verbs import predict_images
-    from anyshot.models.registry import registry_of
 
-    caching = feature_cache(cache)
-    print(predict_images(model, images, format, top, out, layout, registry_of(using), caching), end="")
+    print(predict_images(model, images, format, top, out, how.layout, registry, how.features()), end="")
 
 
 @app.command(name="test")
 def examine(
-    model: Annotated[Path, tyro.conf.Positional],
-    source: Annotated[Path, tyro.conf.Positional],
-    /,
+    model: Place,
+    source: Place,
     json: bool = False,
     out: Output = None,
     split: Splits = (),
-    cache: bool = True,
-    using: Path | None = None,
-    device: str = "",
-    layout: HowLaidOut = USUAL,
+    how: HowRead = READ,
 ) -> None:
     """Say how well a classifier does on labelled examples that it has not learned from, in all and class by class.
 
@@ -596,30 +582,22 @@ def examine(
         json: Print all of it as JSON.
         out: Folder for the page (test.html, with the mistaken pictures), the numbers (test.json) and the text.
         split: What to test with, where the source is divided: test by default, or val where there is no test.
-        cache: Keep features of pictures, and take those that were kept.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
-        layout: How the source is laid out.
+        how: How sources are read, and networks run.
     """
-    on_device(device)
+    registry = how.registry()
     from anyshot.deploy.verbs import examine
-    from anyshot.models.registry import registry_of
 
-    print(examine(model, source, json, out, split, layout, registry_of(using), feature_cache(cache)))
+    print(examine(model, source, json, out, split, how.layout, registry, how.features()))
 
 
 @app.command
 def add(
-    model: Annotated[Path, tyro.conf.Positional],
-    sources: Annotated[tuple[Path, ...], tyro.conf.Positional],
-    /,
+    model: Place,
+    sources: Places,
     to: str = "",
     out: Output = None,
     split: Splits = (),
-    cache: bool = True,
-    using: Path | None = None,
-    device: str = "",
-    layout: HowLaidOut = USUAL,
+    how: HowRead = READ,
 ) -> None:
     """Teach a classifier more examples, of the classes it has or of new ones; nothing is learned anew.
 
@@ -629,44 +607,42 @@ def add(
         to: The class that all these pictures are of, old or new.
         out: Folder for the changed classifier; its own by default.
         split: What to learn from, where a source is divided: train by default.
-        cache: Keep features of pictures, and take those that were kept.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
-        layout: How the sources are laid out.
+        how: How sources are read, and networks run.
     """
-    on_device(device)
+    registry = how.registry()
     from anyshot.deploy.verbs import add_examples
-    from anyshot.models.registry import registry_of
 
-    print(add_examples(model, sources, to, out, split, layout, registry_of(using), feature_cache(cache)))
+    print(add_examples(model, sources, to, out, split, how.layout, registry, how.features()))
 
 
 @app.command
 def remove(
-    model: Annotated[Path, tyro.conf.Positional],
-    classes: Annotated[tuple[str, ...], tyro.conf.Positional],
-    /,
+    model: Place,
+    classes: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    examples: tuple[Path, ...] = (),
+    of: str = "",
     out: Output = None,
-    using: Path | None = None,
+    how: HowEmbed = EMBED,
 ) -> None:
-    """Make a classifier forget classes.
+    """Make a classifier forget classes, or single examples.
 
     Args:
         model: Folder of a classifier, made by `anyshot fit`.
         classes: Names of classes.
+        examples: Instead of classes: pictures that it learned from (files of features, where it learned from such).
+        of: The class to take these from, where a picture is an example of two.
         out: Folder for the changed classifier; its own by default.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        how: Where networks come from and run, and whether features are kept.
     """
-    from anyshot.deploy.verbs import remove_classes
-    from anyshot.models.registry import registry_of
+    registry = how.registry()
+    from anyshot.deploy.verbs import remove_from
 
-    print(remove_classes(model, classes, out, registry_of(using)))
+    print(remove_from(model, classes, examples, of, out, registry, how.features()))
 
 
 @app.command
 def merge(
-    models: Annotated[tuple[Path, ...], tyro.conf.Positional],
-    /,
+    models: Places,
     out: Folder,
     using: Path | None = None,
 ) -> None:
@@ -678,15 +654,13 @@ def merge(
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.deploy.verbs import merge_classifiers
-    from anyshot.models.registry import registry_of
 
-    print(merge_classifiers(models, out, registry_of(using)))
+    print(merge_classifiers(models, out, Networks(using).registry()))
 
 
 @app.command
 def advise(
-    source: Annotated[Path, tyro.conf.Positional],
-    /,
+    source: Place,
     model: str = "",
     heads: tuple[str, ...] = (),
     shots: tuple[int, ...] = (),
@@ -696,10 +670,7 @@ def advise(
     holdout: Path | None = None,
     split: Splits = (),
     out: Output = None,
-    cache: bool = True,
-    using: Path | None = None,
-    device: str = "",
-    layout: HowLaidOut = USUAL,
+    how: HowRead = READ,
 ) -> None:
     """Say which head to use, what more labelled examples would bring and what looks wrong, from those that are there.
 
@@ -716,24 +687,18 @@ def advise(
             the test folder of the source, where it has one.
         split: What to take advice from, where the source is divided: train by default.
         out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
-        cache: Keep features of pictures, and take those that were kept.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
-        layout: How the source is laid out.
+        how: How sources are read, and networks run.
     """
-    on_device(device)
+    registry = how.registry()
     from anyshot.deploy.verbs import advise_source
-    from anyshot.models.registry import registry_of
 
-    caching = feature_cache(cache)
-    where = registry_of(using), caching, layout, holdout, split
+    where = registry, how.features(), how.layout, holdout, split
     print(advise_source(source, model, heads, shots, way, episodes, seed, out, *where))
 
 
 @app.command
 def export(
-    model: Annotated[str, tyro.conf.Positional],
-    /,
+    model: Name,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     using: Path | None = None,
 ) -> None:
@@ -745,20 +710,17 @@ def export(
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.deploy.verbs import export
-    from anyshot.models.registry import registry_of
 
-    print(export(model, out, registry_of(using)))
+    print(export(model, out, Networks(using).registry()))
 
 
 @app.command
 def serve(
-    model: Annotated[str, tyro.conf.Positional] = "efficientnet-lite0",
-    /,
+    model: Name = "efficientnet-lite0",
     host: str = "127.0.0.1",
     port: int = 8000,
     save: Path | None = None,
-    using: Path | None = None,
-    device: str = "",
+    how: HowRun = RUN,
 ) -> None:
     """Open a local web page to add classes, classify pictures and see how the decision depends on the shots.
 
@@ -768,22 +730,73 @@ def serve(
         host: Address to listen on; on others than loopback whoever comes needs the token of the printed address.
         port: Port to listen on; 0 for any that is free.
         save: Folder that the page's Save button writes to; without it nothing is ever written.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
-        device: Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default.
+        how: Where networks come from, and run.
     """
-    on_device(device)
+    registry = how.registry()
     from anyshot.deploy.serving.run import serve as run
-    from anyshot.models.registry import registry_of
 
-    run(model, host, port, save, registry_of(using))
+    run(model, host, port, save, registry)
 
 
-def check_verb(app: SubcommandApp, words: Sequence[str]) -> None:
-    """Offer the nearest verb in place of one that there is not; all that follows a verb is for tyro to judge."""
-    if words and not words[0].startswith("-"):
-        verb = choose("verb", words[0], app._subcommands).target
-        if isinstance(verb, SubcommandApp):
-            check_verb(verb, words[1:])
+def find_verb(app: SubcommandApp, words: Sequence[str], name: str = "anyshot") -> tuple[str, object]:
+    """The verb that is meant, by its whole name; the nearest is offered in place of one that there is not. All that
+    follows a verb is for tyro to judge."""
+    if not words or words[0].startswith("-"):
+        return name, app
+    verb, name = choose("verb", words[0], app._subcommands).target, f"{name} {words[0]}"
+    return find_verb(verb, words[1:], name) if isinstance(verb, SubcommandApp) else (name, verb)
+
+
+@contextlib.contextmanager
+def one_sentence(name: str, verb: object) -> Iterator[None]:
+    """While it lasts, words that tyro cannot place are bad input, in a sentence. (Where tyro cannot tell, in a box.)"""
+    errors: Any = getattr(tyro, "_errors", None)
+
+    def refuse(event: Any) -> None:
+        options = _options(verb)
+        given = [word.partition("=")[0] for word in sys.argv[1:] if word.startswith("--")]
+        strange = [word for word in given if word.replace("--no-", "--") not in (*options, "--help", "--")]
+        match event:
+            case errors.MissingArgs() | errors.UnrecognizedArgs() if strange:
+                problem = unknown("option", strange[0], options).rstrip(".")
+            case errors.MissingArgs(missing_arguments=missing):
+                problem = f"{name} needs {', '.join(dict.fromkeys(_written(one.arg) for one in missing))}"
+            case errors.UnrecognizedArgs(tokens=words):
+                problem = f"{name} does not take {' '.join(words)}"
+            case errors.InvalidChoice(argument=argument, value=value, choices=choices):
+                problem = f"{_written(argument)} is one of {', '.join(choices)}, not {value!r}"
+            case errors.BadValue(argument=argument) | errors.InstantiationFailure(argument=argument) if argument:
+                problem = f"{_written(argument)} needs {argument.lowered.metavar}, and is given something else"
+            case errors.MissingSubcommand(subcommand_spec=verbs):
+                problem = f"{name} needs a verb: {', '.join(verbs.parser_from_name)}"
+            case _:
+                return  # of what we do not know it tells itself
+        raise BadInput(f"{problem} (`{name} --help` says more).")
+
+    with errors.on_parse_error(refuse) if hasattr(errors, "on_parse_error") else contextlib.nullcontext():
+        yield
+
+
+def _written(argument: Any) -> str:
+    """An argument as one writes it."""
+    return str(argument.field.extern_name.upper() if argument.is_positional() else argument.lowered.name_or_flags[-1])
+
+
+def _options(verb: Any) -> list[str]:
+    """What a verb can be told by name."""
+    if isinstance(verb, SubcommandApp):
+        return ["--help", "--version", "--debug"]
+    named = [one for one in inspect.signature(verb).parameters.values() if one.annotation not in (Name, Place, Places)]
+    return [f"--{name.replace('_', '-')}" for one in named for name in _fields(one.name, one.default)]
+
+
+def _fields(name: str, default: Any) -> Iterator[str]:
+    """The name of an argument, or of all that are told as one."""
+    if not is_dataclass(default):
+        yield name
+        return
+    for part in fields(default):
+        yield from _fields(part.name, getattr(default, part.name))
 
 
 def main() -> None:
@@ -801,9 +814,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown by its code
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), one_sentence(*find_verb(app, sys.argv[1:])):
             warnings.showwarning = _show_warning
-            check_verb(app, sys.argv[1:])
             app.cli(
                 prog="anyshot",
                 description="Few-shot image classification that holds at any shot: from a few labelled pictures of "
@@ -819,10 +831,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         _end("interrupted; the same command goes on where it stopped.", 130)
-    except (
-        OSError,
-        MemoryError,
-    ) as error:  # a file that may not be read, a full disk: the machine's, not the program's
+    except (OSError, MemoryError) as error:  # a file that may not be read, a full disk: not the program's
         if debug:
             raise
         where = getattr(error, "filename", None)

@@ -1,11 +1,12 @@
 """Bad input gets one clear sentence: what was wrong, where, what would be right."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TypeVar
 
 T = TypeVar("T")
+MOST_SAID = 400  # letters of what an error says, in a sentence
 
 
 class BadInput(ValueError):
@@ -17,20 +18,41 @@ def sentence(error: BaseException | str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
 
 
+def shown(text: str) -> str:
+    """The same of a text of several lines."""
+    return "\n".join(map(sentence, text.split("\n")))
+
+
 @contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """Around imports of packages that come with an extra: `extra` is the sentence where they are not installed."""
+def explaining(
+    kinds: type[Exception] | tuple[type[Exception], ...], words: str, after: str | None = None
+) -> Iterator[None]:
+    """What of these kinds is raised inside is bad input, and its sentence `words`; with `after`, which ends it, what
+    the error itself says stands between them in brackets. A BadInput stays as it is, unless it is among the kinds."""
     try:
         yield
-    except ImportError:
-        raise BadInput(extra) from None
+    except kinds as error:
+        if isinstance(error, BadInput) and BadInput not in (kinds if isinstance(kinds, tuple) else (kinds,)):
+            raise
+        raise BadInput(words if after is None else f"{words} ({first_line(error).rstrip('.')}){after}") from None
+
+
+def first_line(error: object) -> str:
+    """What an error says, as far as it fits into a sentence: its first line, or of what kind it is."""
+    return next(iter(str(error).splitlines()), "")[:MOST_SAID] or type(error).__name__
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     """`table[name]`, or a BadInput that offers the nearest name there is."""
-    if name in table:
-        return table[name]
-    raise BadInput(unknown(kind, name, table))
+    check_names(kind, [name], table)
+    return table[name]
+
+
+def check_names(kind: str, given: Iterable[str], names: Collection[str]) -> None:
+    """Refuse the first of those given that is not among the names."""
+    for name in given:
+        if name not in names:
+            raise BadInput(unknown(kind, name, names))
 
 
 SHOWN = 40  # names, in a sentence

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 
 try:
     import fcntl
@@ -175,6 +175,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def check_file(path: Path) -> None:
+    """Say so where there is no such file."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}.")
+
+
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """The bytes of a plain file of at most so many; a pipe or a device, which may never end, is none."""
     try:
@@ -193,22 +199,14 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """The text of a plain file in UTF-8."""
-    try:
+    with explaining(UnicodeDecodeError, f"{path} is not a text file in UTF-8", "."):
         return read_bytes(path, most).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not a text file in UTF-8 ({error}).") from None
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
     """The object in a JSON file."""
-    try:
+    with explaining((ValueError, RecursionError), f"{path} is not a JSON file", "; was it cut short?"):
         value = json.loads(read_text(path, most))
-    except RecursionError:
-        raise BadInput(f"{path} is nested too deeply.") from None
-    except json.JSONDecodeError as error:
-        raise BadInput(f"{path} is not a JSON file ({error}); was it cut short?") from None
-    except ValueError as error:
-        raise error if isinstance(error, BadInput) else BadInput(f"{path} is not a JSON file ({error}).") from None
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds a {type(value).__name__}: an object with names was expected.")
     return value

@@ -12,7 +12,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any, Literal
 
-from anyshot.errors import BadInput, unknown
+from anyshot.errors import BadInput, check_names, explaining
 
 LARGEST, MOST_VALUES = 1024, 70_000_000  # of width and side; of the first layer's output for one image
 # The fields of the first version; do not add to them.
@@ -40,10 +40,11 @@ class Recipe:
     """Mixed-shot training: each batch draws its shot from these and has as many ways as keep the number of images."""
     batch: int = 0
     """Pretraining: images in a batch, drawn over all `way` training classes. 0: batch folding."""
-    start: "Recipe | None" = None
-    """The recipe (of a pretraining) whose backbone this one begins with; from scratch where None."""
+    start: "Recipe | str | None" = None
+    """What the backbone begins with: that of another recipe (of a pretraining), or of a trained model by its folder or
+    name; from scratch, or with the weights that the backbone brings, where None."""
     backbone: str = "conv4"
-    """Name of the backbone in the registry."""
+    """Name of the backbone in the registry, or `timm:NAME`, which brings its weights."""
     width: int = 64
     """Channels of Conv-4 and of ResNet-12's first block (its last has ten times as many), or numbers that a learned map
     gives; EfficientNet-Lite0 has its own."""
@@ -99,11 +100,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, choices in (("optimiser", ("sgd", "adam")), ("schedule", ("step", "one-cycle"))):
-            if getattr(self, name) not in choices:
-                raise BadInput(unknown(name, getattr(self, name), choices))
-        if set("/\\\0") & set(self.data + self.backbone + self.head):  # they are part of a folder's name
-            raise BadInput(f"{self.data!r}, {self.backbone!r}, {self.head!r}: names in a recipe have no slashes.")
+        check_names("optimiser", [self.optimiser], ("sgd", "adam"))
+        check_names("schedule", [self.schedule], ("step", "one-cycle"))
+        if set("/\\\0") & set(self.data + self.head):  # they are part of a folder's name
+            raise BadInput(f"{self.data!r}, {self.head!r}: names of data and heads in a recipe have no slashes.")
         if max(self.width, self.size) > LARGEST or self.width * self.size**2 > MOST_VALUES:
             raise BadInput(f"a network of width {self.width} on images of side {self.size} is too large.")
         at_least = {"train_shot": 1 if self.batch else 2, "way": 2, "epochs": 1, "width": 1, "size": 1}
@@ -123,7 +123,7 @@ class Recipe:
             if value is None and kind.endswith("None"):
                 continue
             if kind.startswith("Recipe"):
-                fits = isinstance(value, Recipe)
+                fits = isinstance(value, Recipe) or (isinstance(value, str) and 0 < len(value) <= 200)
             elif "float" in kind:
                 fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
             elif "int" in kind:
@@ -159,7 +159,7 @@ class Recipe:
     def name(self) -> str:
         """What the model's folder is called: for people first, unique by the id."""
         shot = "" if self.batch else f"{self.train_shot}shot-"
-        backbone = re.sub(r"[^\w.-]+", "_", self.backbone)  # a frozen one may be named by a path
+        backbone = re.sub(r"[^\w.-]+", "_", self.backbone)  # it may be named by a path
         return f"{self.data}-{backbone}-{self.label}-{shot}{self.id}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Recipe:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         later = {field.name: field.default for field in fields(self) if field.name not in FIRST_FIELDS}
         shown = {name: value for name, value in values.items() if name not in later or value != later[name]}
-        return shown | ({"start": self.start.to_dict()} if self.start is not None else {})
+        return shown | ({"start": self.start.to_dict()} if isinstance(self.start, Recipe) else {})
 
     def to_json(self) -> str:
         """What `from_json` reads; the id is its hash."""
@@ -176,24 +176,19 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """The recipe that `to_json` wrote; a field that recipes do not have is refused."""
-        try:
+        with explaining((json.JSONDecodeError, RecursionError), "a recipe is not written as JSON."):
             return cls._from_dict(json.loads(text))
-        except (json.JSONDecodeError, RecursionError):
-            raise BadInput("a recipe is not written as JSON.") from None
 
     @classmethod
     def _from_dict(cls, value: Any) -> "Recipe":
-        names = [field.name for field in fields(cls)]
         if not isinstance(value, dict):
             raise BadInput(f"a recipe is an object with names, not a {type(value).__name__}.")
         for field in fields(cls):
             if field.default is MISSING and field.name not in value:
                 raise BadInput(f"a recipe has no {field.name}.")
-        for name in value:
-            if name not in names:
-                raise BadInput(unknown("field of a recipe", name, names))
+        check_names("field of a recipe", value, [field.name for field in fields(cls)])
         values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-        if values.get("start") is not None:
+        if isinstance(values.get("start"), dict):
             values["start"] = cls._from_dict(values["start"])
         return cls(**values)
 

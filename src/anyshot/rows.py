@@ -7,7 +7,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_text, whole
 
 Row = dict[str, Any]
@@ -65,13 +65,11 @@ def read_table(path: Path) -> list[Row]:
         raise BadInput(f"there is no table {path}.")
     lines = csv.DictReader(io.StringIO(read_text(path, MOST_TEXT), newline=""))
     rows: list[Row] = []
-    try:
+    with explaining(csv.Error, f"{path} is not a table of comma-separated values", "."):
         for row in lines:
             if None in row or None in row.values():
                 raise BadInput(f"line {lines.line_num} of {path} is not as long as the first: was it cut short?")
             rows.append({key: _value(key, text) for key, text in row.items()})
-    except csv.Error as error:
-        raise BadInput(f"{path} is not a table of comma-separated values ({error}).") from None
     return rows
 
 

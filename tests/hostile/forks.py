@@ -5,6 +5,7 @@ The parent has imported what commands need, so that a case takes milliseconds.
 
 import contextlib
 import hashlib
+import io
 import os
 import resource
 import signal
@@ -86,9 +87,15 @@ def command(words: list[str], folder: Path) -> Callable[[], None]:
     return work
 
 
+def warm() -> None:
+    """Ask for help once: what the command line reads of itself is at hand then."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        command(["predict", "--help"], Path.cwd())()
+
+
 def contents(folder: Path) -> dict[str, tuple]:
     """All that lies below a folder: kinds, sizes and hashes, by path."""
-    found: dict[str, tuple] = {}
+    files: dict[str, tuple] = {}
     for root, folders, names in os.walk(folder):
         for name in [*folders, *names]:
             path = Path(root, name)
@@ -100,8 +107,8 @@ def contents(folder: Path) -> dict[str, tuple]:
                 words += (hashlib.sha256(path.read_bytes()).hexdigest() if small else about.st_mtime_ns,)
             elif stat.S_ISLNK(about.st_mode):
                 words += (os.readlink(path),)
-            found[os.fsencode(path.relative_to(folder)).decode("latin1")] = words
-    return found
+            files[os.fsencode(path.relative_to(folder)).decode("latin1")] = words
+    return files
 
 
 def _resident() -> int:

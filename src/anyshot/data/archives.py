@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 
 BROKEN = (  # what reading a damaged archive raises
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
+DOWNLOADED = "; was it downloaded whole?"
 # Images hardly compress. A thousandfold, as in a zip bomb, is never a data set; small files may do as they like.
 LARGEST_RATIO, ALWAYS_FINE = 100, 1 << 28
 MOST_AFTER = 1 << 26  # bytes of nothing after the end of a tar file
@@ -40,20 +41,17 @@ def unpack(archive: Path, folder: Path) -> Path:
             raise BadInput(f"{archive} unpacks to more than {limit >> 20} MB: that is no set of images.")
 
     try:
-        for name, size, file in _members(archive):
-            declared += size
-            check_size(declared)
-            target = inside(folder, name, archive)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with file, target.open("wb") as out:
-                while block := file.read(1 << 20):
-                    written += len(block)
-                    check_size(written)
-                    out.write(block)
-    except BadInput:
-        raise
-    except BROKEN as error:
-        raise BadInput(f"{archive} cannot be unpacked ({error}); was it downloaded whole?") from None
+        with explaining(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
+            for name, size, file in _members(archive):
+                declared += size
+                check_size(declared)
+                target = inside(folder, name, archive)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file, target.open("wb") as out:
+                    while block := file.read(1 << 20):
+                        written += len(block)
+                        check_size(written)
+                        out.write(block)
     except OSError as error:
         raise BadInput(f"could not unpack {archive} to {folder}: {error.strerror or error}.") from error
     return folder
@@ -71,11 +69,8 @@ def inside(folder: Path, name: str, where: Path) -> Path:
 
 def check_zip(path: Path) -> None:
     """Refuse a zip file (.npz is one) that declares an implausible size."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-    except (*BROKEN, OSError) as error:
-        raise BadInput(f"{path} cannot be read ({error}); was it downloaded whole?") from None
+    with explaining((*BROKEN, OSError), f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
     if size > max(ALWAYS_FINE, LARGEST_RATIO * path.stat().st_size):
         raise BadInput(f"{path} unpacks to {size >> 20} MB: that is no set of images.")
 
@@ -93,10 +88,10 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 file = bundle_.extractfile(member) if member.isfile() else None
                 if file is not None:
                     yield str(PurePosixPath(member.name)), member.size, file
-            _check_end(bundle_)
+            check_end(bundle_)
 
 
-def _check_end(bundle: tarfile.TarFile) -> None:
+def check_end(bundle: tarfile.TarFile) -> None:
     """Whether a tar file ends where it says so: tarfile takes damage, or a cut between two files, for the end, and does
     not look at what follows a block of zeros."""
     stream = bundle.fileobj

@@ -11,50 +11,40 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from anyshot.data.archives import BROKEN, check_zip
-from anyshot.errors import BadInput
+from anyshot.data.archives import BROKEN, DOWNLOADED, check_zip
+from anyshot.errors import explaining
+from anyshot.files import check_file
 
 WIDEST = 1 << 12  # bytes of a value: text is padded to the longest, and one of a gigabyte is no label
 
 
 def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """All arrays of an .npz file, by name."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
+    check_file(path)
     check_zip(path)
     arrays = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                if entry.filename.endswith(".npy"):
-                    with archive.open(entry) as file:
-                        _check_header(file, entry.file_size)
-                    with archive.open(entry) as file:
-                        name = entry.filename.removesuffix(".npy")
-                        arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
-                        file.read()  # to its end, where the checksum is compared
-    except _UNREADABLE as error:
-        raise BadInput(f"{path} cannot be read ({_why(error)}); was it downloaded whole?") from None
+    with explaining(_UNREADABLE, f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.filename.endswith(".npy"):
+                with archive.open(entry) as file:
+                    _check_header(file, entry.file_size)
+                with archive.open(entry) as file:
+                    name = entry.filename.removesuffix(".npy")
+                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+                    file.read()  # to its end, where the checksum is compared
     return arrays
 
 
 def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
     """The array of an .npy file, which stays on disk until it is indexed."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
-    try:
+    check_file(path)
+    with explaining(_UNREADABLE, f"{path} cannot be read", DOWNLOADED):
         with path.open("rb") as file:
             _check_header(file, os.fstat(file.fileno()).st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except _UNREADABLE as error:
-        raise BadInput(f"{path} cannot be read ({_why(error)}); was it downloaded whole?") from None
 
 
 _UNREADABLE = (*BROKEN, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
-
-
-def _why(error: BaseException) -> str:
-    return str(error).split("\n")[0][:200] or type(error).__name__
 
 
 def _check_header(file: io.IOBase | IO[bytes], size: int) -> None:

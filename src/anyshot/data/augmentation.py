@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from anyshot.errors import BadInput, unknown
+from anyshot.errors import BadInput, check_names
 
 Images = UInt8[Tensor, "image height width channel"]
 Resized = UInt8[Tensor, "image new_height new_width channel"]
@@ -62,9 +62,7 @@ def augment(
     All random numbers are drawn on the generator's device, so that one seed gives one result on every device.
     Without a crop among the names, the geometry is that of `prepare`.
     """
-    for name in names:
-        if name not in NAMES:
-            raise BadInput(unknown("augmentation", name, NAMES))
+    check_names("augmentation", names, NAMES)
     if "crop" in names and "resized-crop" in names:
         raise BadInput("augment by 'crop' or by 'resized-crop', not by both.")
     _check_channels(images)

@@ -5,7 +5,7 @@ Numbers of classes are checked: a copy that differs is refused. Numbers of image
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,10 @@ from anyshot.data.folders import check_folder, class_folders, images_of_class
 from anyshot.data.packing import File, Item, Source
 from anyshot.data.splits import check_classes, published
 from anyshot.data.store import SPLITS
-from anyshot.data.tables import read_columns
+from anyshot.data.tables import as_text, read_columns
 from anyshot.data.unpickle import unpickle
-from anyshot.errors import BadInput
-from anyshot.files import MOST_JSON, read_json, read_text
+from anyshot.errors import BadInput, explaining
+from anyshot.files import MOST_JSON, check_file, read_json, read_text
 
 CLASSES = {
     "cub": {"train": 100, "val": 50, "test": 50},
@@ -45,13 +45,11 @@ def read_cub(path: Path, box: bool = False) -> Source:
     for number, name in files.items():
         file = inside(root / "images", name, root / "images.txt")
         corner = None
-        try:
+        with explaining((KeyError, ValueError), f"image {number} of {root}/images.txt has no valid class or box."):
             split = ("train", "val", "train", "test")[int(classes[number]) % 4]
             if box:
                 left, top, width, height = map(float, boxes[number].split())
                 corner = (left, top, left + width, top + height)
-        except (KeyError, ValueError):
-            raise BadInput(f"image {number} of {root}/images.txt has no valid class or box.") from None
         items.append(Item(name, Path(name).parent.name, split, File(file), corner))
     return _checked("cub", Source(items, 92, "crop"), root)
 
@@ -81,8 +79,10 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
     if train_ids is None and test_ids is None:
         raise BadInput("meta-inat needs the published list of category ids: give --train-ids or --test-ids (or both).")
     root = _holder(path, "train_2017_bboxes.json")
-    boxes = read_json(root / "train_2017_bboxes.json", 1 << 29)
-    try:
+    listed = root / "train_2017_bboxes.json"
+    boxes = read_json(listed, 1 << 29)
+    wanting = f"{listed} does not have what is expected of images, categories and annotations"
+    with explaining((KeyError, TypeError, AttributeError), wanting, "."):
         files = {image["id"]: image["file_name"] for image in boxes["images"]}
         names = {category["id"]: f"{category['id']} {category['name']}" for category in boxes["categories"]}
         images = defaultdict(set)
@@ -91,15 +91,11 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
         eligible = {category: sorted(of) for category, of in sorted(images.items()) if 50 <= len(of) <= 1000}
         split = _inat_split(set(eligible), train_ids, test_ids)
         items = [
-            Item(files[image], names[category], split[category], File(_inat_file(root, files[image])))
+            Item(files[image], names[category], split[category], File(inside(root, files[image], listed)))
             for category, of in eligible.items()
             if category in split
             for image in of
         ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadInput(
-            f"{root}/train_2017_bboxes.json lacks {error}: images, categories, annotations expected."
-        ) from None
     return _checked("meta-inat", Source(items, 84, "squash"), root)
 
 
@@ -127,10 +123,8 @@ def _holder(path: Path, name: str, needed: bool = True) -> Any:
 def _numbered(path: Path) -> dict[str, str]:
     """Lines of a number and a value, as in CUB's text files."""
     lines = read_text(path).splitlines()
-    try:
+    with explaining(ValueError, f"{path} should have a number and a value on every line."):
         return dict(line.split(" ", 1) for line in lines if line.strip())
-    except ValueError:
-        raise BadInput(f"{path} should have a number and a value on every line.") from None
 
 
 def _wordnet_folders(benchmark: str, path: Path) -> list[Item]:
@@ -150,8 +144,6 @@ def _ravi(root: Path) -> list[Item]:
     items = []
     for split in SPLITS:
         path = root / f"{split}.csv"
-        if not path.is_file():
-            raise BadInput(f"there is no file {path}.")
         columns = read_columns(path)
         if not {"filename", "label"} <= columns.keys() or "" in (*columns["filename"], *columns["label"]):
             raise BadInput(f"{path} should have the columns filename and label, both filled on every row.")
@@ -173,14 +165,10 @@ def _split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     return files if len(files) == len(SPLITS) else {}
 
 
-def _text(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
 def _plain_keys(value: Any, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds a {type(value).__name__}: a dictionary was expected.")
-    return {_text(key): part for key, part in value.items()}
+    return {as_text(key): part for key, part in value.items()}
 
 
 def _cache(path: Path, split: str) -> list[Item]:
@@ -190,18 +178,15 @@ def _cache(path: Path, split: str) -> list[Item]:
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
         raise BadInput(f"{path} has no array of images (image_data or data, uint8, image height width channel).")
     of: dict[str, list[int]] = defaultdict(list)
-    try:
+    unusable = (AttributeError, TypeError, ValueError, OverflowError)
+    with explaining(unusable, f"{path} has no usable class_dict or labels", "."):
         if "class_dict" in cache:
-            of |= {str(_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
+            of |= {str(as_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
         elif "labels" in cache:
             for number, label in enumerate(cache["labels"]):
-                of[str(_text(label))].append(number)
+                of[str(as_text(label))].append(number)
         else:
             raise BadInput(f"{path} has images but neither class_dict nor labels.")
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{path} has no usable class_dict or labels ({error}).") from None
     if any(not 0 <= number < len(images) for numbers in of.values() for number in numbers):
         raise BadInput(f"{path} names images that it does not have.")
     return [
@@ -229,10 +214,10 @@ def _tiered_split(root: Path, split: str) -> list[Item]:
         isinstance(names, list | tuple) and number and 0 <= min(number) <= max(number) < len(names)
     ):
         raise BadInput(f"{path} has labels without a name in label_specific_str.")
-    read: Callable[[Any], bytes] = _encoded
+    class_names = [str(label if names is None else as_text(names[label])) for label in number]
     return [
-        Item(f"{split}[{index}]", str(label if names is None else _text(names[label])), split, partial(read, image))
-        for index, (image, label) in enumerate(zip(images, number, strict=True))
+        Item(f"{split}[{index}]", name, split, partial(_encoded, image))
+        for index, (image, name) in enumerate(zip(images, class_names, strict=True))
     ]
 
 
@@ -254,7 +239,8 @@ def _inat_split(categories: set[int], train_ids: Path | None, test_ids: Path | N
 
 def read_ids(path: Path) -> set[int]:
     """Ids from a text or JSON file, or from a torch file of the FRN code (loaded without running anything)."""
-    try:
+    check_file(path)
+    with explaining(Exception, f"{path} is not a list of ids", "."):  # torch names no class of errors for a bad file
         if path.suffix in (".pth", ".pt"):
             import torch
 
@@ -265,15 +251,3 @@ def read_ids(path: Path) -> set[int]:
         else:
             ids = read_text(path, MOST_JSON).replace(",", " ").split()
         return {int(id_) for id_ in ids}
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}.") from None
-    except BadInput:
-        raise
-    except Exception as error:  # torch names no class of errors for a bad file
-        raise BadInput(
-            f"{path} is not a list of ids ({(str(error) or type(error).__name__).splitlines()[0]})."
-        ) from None
-
-
-def _inat_file(root: Path, name: str) -> Path:
-    return inside(root, name, root / "train_2017_bboxes.json")

@@ -3,7 +3,7 @@
 Vectors are "image channel", or "image position channel", or maps "image channel height width" as networks give them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from anyshot.data.arrays import read_npy, read_npz
 from anyshot.data.packing import Item, arrange, numbered
 from anyshot.data.shards import is_shards, on_disk, read_shards
 from anyshot.data.store import Store, write_store
-from anyshot.data.tables import LABELS, Columns, column, label_text, read_columns, split_text
-from anyshot.errors import BadInput, choose
-from anyshot.files import read_text
+from anyshot.data.tables import LABELS, Columns, as_text, column, label_text, read_columns, split_text
+from anyshot.errors import BadInput, choose, explaining
+from anyshot.files import check_file, read_text
 
 VECTORS = ("features", "embeddings", "embedding", "vectors", "x", "feature", "vector")
 
@@ -48,7 +48,7 @@ def read_features(
     if len(names) != len(vectors):
         raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(names)} labels.")
     splits = split_text({**others, "": names}, split_column, path)
-    return Embeddings(vectors, label_text([_text(name) for name in names], labels or path), splits)
+    return Embeddings(vectors, label_text([as_text(name) for name in names], labels or path), splits)
 
 
 def read_vectors(path: Path, feature_column: str = "") -> Float[np.ndarray, "image position channel"]:
@@ -57,9 +57,9 @@ def read_vectors(path: Path, feature_column: str = "") -> Float[np.ndarray, "ima
 
 
 def _columns(path: Path) -> Columns:
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
-    return choose("kind of embedding file", path.suffix.lower(), READERS)(path)
+    check_file(path)
+    columns = choose("kind of embedding file", path.suffix.lower(), READERS)(path)
+    return {name: values for name, values in columns.items() if np.ndim(values)}  # what has rows
 
 
 def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:
@@ -75,12 +75,11 @@ def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | f
 
 
 def _stack(values: Any, path: Path) -> Float[np.ndarray, "image position channel"]:
-    try:
+    uneven = f"the vectors of {path} are not numbers, or not all as long as each other."
+    with explaining((ValueError, TypeError, OverflowError), uneven):
         if isinstance(values, np.ndarray) and values.dtype.kind not in "fiu":
             raise TypeError
         vectors = np.asarray(values, np.float32)
-    except (ValueError, TypeError, OverflowError):
-        raise BadInput(f"the vectors of {path} are not numbers, or not all as long as each other.") from None
     if vectors.ndim == 2:
         vectors = vectors[:, None]
     elif vectors.ndim == 4:
@@ -93,36 +92,22 @@ def _stack(values: Any, path: Path) -> Float[np.ndarray, "image position channel
     return np.ascontiguousarray(vectors)
 
 
-def _text(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
 def _label_file(path: Path) -> Any:
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
     if path.suffix == ".npy":
-        return list(_npy(path).get("features", ()))
+        return list(np.atleast_1d(read_npy(path)))
     return read_text(path).splitlines()
 
 
-def _npy(path: Path) -> Columns:
-    return _with_rows({"features": read_npy(path)})
-
-
-def _npz(path: Path) -> Columns:
-    return _with_rows(read_npz(path))
-
-
-def _with_rows(arrays: Mapping[str, np.ndarray]) -> Columns:
-    """Those that have rows."""
-    return {name: values for name, values in arrays.items() if values.ndim}
-
-
 def _safetensors(path: Path) -> Columns:
-    try:
-        return _with_rows(load_file(path))
-    except (SafetensorError, OSError, TypeError, KeyError, ValueError, AttributeError) as error:
-        raise BadInput(f"{path} cannot be read ({error}).") from None
+    unreadable = (SafetensorError, OSError, TypeError, KeyError, ValueError, AttributeError)
+    with explaining(unreadable, f"{path} cannot be read", "."):
+        return load_file(path)
 
 
-READERS = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors, ".parquet": read_columns, ".pq": read_columns}
+READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".npy": lambda path: {"features": read_npy(path)},
+    ".npz": read_npz,
+    ".safetensors": _safetensors,
+    ".parquet": read_columns,
+    ".pq": read_columns,
+}

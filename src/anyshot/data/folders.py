@@ -14,10 +14,10 @@ from pathlib import Path
 
 from anyshot.data.packing import File, Item, LeftOut, Source
 from anyshot.data.pictures import SUFFIXES
-from anyshot.data.store import SPLITS
+from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput
+from anyshot.rows import grouped
 
-OTHER_NAMES = {"valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test"}
 HEIC = (".heic", ".heif", ".hif")
 RAW = (".arw", ".cr2", ".cr3", ".crw", ".dng", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".x3f")
 FILMS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".3gp", ".webm", ".mpg", ".mpeg")
@@ -92,10 +92,8 @@ def images_of_class(folder: Path, split: str | None, root: Path) -> list[Item]:
 
 def twins(names: Iterable[str]) -> list[list[str]]:
     """Names that only differ in case, spaces, or the way in which letters with accents are coded."""
-    alike: dict[str, list[str]] = {}
-    for name in sorted(set(names)):
-        alike.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
-    return [some for some in alike.values() if len(some) > 1]
+    plain = grouped(sorted(set(names)), lambda name: tuple(unicodedata.normalize("NFKC", name).casefold().split()))
+    return [alike for alike in plain.values() if len(alike) > 1]
 
 
 # -------------------------------------------------------------------------------------------------------- what is there
@@ -169,7 +167,7 @@ def _wrapper(files: Sequence[Parts]) -> Parts:
     while True:
         at = len(wrapper)
         tops = {parts[at] if len(parts) > at + 1 else "" for parts in files}
-        if len(tops) != 1 or "" in tops or _split_of(only := tops.pop()):
+        if len(tops) != 1 or "" in tops or (only := tops.pop()).lower() in SPLIT_NAMES:
             return wrapper
         inner = {parts[at + 1] if len(parts) > at + 2 else "" for parts in files}
         if len(inner - {""}) < 2 and ("" in inner or not inner):
@@ -177,17 +175,11 @@ def _wrapper(files: Sequence[Parts]) -> Parts:
         wrapper = (*wrapper, only)
 
 
-def _split_of(folder: str) -> str:
-    """The split that a folder's name means; empty for any other name."""
-    name = folder.lower()
-    return OTHER_NAMES.get(name, name if name in SPLITS else "")
-
-
 def _splits(files: Sequence[Parts]) -> dict[str, str]:
     """The folders at the top that are splits: called so, and with class folders in them. (A class may be called test.)
     Where all folders are called so, they are splits whatever is in them."""
     tops = {parts[0] for parts in files if len(parts) > 1}
-    named = {top: split for top in tops if (split := _split_of(top))}
+    named = {top: SPLIT_NAMES[top.lower()] for top in tops if top.lower() in SPLIT_NAMES}
     if named and named.keys() == tops:
         return named
     return {top: split for top, split in named.items() if any(len(parts) > 2 for parts in files if parts[0] == top)}

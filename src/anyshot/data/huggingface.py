@@ -7,23 +7,20 @@ from typing import Any
 
 from anyshot.data.archives import inside
 from anyshot.data.packing import Item, Source
-from anyshot.data.tables import LABELS, PATHS, SPLIT_NAMES, Columns, column, label_text
-from anyshot.errors import BadInput
+from anyshot.data.store import SPLIT_NAMES
+from anyshot.data.tables import LABELS, PATHS, Columns, column, label_text
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_bytes
 
 
 def read_huggingface(path: Path, image_column: str = "", label_column: str = "") -> Source:
     """Each named split of the data set; one that is not train, validation or test has its classes divided."""
-    try:
+    with explaining(ImportError, "a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'."):
         import datasets
-    except ImportError:
-        raise BadInput("reading a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'.") from None
     if not path.is_dir():
         raise BadInput(f"there is no folder {path}.")
-    try:
+    with explaining(Exception, f"{path} is not a data set saved by save_to_disk", "."):  # the library raises many kinds
         loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # the library raises many kinds
-        raise BadInput(f"{path} is not a data set saved by save_to_disk ({str(error).splitlines()[0]}).") from None
     parts: dict[str | None, Any] = {None: loaded}
     if isinstance(loaded, datasets.DatasetDict):
         parts = {SPLIT_NAMES.get(name.lower()): part for name, part in loaded.items()}

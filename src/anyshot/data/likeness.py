@@ -21,7 +21,7 @@ TURNS = np.deg2rad([0.0, 5.0, -5.0, 10.0, -10.0, 15.0, -15.0, 90.0, 180.0, 270.0
 SIZES = (0.72, 0.85, 1.0, 1.18, 1.39)
 VARIANTS = [(size, float(turn), mirror) for size in SIZES for turn in TURNS for mirror in (1, -1)]
 FLAT = 5.0  # grey levels: what varies by less cannot be recognised
-FOUND = 0.7  # correlation of small copies, from which it is worth to look at larger ones
+WORTH_A_LOOK = 0.7  # correlation of small copies, from which it is worth to look at larger ones
 LAID = 0.97  # and of larger ones, for one to lie upon the other
 COPY = 0.83  # correlation of the details of two copies of one picture
 
@@ -72,7 +72,7 @@ def likeness(one: Sketch, other: Sketch) -> float:
     """How far two pictures agree in their details where one lies best upon the other, from 0 to 1; 0 where nothing of
     one is found in the other. From COPY on they are copies of one picture."""
     here, there = one.middles @ other.windows.T, other.middles @ one.windows.T
-    if max(here.max(), there.max()) < FOUND:
+    if max(here.max(), there.max()) < WORTH_A_LOOK:
         return 0.0
     middle, place, seen = (one, other, here) if here.max() >= there.max() else (other, one, there)
     variant, where = divmod(int(seen.argmax()), seen.shape[1])

@@ -18,7 +18,7 @@ from anyshot.data.arrays import read_npz as read_arrays
 from anyshot.data.packing import Item, Source
 from anyshot.data.pictures import picture
 from anyshot.data.store import SPLITS
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput, choose, explaining
 
 Read = Callable[[], bytes | np.ndarray]
 
@@ -26,7 +26,10 @@ Read = Callable[[], bytes | np.ndarray]
 def read_npz(path: Path) -> Source:
     """The images as they are: what was resized once is not resized again."""
     arrays = read_arrays(path)
-    try:
+    for name in {"labels", "class_names", "class_split"} - arrays.keys():
+        raise BadInput(f"{path} has no {name!r}: labels, class_names and class_split are needed, and images.")
+    unfit = (KeyError, ValueError, IndexError, TypeError, OverflowError)
+    with explaining(unfit, f"{path} does not fit together", "."):
         encoding = str(arrays["encoding"]) if "encoding" in arrays else "raw"
         labels, names, splits = (arrays[key] for key in ("labels", "class_names", "class_split"))
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any() or (labels >= len(names)).any():
@@ -40,12 +43,6 @@ def read_npz(path: Path) -> Source:
             Item(f"{path.name}[{index}]", str(names[label]), str(splits[label]), read)
             for index, (label, read) in enumerate(zip(labels.tolist(), reads, strict=True))
         ]
-    except KeyError as error:
-        raise BadInput(f"{path} has no {error}: labels, class_names and class_split are needed, and images.") from None
-    except (ValueError, IndexError, TypeError, OverflowError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{path} does not fit together ({error}).") from None
     return Source(items, None)
 
 

@@ -225,8 +225,8 @@ def _fingerprint(items: Sequence[Item], source: Source, embedding: Embedding | N
         about: tuple[Any, ...] = (item.name, item.class_name, item.split, item.box)
         if isinstance(item.read, File):
             with contextlib.suppress(OSError):  # it will be listed as one that cannot be read
-                found = item.read.path.stat()
-                about += (found.st_size, found.st_mtime_ns)
+                status = item.read.path.stat()
+                about += (status.st_size, status.st_mtime_ns)
         digest.update(repr(about).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
@@ -314,16 +314,16 @@ def _whole_lines(path: Path, fingerprint: str, store: Path) -> list[dict[str, An
     lines: list[dict[str, Any]] = []
     try:
         text = path.read_bytes()
-        first, *told = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode("utf-8").splitlines()]
+        first, *chunks = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode("utf-8").splitlines()]
         if first != {"fingerprint": fingerprint}:
             return []
         row, before = 0, 0
         with store.open("rb") as file:
-            if any(line["rows"] for line in told):
+            if any(line["rows"] for line in chunks):
                 np.lib.format.read_magic(file)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(file)
                 row = dtype.itemsize * math.prod(shape[1:])
-            for line in told:
+            for line in chunks:
                 size = (line["rows"] - before) * row
                 chunk = file.read(size)
                 if len(chunk) != size or zlib.crc32(chunk) != line["crc"]:

@@ -3,8 +3,9 @@ and what was understood of them, in sentences."""
 
 import contextlib
 import tempfile
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from anyshot.data.archives import is_archive, unpack
@@ -15,6 +16,7 @@ from anyshot.data.packing import LeftOut, Source
 from anyshot.data.store import SPLITS
 from anyshot.data.tables import read_table
 from anyshot.errors import BadInput
+from anyshot.rows import grouped
 
 TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
 
@@ -35,12 +37,10 @@ def labelled_pictures(path: Path, layout: Layout | None = None) -> Iterator[Sour
 def understood(source: Source, path: Path, what: str = "picture") -> str:
     """What a reader made of a source, to be said before any work: classes, splits, what is left out and why. `what` is
     the word for one of its items."""
-    splits: dict[str | None, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for item in source.items:
-        splits[item.split][item.class_name] += 1
+    splits = grouped(source.items, lambda item: item.split)
     parts = []
     for split in (None, *SPLITS):
-        if counts := splits.get(split):
+        if counts := Counter(item.class_name for item in splits.get(split, ())):
             words = f"{_many(len(counts), 'class', 'classes')}, {_many(sum(counts.values()), what, what + 's')}"
             each = spread(min(counts.values()), max(counts.values()))
             parts.append(f"{split + ': ' if split else ''}{words} ({each} each)")
@@ -58,12 +58,9 @@ def remarks(source: Source) -> list[str]:
 
 def left_out_words(left_out: Sequence[LeftOut], most: int = 3) -> list[str]:
     """A line per reason, with the first names."""
-    names = defaultdict(list)
-    for name, why in left_out:
-        names[why].append(name)
     lines = []
-    for why, some in names.items():
-        first = ", ".join(some[:most]) + (", ..." if len(some) > most else "")
+    for why, some in grouped(left_out, itemgetter(1)).items():
+        first = ", ".join(name for name, _ in some[:most]) + (", ..." if len(some) > most else "")
         lines.append(f"left out, {_many(len(some), 'file', 'files')}: {why} ({first})")
     return lines
 
@@ -76,7 +73,7 @@ def choose_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
     here = [split for split in SPLITS if split in splits]
     for name in wanted:
         if name not in here:
-            raise BadInput(f"there is no split {name} here: there {_is(here)}.")
+            raise BadInput(f"there is no split {name} here: there are {', '.join(here) or 'none'}.")
     if not here:
         return list(range(len(splits))), ""
     if for_test:
@@ -93,10 +90,6 @@ def choose_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
     word = "with" if for_test else "from"
     what = f"{'testing' if for_test else 'learning'} {word} {' and '.join(chosen)}"
     return places, f"{what}, not {word} {' or '.join(rest)} (--split names others)" if rest else what
-
-
-def _is(names: Sequence[str]) -> str:
-    return f"are {', '.join(names)}" if names else "are none"
 
 
 def _many(number: int, one: str, more: str) -> str:

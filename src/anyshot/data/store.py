@@ -22,10 +22,14 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from anyshot.data.arrays import read_npy
-from anyshot.errors import BadInput, unknown
+from anyshot.errors import BadInput, check_names, explaining
 from anyshot.files import read_json, read_text, sweep, whole, write_json
 
 SPLITS = ("train", "val", "test")
+SPLIT_NAMES = {name: name for name in SPLITS} | {
+    "valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test",
+}  # fmt: skip
+"""What folders, tables and data sets call them."""
 NAMES = "names.jsonl"
 
 
@@ -63,18 +67,16 @@ class Store:
         """What a person finds each item by: its path in the source, or its number where the store does not say."""
         if not (self.path / NAMES).is_file():
             return tuple(f"item {index}" for index in range(len(self.items)))
-        try:
+        damaged = f"the store {self.path} is damaged, {NAMES}"
+        with explaining((BadInput, ValueError, RecursionError), damaged, ": pack it again."):
             names = tuple(json.loads(line) for line in read_text(self.path / NAMES).splitlines())
             if len(names) != len(self.items) or not all(isinstance(name, str) for name in names):
                 raise ValueError(f"{len(names)} names for {len(self.items)} items")
-        except (ValueError, RecursionError) as error:
-            raise BadInput(f"the store {self.path} is damaged ({NAMES}: {error}): pack it again.") from None
         return names
 
     def part(self, split: str) -> Part:
         """The slice of one split."""
-        if split not in SPLITS:
-            raise BadInput(unknown("split", split, SPLITS))
+        check_names("split", [split], SPLITS)
         classes = [index for index, name in enumerate(self.class_split) if name == split]
         if not classes:
             raise BadInput(f"{self.path} has no {split} classes.")
@@ -178,10 +180,8 @@ def seal(
         raise BadInput("the items of a store must lie in order of split (train, val, test), then class.")
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
-    try:
+    with explaining(ValueError, "that would be no store", "."):
         _check(read_npy(folder / "items.npy"), labels, tuple(class_names), tuple(class_split))
-    except ValueError as error:
-        raise BadInput(f"that would be no store: {error}.") from None
     np.save(folder / "labels.npy", labels)
     files = ["items.npy", "labels.npy"]
     if names:
@@ -200,7 +200,7 @@ def open_store(path: Path, verify: bool = False) -> Store:
     if not (path / "store.json").is_file():
         raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
     about = read_json(path / "store.json")
-    try:
+    with explaining((BadInput, ValueError, KeyError, TypeError), f"the store {path} is damaged", ": pack it again."):
         items, labels = read_npy(path / "items.npy"), np.array(read_npy(path / "labels.npy"))
         names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
         if not isinstance(about["class_names"], list) or not isinstance(about["class_split"], list):
@@ -208,8 +208,6 @@ def open_store(path: Path, verify: bool = False) -> Store:
         _check(items, labels, names, splits)
         if not isinstance(about.get("about", {}), dict):
             raise ValueError("what it says about itself is no object")
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"the store {path} is damaged ({error}): pack it again.") from None
     if verify:
         for name in ("items.npy", "labels.npy", *({NAMES} & checksums.keys())):
             if not (path / name).is_file() or checksum(path / name) != checksums.get(name):

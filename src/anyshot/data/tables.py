@@ -2,25 +2,23 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from anyshot.data.archives import inside
 from anyshot.data.packing import File, Item, Source
-from anyshot.data.store import SPLITS
-from anyshot.errors import BadInput, unknown
-from anyshot.files import read_text
+from anyshot.data.store import SPLIT_NAMES, SPLITS
+from anyshot.errors import BadInput, explaining, unknown
+from anyshot.files import check_file, read_text
 
 PATHS = (
     "path", "paths", "file", "files", "filename", "file_name", "filepath", "file_path", "image", "images", "image_path",
     "image_name", "img", "picture", "photo",
 )  # fmt: skip
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
-SPLIT_NAMES = {name: name for name in SPLITS} | {
-    "valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test",
-}  # fmt: skip
 Columns = dict[str, Any]  # lists or arrays
 SHOWN = 20  # columns, in a sentence
 MOST_TEXT = 1 << 26  # bytes of a table: its values take up to twenty times as much memory
@@ -51,25 +49,28 @@ def read_paths(path: Path, root: Path | None = None, path_column: str = "") -> l
 
 def column_names(path: Path) -> list[str]:
     """The names of the columns of a Parquet file."""
-    try:
+    with parquet(path) as pyarrow:
+        return list(pyarrow.parquet.read_schema(path).names)
+
+
+@contextmanager
+def parquet(path: Path) -> Iterator[Any]:
+    """pyarrow, while a Parquet file is read; what it raises says that this is none."""
+    with explaining(ImportError, "reading Parquet needs pyarrow: pip install 'anyshot[parquet]'."):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise BadInput("reading Parquet needs pyarrow: pip install 'anyshot[parquet]'.") from None
-    try:
-        return list(pyarrow.parquet.read_schema(path).names)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise BadInput(f"{path} is not a Parquet file ({(str(error) or 'memory').splitlines()[0]}).") from None
+    kinds = (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+    with explaining(kinds, f"{path} is not a Parquet file", "."):
+        yield pyarrow
 
 
 def read_columns(path: Path) -> Columns:
     """The columns of a CSV, TSV or Parquet file, all as long as each other."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
+    check_file(path)
     if path.suffix.lower() in (".parquet", ".pq"):
         return _parquet(path)
     text = io.StringIO(read_text(path, MOST_TEXT).removeprefix("\ufeff"), newline="")
-    try:
+    with explaining(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_delimiter(text, path), strict=True)
         filled = (row for row in rows if row)
         names = [name.strip() for name in next(filled, [])]
@@ -79,8 +80,6 @@ def read_columns(path: Path) -> Columns:
                 raise BadInput(f"row {number} of {path} has {len(row)} values, the first has {len(names)}.")
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
-    except csv.Error as error:
-        raise BadInput(f"{path} is not a table of comma-separated values ({error}).") from None
     if not columns or not columns[0]:
         raise BadInput(f"{path} needs a row of column names and rows below it.")
     if len(set(names)) < len(names):
@@ -97,12 +96,7 @@ def _delimiter(text: io.StringIO, path: Path) -> str:
 
 
 def _parquet(path: Path) -> Columns:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise BadInput("reading Parquet needs pyarrow: pip install 'anyshot[parquet]'.") from None
-    try:
+    with parquet(path) as pyarrow:
         about = pyarrow.parquet.read_metadata(path)
         groups = [about.row_group(index) for index in range(min(about.num_row_groups, MOST_ROWS))]
         values = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
@@ -114,10 +108,6 @@ def _parquet(path: Path) -> Columns:
         if len(set(names)) < len(names):
             raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
         return {name: _values(table.column(name)) for name in names}
-    except BadInput:
-        raise
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-        raise BadInput(f"{path} is not a Parquet file ({(str(error) or 'memory').splitlines()[0]}).") from None
 
 
 def _values(column: Any) -> Any:
@@ -147,6 +137,11 @@ def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: P
             return values
     among = f" among {', '.join(islice(columns, SHOWN))}" if columns else ""
     raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
+
+
+def as_text(value: Any) -> Any:
+    """Bytes as text; anything else as it is."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def label_text(labels: Iterable[Any], path: Path) -> list[str]:

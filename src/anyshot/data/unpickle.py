@@ -1,14 +1,15 @@
 """Read a pickle from the internet: lists, dicts, strings, bytes, numbers and numpy arrays; nothing else can be built.
 
-A pickle is a program for a small machine with a stack. Here is that machine without the instructions that load code:
+A pickle is a program for a small machine with a stack. Here is that machine without the instructions that load code
+(Python's `pickletools` reads each instruction and what follows it, and runs none):
 every name that a pickle asks for and that is not on a short list ends the reading, and the names on the list lead to
 inert stand-ins, from which an array is put together afterwards: its shape, its type and its bytes. Nothing is believed:
 lengths are compared with what is left of the file, keys are plain, and there is an end to instructions and nesting.
 """
 
-import ast
+import codecs
 import mmap
-import struct
+import pickletools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from anyshot.errors import BadInput
+from anyshot.files import check_file
 
 FREE_STEPS, BYTES_PER_STEP = 1 << 22, 64  # instructions: images take one per hundred bytes
 MOST_MARKS = 1000
@@ -114,45 +116,27 @@ class _Name:
 
 
 class _Machine:
-    """Runs one pickle. Each instruction is a byte; text of Python 2 comes as bytes."""
+    """Runs one pickle, an instruction after the other."""
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 0
+    def __init__(self, data: Any) -> None:
+        self.data = data
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        data, stop = self.data, b"."[0]
-        most = FREE_STEPS + len(data) // BYTES_PER_STEP
+        most = FREE_STEPS + len(self.data) // BYTES_PER_STEP
         for _ in range(most):
-            code = data[self.at]
-            self.at += 1
-            if code == stop:
+            code = self.data.read(1)
+            if code == b".":
                 return self.stack.pop()
-            if code not in _ACTIONS:
-                raise _Refused(f"the instruction {bytes([code])!r}")
-            _ACTIONS[code](self)
+            if not code:
+                raise IndexError
+            if code not in _INSTRUCTIONS:
+                raise _Refused(f"the instruction {code!r}")
+            action, follows = _INSTRUCTIONS[code]
+            action(self, *(() if follows is None else (follows.reader(self.data),)))
         raise ValueError(f"it takes more than {most} instructions")
-
-    # ------------------------------------------------------------------------------------------------------- reading
-
-    def take(self, many: int) -> bytes:
-        start, self.at = self.at, self.at + many
-        if not start <= self.at <= len(self.data):
-            raise IndexError
-        return self.data[start : self.at]
-
-    def line(self) -> bytes:
-        end = self.data.find(b"\n", self.at)
-        if end < 0:
-            raise IndexError
-        text = self.data[self.at : end]
-        self.at = end + 1
-        return text
-
-    def number(self, form: struct.Struct) -> Any:
-        return form.unpack(self.take(form.size))[0]
 
     def above_mark(self) -> list[Any]:
         start = self.marks.pop()
@@ -162,13 +146,28 @@ class _Machine:
 
     # ---------------------------------------------------------------------------------------------------- instructions
 
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def string(self) -> None:
+        self.push(codecs.escape_decode(pickletools.read_stringnl(self.data, decode=False))[0])
+
     def mark(self) -> None:
         if len(self.marks) >= MOST_MARKS:
             raise ValueError("it is nested too deeply")
         self.marks.append(len(self.stack))
 
-    def memoize(self) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
+    def memoize(self, index: int | None = None) -> None:
+        self.memo[len(self.memo) if index is None else index] = self.stack[-1]
+
+    def recall(self, index: int) -> None:
+        self.stack.append(self.memo[index])
+
+    def gather(self, many: int) -> None:
+        start = len(self.stack) - many
+        if start < 0:
+            raise IndexError
+        self.stack[start:] = [tuple(self.stack[start:])]
 
     def append(self) -> None:
         value = self.stack.pop()
@@ -185,9 +184,6 @@ class _Machine:
     def set_items(self) -> None:
         values = self.above_mark()
         _a(dict, self.stack[-1]).update(_pairs(values))
-
-    def name(self) -> None:
-        self.stack.append(_Name(self.line().decode("utf-8"), self.line().decode("utf-8")))
 
     def stack_name(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
@@ -221,127 +217,51 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
     return {_key(key): value for key, value in zip(values[::2], values[1::2], strict=True)}
 
 
-def _signed(data: bytes) -> int:
-    return int.from_bytes(data, "little", signed=True)
-
-
-def _whole_number(text: bytes) -> int | bool:
-    return {b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text.removesuffix(b"L"))
-
-
-def _quoted(text: bytes) -> bytes:
-    """The bytes that Python 2 wrote between quotes."""
-    if len(text) < 2 or text[:1] not in (b"'", b'"') or text[-1:] != text[:1]:
-        raise ValueError("a text is not quoted")
-    return ast.literal_eval("b" + "".join(chr(c) if c < 128 else f"\\x{c:02x}" for c in text))
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
-
-
-Action = Callable[[_Machine], Any]
-
-
-def _push(make: Callable[[], Any]) -> Action:
-    return lambda machine: machine.stack.append(make())
-
-
-def _of_number(form: str) -> Action:
-    packed = struct.Struct(form)
-    return lambda machine: machine.stack.append(machine.number(packed))
-
-
-def _of_length(form: str, convert: Callable[[bytes], Any]) -> Action:
-    packed = struct.Struct(form)
-    return lambda machine: machine.stack.append(convert(machine.take(machine.number(packed))))
-
-
-def _of_line(convert: Callable[[bytes], Any]) -> Action:
-    return lambda machine: machine.stack.append(convert(machine.line()))
-
-
-def _of_top(many: int) -> Action:
-    def gather(machine: _Machine) -> None:
-        start = len(machine.stack) - many
-        if start < 0:
-            raise IndexError
-        machine.stack[start:] = [tuple(machine.stack[start:])]
-
-    return gather
-
-
-def _into_memo(index: Callable[[_Machine], int]) -> Action:
-    return lambda machine: machine.memo.__setitem__(index(machine), machine.stack[-1])
-
-
-def _out_of_memo(index: Callable[[_Machine], int]) -> Action:
-    return lambda machine: machine.stack.append(machine.memo[index(machine)])
-
-
-_BYTE, _WORD = struct.Struct("<B"), struct.Struct("<I")
-_INSTRUCTIONS: dict[bytes, Action] = {
-    b"\x80": lambda machine: machine.take(1),  # the protocol's number
-    b"\x95": lambda machine: machine.take(8),  # the length of a frame, which changes nothing
-    b"N": _push(lambda: None),
-    b"\x88": _push(lambda: True),
-    b"\x89": _push(lambda: False),
-    b"]": _push(list),
-    b"}": _push(dict),
-    b")": _push(tuple),
-    b"J": _of_number("<i"),
-    b"K": _of_number("<B"),
-    b"M": _of_number("<H"),
-    b"G": _of_number(">d"),
-    b"\x8a": _of_length("<B", _signed),
-    b"\x8b": _of_length("<i", _signed),
-    b"T": _of_length("<i", bytes),
-    b"U": _of_length("<B", bytes),
-    b"B": _of_length("<I", bytes),
-    b"C": _of_length("<B", bytes),
-    b"\x8e": _of_length("<Q", bytes),
-    b"\x96": _of_length("<Q", bytes),
-    b"X": _of_length("<I", _text),
-    b"\x8c": _of_length("<B", _text),
-    b"\x8d": _of_length("<Q", _text),
-    b"I": _of_line(_whole_number),
-    b"L": _of_line(_whole_number),
-    b"F": _of_line(float),
-    b"S": _of_line(_quoted),
-    b"V": _of_line(lambda text: text.decode("raw-unicode-escape")),
-    b"p": _into_memo(lambda machine: int(machine.line())),
-    b"q": _into_memo(lambda machine: machine.number(_BYTE)),
-    b"r": _into_memo(lambda machine: machine.number(_WORD)),
-    b"g": _out_of_memo(lambda machine: int(machine.line())),
-    b"h": _out_of_memo(lambda machine: machine.number(_BYTE)),
-    b"j": _out_of_memo(lambda machine: machine.number(_WORD)),
-    b"\x94": _Machine.memoize,
-    b"\x85": _of_top(1),
-    b"\x86": _of_top(2),
-    b"\x87": _of_top(3),
-    b"(": _Machine.mark,
-    b"0": lambda machine: machine.stack.pop(),
-    b"1": _Machine.above_mark,
-    b"2": lambda machine: machine.stack.append(machine.stack[-1]),
-    b"t": lambda machine: machine.stack.append(tuple(machine.above_mark())),
-    b"l": lambda machine: machine.stack.append(machine.above_mark()),
-    b"d": lambda machine: machine.stack.append(_pairs(machine.above_mark())),
-    b"a": _Machine.append,
-    b"e": _Machine.appends,
-    b"s": _Machine.set_item,
-    b"u": _Machine.set_items,
-    b"c": _Machine.name,
-    b"\x93": _Machine.stack_name,
-    b"R": _Machine.call,
-    b"b": _Machine.build,
+_NUMBERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT")
+_TEXTS = ("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
+_BYTES = ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
+# What Python's own list of instructions calls them; it also says how to read what follows one.
+_ACTIONS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
+    **dict.fromkeys((*_NUMBERS, *_TEXTS, *_BYTES), _Machine.push),
+    **dict.fromkeys(("BINSTRING", "SHORT_BINSTRING"), lambda machine, text: machine.push(text.encode("latin1"))),
+    "BYTEARRAY8": lambda machine, array: machine.push(bytes(array)),
+    "NONE": lambda machine: machine.push(None),
+    "NEWTRUE": lambda machine: machine.push(True),
+    "NEWFALSE": lambda machine: machine.push(False),
+    "EMPTY_LIST": lambda machine: machine.push([]),
+    "EMPTY_DICT": lambda machine: machine.push({}),
+    "EMPTY_TUPLE": lambda machine: machine.push(()),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _Machine.memoize),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Machine.recall),
+    "TUPLE1": lambda machine: machine.gather(1),
+    "TUPLE2": lambda machine: machine.gather(2),
+    "TUPLE3": lambda machine: machine.gather(3),
+    "MARK": _Machine.mark,
+    "POP": lambda machine: machine.stack.pop(),
+    "POP_MARK": _Machine.above_mark,
+    "DUP": lambda machine: machine.push(machine.stack[-1]),
+    "TUPLE": lambda machine: machine.push(tuple(machine.above_mark())),
+    "LIST": lambda machine: machine.push(machine.above_mark()),
+    "DICT": lambda machine: machine.push(_pairs(machine.above_mark())),
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "SETITEM": _Machine.set_item,
+    "SETITEMS": _Machine.set_items,
+    "GLOBAL": lambda machine, names: machine.push(_Name(*names.split(" ", 1))),
+    "STACK_GLOBAL": _Machine.stack_name,
+    "REDUCE": _Machine.call,
+    "BUILD": _Machine.build,
 }
-_ACTIONS = {code[0]: action for code, action in _INSTRUCTIONS.items()}
+_INSTRUCTIONS: dict[bytes, tuple[Callable[..., Any], Any]] = {
+    one.code.encode("latin1"): (_ACTIONS[one.name], one.arg) for one in pickletools.opcodes if one.name in _ACTIONS
+}
+_INSTRUCTIONS[b"S"] = _Machine.string, None  # between quotes, of bytes that need not be text
 
 
 def unpickle(path: Path) -> Any:
     """The contents of a pickle; text of Python 2 comes as bytes."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
+    check_file(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _build(_Machine(data).run(), {}, 0)

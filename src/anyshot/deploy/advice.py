@@ -5,7 +5,7 @@ too few for is said in words instead of numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 
 from anyshot.data.doctor import spread
 from anyshot.data.likeness import Sketch
-from anyshot.deploy.bursts import find_bursts, leave_out_bursts
+from anyshot.deploy.bursts import Bursts, find_bursts, leave_out_bursts
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.duplicates import near_duplicates
+from anyshot.deploy.duplicates import InDouble, near_duplicates
 from anyshot.deploy.left_out import LeftOut
 from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
 from anyshot.deploy.suspects import Found, Suspect, confusions, look
@@ -24,8 +24,11 @@ from anyshot.deploy.testing import Result, run_test
 from anyshot.errors import BadInput
 from anyshot.measure.engine import vectors_of
 from anyshot.measure.evaluation import check_features, check_labels, evaluate, untrained
+from anyshot.measure.plan import Apart, Plan
+from anyshot.measure.readouts import scaled
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Parameters, Reading
+from anyshot.models.posterior import unit
 from anyshot.models.registry import PACKAGE, Registry
 
 HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")
@@ -37,7 +40,11 @@ FEW_CLASS = 20  # images a class below which the curve is rough
 FLOATS = 400_000_000  # of a bank of vectors: beyond, a head is left out
 OPERATIONS = 2e11  # of heads that are fitted to every support anew: about a minute; episodes are as many as fit
 LEAST_EPISODES = 20
+MOST_ASKED = 16  # held-out examples of a class that an episode asks
+SHARES = {"curves": 0.5, "left out": 0.1, "held out": 0.1, "copies": 0.3}  # of the time, about
 LOW, FLAT = 0.85, 0.15  # accuracy below which, and share of the errors that doubling ends, features are the limit
+
+JudgedOn = Literal["at hand", "held out"]
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,12 @@ class Advice:
     lead: dict[str, tuple[float, float]]
     """How far the best head is ahead of the others, on the same episodes, with half of a 95 % interval."""
     forecasts: dict[str, Forecast]
+    judged_on: JudgedOn
+    """What the curves, and with them the choice of a head and the forecasts, were measured on."""
     left_out: LeftOut
     classes: list[dict[str, Any]]
-    """By class: examples, recall when left out, the probability of the class for its examples; those first where more
-    examples are expected to help most."""
+    """By class: examples, recall, the probability of the class for its examples, and on which examples these two were
+    judged; those first where more examples are expected to help most."""
     confused: list[dict[str, Any]]
     unlikely: list[dict[str, Any]]
     """Examples by how unlikely their own label is; the least likely first."""
@@ -174,23 +183,30 @@ def advise(
         )
     here = np.isin(codes, inside)
     used, used_names = np.searchsorted(inside, codes[here]), [every_class[place] for place in inside]
-    smallest = int(counts[inside].min())
-    queries = max(1, smallest // 4)
-    measured = [step for step in STEPS if step <= smallest - queries]
-    together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
-    ways = len(inside) if way == "all" else way
     used_maps = maps if here.all() else maps[torch.from_numpy(here)]  # all of them may stay on a disk
+    original = np.flatnonzero(here)
+    together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
+
+    bursts = find_bursts(
+        InDouble(unit(used_maps.flatten(1)).numpy()),
+        used,
+        [names[image] for image in original.tolist()] if names else (),
+        [times[image] for image in original.tolist()] if times else (),
+    )
+    held_out = None if holdout is None else _HeldOut.of(holdout, used_names)
+    judged = _judged(used_maps, used, bursts, held_out, way, episodes, seed, doubts, used_names)
     if any(registry.head(name).adapts for name in tried):
-        episodes = _affordable(episodes, used_maps[0].numel(), ways, measured)
+        judged = judged.at_most(_affordable(episodes, used_maps[0].numel(), judged.plan.way, judged.shots))
+    measured, ways, queries = judged.shots, judged.plan.way, judged.plan.queries
     evaluation = evaluate(
-        used_maps, used, tried, measured, ways, queries, episodes, seed,
-        parameters=together, embed=embed, registry=registry, progress=progress,
+        judged.maps, judged.plan.labels, tried, measured, plan=judged.plan,
+        parameters=together, embed=embed, registry=registry, progress=scaled(progress, SHARES["curves"]),
     )  # fmt: skip
     accuracies = {name: evaluation.accuracies(name) / 100 for name in tried}
     expected = _expected(shots, measured, doubts)
     places = [measured.index(shot) for shot in expected]
     best, robust = _choose_heads(accuracies, places)
-    steps, pool = np.array(measured), Pool(int(np.median(counts[inside])), len(inside), ways, queries)
+    steps, pool = np.array(measured), judged.pool
     widths = {name: pool.half_widths(a, steps) for name, a in accuracies.items()}
     more = tuple(sorted({step for step in MORE if step < pool.images} | {pool.images}))
     forecasts = {n: f for n, a in accuracies.items() if (f := forecast(steps, a, pool.images, more, pool, seed))}
@@ -206,21 +222,24 @@ def advise(
         learned = {key: value.double().numpy() for key, value in together[name].items()} if name in together else None
         return FewShotClassifier(name, embed=(embed or {}).get(name), parameters=learned, registry=registry)
 
-    original = np.flatnonzero(here)
     vectors, reading = _vectors(used_maps, best, together.get(best), (embed or {}).get(best), registry)
     seen = look(vectors, used, reading)
-    bursts = find_bursts(
-        vectors,
-        used,
-        [names[image] for image in original.tolist()] if names else (),
-        [times[image] for image in original.tolist()] if times else (),
-    )
     alone = float((seen.predicted == used)[seen.predicted >= 0].mean())
     predicted, left_out = seen.predicted, LeftOut(alone)
     if bursts.told_by:
-        predicted, left_out = leave_out_bursts(lambda: classifier(best), used_maps.numpy(), used, bursts, alone)
+        alike = vectors if reading.head.adapts else None
+        predicted, left_out = leave_out_bursts(lambda: classifier(best), used_maps.numpy(), used, bursts, alone, alike)
         doubts += _single_bursts(predicted, used, used_names)
-    tests = _tests(classifier, tried, used_maps.numpy(), [used_names[place] for place in used], holdout)
+    progress(SHARES["left out"])
+    tests = _tests(classifier, tried, used_maps.numpy(), [used_names[place] for place in used], held_out)
+    test = tests.get(best)
+    progress(SHARES["held out"])
+    copies = near_duplicates(
+        vectors,
+        used,
+        None if picture is None else lambda i: Sketch.of(picture(int(original[i]))),
+        scaled(progress, SHARES["copies"]),
+    )
     told = _Told(original, used, used_names, names)
     return Advice(
         class_names=used_names,
@@ -235,19 +254,15 @@ def advise(
         expected_shots=expected,
         lead=_lead(accuracies, best, places, steps, pool),
         forecasts=forecasts,
+        judged_on="at hand" if judged.held_out is None else "held out",
         left_out=left_out,
-        classes=_by_class(seen, predicted, used, used_names),
-        confused=[
-            {**one, "class": used_names[one["class"]], "taken_for": used_names[one["taken_for"]]}
-            for one in confusions(predicted, used)
-        ],
+        classes=_by_class(seen, predicted, used, used_names, test),
+        confused=_confused(predicted, used, used_names) if test is None else _confused_in(test),
         unlikely=[told.suspect(one) for one in seen.unlikely],
         mislabelled=[told.suspect(one) for one in seen.mislabelled],
-        duplicates=told.duplicates(
-            near_duplicates(vectors, used, None if picture is None else lambda i: Sketch.of(picture(int(original[i]))))
-        ),
+        duplicates=told.duplicates(copies),
         same_class=[{"classes": [used_names[i], used_names[j]], "told_apart": p} for i, j, p in seen.same_class],
-        holdout=tests.get(best),
+        holdout=test,
         holdout_accuracies={name: test.accuracy[0] for name, test in tests.items()},
         doubts=doubts,
     )
@@ -296,25 +311,133 @@ def _single_bursts(predicted: np.ndarray, labels: np.ndarray, names: list[str]) 
     ]
 
 
+@dataclass(frozen=True)
+class _HeldOut:
+    """Examples that were held out: features, names of their classes, and these as numbers, -1 for other classes."""
+
+    maps: torch.Tensor
+    labels: list[str]
+    codes: np.ndarray
+
+    @staticmethod
+    def of(holdout: tuple[ArrayLike | torch.Tensor, ArrayLike], class_names: Sequence[str]) -> "_HeldOut":
+        labels = [str(label) for label in np.asarray(holdout[1]).tolist()]
+        places = {name: place for place, name in enumerate(class_names)}
+        return _HeldOut(check_features(holdout[0]), labels, np.array([places.get(label, -1) for label in labels]))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What the curves are measured on: examples, episodes of them, shots, and what it says of others of their kind."""
+
+    maps: torch.Tensor
+    plan: Plan
+    shots: list[int]
+    pool: Pool
+    held_out: _HeldOut | None = None
+
+    def at_most(self, episodes: int) -> "_Judged":
+        return replace(self, plan=replace(self.plan, episodes=min(self.plan.episodes, episodes)))
+
+
+def _judged(
+    maps: torch.Tensor,
+    labels: np.ndarray,
+    bursts: Bursts,
+    held_out: _HeldOut | None,
+    way: int | Literal["all"],
+    episodes: int,
+    seed: int,
+    doubts: list[str],
+    names: list[str],
+) -> _Judged:
+    """Supports are drawn from the examples at hand; queries from those that were held out, where two classes at least
+    have some, or else from those at hand, of other bursts where there are such."""
+    counts = np.bincount(labels)
+    if held_out is not None:
+        asked = np.bincount(held_out.codes[held_out.codes >= 0], minlength=len(counts))
+        tested = np.flatnonzero(asked)
+        if len(tested) > 1:
+            if len(tested) < len(counts):
+                some = ", ".join(names[place] for place in np.flatnonzero(asked == 0)[:5])
+                doubts.append(
+                    f"{len(counts) - len(tested)} classes have no example held out ({some}): the curves are of the "
+                    "others, and of these classes only the examples at hand tell."
+                )
+            mine, theirs = np.isin(labels, tested), np.isin(held_out.codes, tested)
+            both = np.searchsorted(tested, np.concatenate([labels[mine], held_out.codes[theirs]]))
+            is_asked = np.repeat([False, True], [int(mine.sum()), int(theirs.sum())])
+            shots = [step for step in STEPS if step <= counts[tested].min()]
+            queries, ways = min(MOST_ASKED, int(asked[tested].min())), len(tested) if way == "all" else way
+            plan = Apart(both, ways, shots[-1], queries, episodes, seed, held_out=is_asked)
+            pool = Pool(int(np.median(counts[tested])), len(tested), ways, queries, int(theirs.sum()))
+            features = torch.cat([maps[torch.from_numpy(mine)], held_out.maps[torch.from_numpy(theirs)]])
+            return _Judged(features, plan, shots, pool, held_out)
+        doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
+    ways, smallest = len(counts) if way == "all" else way, int(counts.min())
+    pool = Pool(int(np.median(counts)), len(counts), ways, max(1, smallest // 4))
+    group = _separable(labels, bursts) if bursts.told_by else np.arange(len(labels))
+
+    def plan_of(shot: int, queries: int) -> Plan:
+        arguments = (labels, ways, shot, queries, episodes, seed, names)
+        return Apart(*arguments, group=group) if bursts.told_by else Plan(*arguments)
+
+    for queries in range(pool.queries, 0, -1):  # bursts may leave few others
+        feasible = int(plan_of(1, queries).feasible.min())
+        if feasible >= 1:
+            break
+    shots = [step for step in STEPS if step <= feasible]
+    return _Judged(maps, plan_of(shots[-1], queries), shots, replace(pool, queries=queries))
+
+
+def _separable(labels: np.ndarray, bursts: Bursts) -> np.ndarray:
+    """Bursts, but for classes that are a single one: their images are drawn one by one."""
+    group = bursts.group.copy()
+    for place in range(int(labels.max()) + 1):
+        mine = labels == place
+        if len(np.unique(group[mine])) == 1:
+            group[mine] = len(labels) + np.flatnonzero(mine)
+    return group
+
+
 def _tests(
     classifier: Callable[[str], FewShotClassifier],
     tried: Sequence[str],
     features: np.ndarray,
     labels: Sequence[str],
-    holdout: tuple[ArrayLike | torch.Tensor, ArrayLike] | None,
+    held_out: _HeldOut | None,
 ) -> dict[str, Result]:
     """Every head, fitted on all examples, on those that were held out."""
-    if holdout is None:
+    if held_out is None:
         return {}
-    held_out = check_features(holdout[0]).numpy()
-    asked = [str(label) for label in np.asarray(holdout[1]).tolist()]
-    return {name: run_test(classifier(name).fit(features, np.array(labels)), held_out, asked) for name in tried}
+    asked = held_out.maps.numpy(), held_out.labels
+    return {name: run_test(classifier(name).fit(features, np.array(labels)), *asked) for name in tried}
+
+
+def _confused(predicted: np.ndarray, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
+    return [
+        {**one, "class": names[one["class"]], "taken_for": names[one["taken_for"]]}
+        for one in confusions(predicted, labels)
+    ]
+
+
+def _confused_in(test: Result, many: int = 5) -> list[dict[str, Any]]:
+    """The commonest mistakes of a test, by their share of the examples of a class."""
+    rows: list[dict[str, Any]] = [
+        {"class": one.name, "taken_for": other, "share": times / one.examples}
+        for one in test.classes
+        for other, times in one.taken_for
+    ]
+    return sorted(rows, key=lambda row: -row["share"])[:many]
 
 
 def _affordable(episodes: int, d: int, way: int, shots: Sequence[int]) -> int:
     """Episodes that can be had of a head that is fitted to each support: factorisations of the smaller of its sides."""
     sides = [sorted((way * shot, d)) for shot in shots]
-    each = sum(3 * small**2 * large + small**3 for small, large in sides)
+    each = sum(
+        2 * small**3 if small == way * shot else 3 * small**2 * large
+        for (small, large), shot in zip(sides, shots, strict=True)
+    )
     return min(episodes, max(LEAST_EPISODES, int(OPERATIONS / each)))
 
 
@@ -326,11 +449,12 @@ def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
 
 def _vectors(
     maps: torch.Tensor, name: str, learned: Parameters | None, how: str | None, registry: Registry
-) -> tuple[np.ndarray, Reading]:
-    """What the head that is advised takes the mean of, in double precision."""
+) -> tuple[InDouble, Reading]:
+    """What the head that is advised takes the mean of."""
     head, parameters = registry.head(name), learned or untrained(name, maps, registry)
-    vectors = torch.cat(list(vectors_of(maps, EMBEDS[how] if how else head.embed, parameters).split(4096))).double()
-    return vectors.numpy(), Reading(head, {key: v.double() for key, v in parameters.items()})
+    vectors = vectors_of(maps, EMBEDS[how] if how else head.embed, parameters)
+    kept = vectors if isinstance(vectors, torch.Tensor) else torch.cat(list(vectors.split(4096)))
+    return InDouble(kept.numpy()), Reading(head, {key: v.double() for key, v in parameters.items()})
 
 
 def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> list[int]:
@@ -368,17 +492,25 @@ def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[
     ]
 
 
-def _by_class(seen: Found, predicted: np.ndarray, labels: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
-    """Each class, those first that would profit most from more examples: whose own are recognised least surely and are
-    few. (`benchmarks/advice.py` compares this with other rules.)"""
+def _by_class(
+    seen: Found, predicted: np.ndarray, labels: np.ndarray, names: list[str], test: Result | None
+) -> list[dict[str, Any]]:
+    """Each class, those first that would profit most from more examples: whose examples (held out, where there are
+    such) are recognised least surely, and whose own are few. (`benchmarks/advice.py` compares this with other rules.)
+    """
+    tested = {} if test is None else {one.name: one for one in test.classes}
     rows = []
     for place, name in enumerate(names):
         mine = labels == place
         judged = mine & (predicted >= 0)
-        recall = float((predicted[judged] == place).mean()) if judged.any() else None
-        probability = float(np.exp(seen.log_own[mine]).mean())
-        many = int(mine.sum())
-        rows.append({"class": name, "examples": many, "recall": recall, "probability": probability})
+        row: dict[str, Any] = {"class": name, "examples": int(mine.sum())}
+        if name in tested:
+            row |= {"recall": tested[name].recall[0], "probability": tested[name].probability, "judged_on": "held out"}
+        else:
+            recall = float((predicted[judged] == place).mean()) if judged.any() else None
+            probability = float(np.exp(seen.log_own[mine]).mean())
+            row |= {"recall": recall, "probability": probability, "judged_on": "at hand"}
+        rows.append(row)
     return sorted(rows, key=lambda row: (row["probability"] - 1) / row["examples"])
 
 

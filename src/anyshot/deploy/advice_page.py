@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST = 10  # rows of a list about classes; all are in the JSON
 MOST_IMAGES = 40  # and about images
 MOST_PRINTED = 20  # of these, in a terminal
+HARDER = 0.05  # accuracy that is lost on examples held out, from which photos of other days are asked for
 STYLE = """
 :root { color-scheme: light; font: 16px/1.55 system-ui, sans-serif; }
 body { max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
@@ -67,12 +68,23 @@ def parts(advice: "Advice") -> list[Part]:
         _confused(advice),
         _suspects(advice),
         _copies(advice),
-        Part(
-            "What these data cannot say",
-            advice.doubts or ["Nothing: there are enough examples for all of the above."],
-            is_doubt=bool(advice.doubts),
-        ),
+        Part("What these data cannot say", [*advice.doubts, _unseen(advice)], is_doubt=True),
     ]
+
+
+def _unseen(advice: "Advice") -> str:
+    """What no examples of the past can say, and which of them said the rest."""
+    test = advice.holdout
+    if test is None:
+        return (
+            "All of this is of the examples at hand. How much harder photos of other days, places and cameras are they "
+            "cannot say: --holdout FOLDER can."
+        )
+    _, low, high = test.accuracy
+    return (
+        f"{test.examples} examples held out tell the accuracy to about {50 * (high - low):.0f} points, for photos like "
+        "these. Labels that may be wrong, copies and classes that may be one are looked for among the examples at hand."
+    )
 
 
 def shown_images(advice: "Advice") -> list[int]:
@@ -92,7 +104,7 @@ def _accuracy(advice: "Advice") -> Part:
     words.append(
         f"On the {test.examples} examples that were held out, {advice.best} is right on {rate:.1%} "
         f"({low:.1%} to {high:.1%}): that is the accuracy to expect. Expected calibration error "
-        f"{test.calibration_error:.1%}; {test.accepted:.1%} of them are taken for one of the classes at all."
+        f"{test.calibration_error:.1%}; {test.acceptance}"
     )
     if test.strangers:
         words.append(
@@ -121,11 +133,24 @@ def _accuracy(advice: "Advice") -> Part:
     return Part("How accurate it is", words, [*tables, Table("Recognised least, held out", columns, classes)])
 
 
+_JUDGED = {
+    "held out": "learned from the examples at hand, asked of those held out",
+    "in bursts": "of the examples at hand, bursts drawn whole",
+    "at hand": "of the examples at hand",
+}
+
+
+def _judged(advice: "Advice") -> str:
+    if advice.judged_on == "at hand" and advice.left_out.in_bursts is not None:
+        return "in bursts"
+    return advice.judged_on
+
+
 def _head_words(advice: "Advice") -> list[str]:
     shots = ", ".join(map(str, advice.expected_shots))
     seen = (
         f"({advice.way} classes at once, {sum(advice.counts)} examples, "
-        f"{spread(min(advice.counts), max(advice.counts))} per class)"
+        f"{spread(min(advice.counts), max(advice.counts))} per class; {_JUDGED[_judged(advice)]})"
     )
     if not advice.lead:
         return [f"Only {advice.best} was asked for; what follows is of it {seen}."]
@@ -152,7 +177,7 @@ def _curve_table(advice: "Advice") -> Table:
 
 def _gains(advice: "Advice") -> Part:
     title = "What more examples would bring"
-    words = _features_words(advice)
+    words = [*_features_words(advice), *_other_days_words(advice)]
     forecast = advice.forecasts.get(advice.best)
     if forecast is None:
         return Part(title, [*words, "The examples are too few to say: see below."])
@@ -160,14 +185,26 @@ def _gains(advice: "Advice") -> Part:
         [f"+{more}", f"{100 * gain:+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"]
         for more, gain, low, high in zip(forecast.more, forecast.gain, forecast.low, forecast.high, strict=True)
     ]
+    kind = "examples of the same kind" if advice.judged_on == "at hand" else "photos like those held out"
     words.append(
-        f"With about {forecast.now} examples per class {advice.best} should reach {forecast.accuracy:.1%} on examples "
-        "of the same kind; further ones per class, up to twice as many, are expected to bring so many points:"
+        f"With about {forecast.now} examples per class {advice.best} should reach {forecast.accuracy:.1%} on {kind}; "
+        "further ones per class, of the kind at hand and up to twice as many, are expected to bring so many points:"
     )
     if forecast.held_out:
         held_out = (f"{fit:.1%} at {shot} shots ({measured:.1%} measured)" for shot, fit, measured in forecast.held_out)
         words.append(f"The check: fitted without the larger shots, the same curve says {', '.join(held_out)}.")
     return Part(title, words, [Table("", ["examples more", "points", "95 % interval"], rows)])
+
+
+def _other_days_words(advice: "Advice") -> list[str]:
+    """Whether the examples at hand are too much alike to learn more from further ones of their kind."""
+    harder = advice.left_out.alone - advice.accuracy
+    if advice.holdout is None or harder < HARDER or harder < 2 * (advice.doubling or 0.0):
+        return []
+    return [
+        f"Photos of other days rather than more like these: of those at hand {advice.left_out.alone:.1%} are found, "
+        f"of those held out {advice.accuracy:.1%}."
+    ]
 
 
 def _features_words(advice: "Advice") -> list[str]:
@@ -200,26 +237,27 @@ def _features_words(advice: "Advice") -> list[str]:
 def _classes(advice: "Advice") -> Part:
     rows: list[Sequence[Cell]] = [
         [row["class"], str(row["examples"]), "-" if row["recall"] is None else f"{row['recall']:.0%}",
-         f"{row['probability']:.0%}"]
+         f"{row['probability']:.0%}", row["judged_on"]]
         for row in advice.classes[:MOST]
     ]  # fmt: skip
-    words = (
-        "Classes by how little their own examples, left out, are taken for them, and how few these are; the first "
-        "profit most."
-    )
-    columns = ["class", "examples", "found when left out", "probability"]
+    which = "examples held out" if advice.holdout else "own examples, left out,"
+    words = f"Classes by how little their {which} are taken for them, and how few they have; the first profit most."
+    columns = ["class", "examples", "found", "probability", "judged on examples"]
     return Part("Where to add examples first", [words], [Table("", columns, rows)])
 
 
 def _confused(advice: "Advice") -> Part:
     words = [
-        f"{' and '.join(pair['classes'])} are hardly told apart ({pair['told_apart']:.0%}): are they one class?"
+        f"{' and '.join(pair['classes'])} are hardly told apart ({pair['told_apart']:.0%}, of the examples at hand): "
+        "are they one class?"
         for pair in advice.same_class[:MOST]
     ]
     if not advice.confused:
-        return Part("What is confused", [*words, "Left out, every example is found in its own class."])
+        which = "Held out" if advice.holdout else "Left out"
+        return Part("What is confused", [*words, f"{which}, every example is found in its own class."])
     rows: list[Sequence[Cell]] = [[c["class"], c["taken_for"], f"{c['share']:.0%}"] for c in advice.confused]
-    return Part("What is confused", words, [Table("", ["class", "taken for", "of its examples"], rows)])
+    of = "of its examples held out" if advice.holdout else "of its examples"
+    return Part("What is confused", words, [Table("", ["class", "taken for", of], rows)])
 
 
 def _suspects(advice: "Advice") -> Part:
@@ -256,12 +294,13 @@ def _copies(advice: "Advice") -> Part:
     if not advice.duplicates:
         return Part(title, ["No example is found twice."])
     conflicts = sum(row["conflict"] for row in advice.duplicates)
-    words = [
-        f"{len(advice.duplicates)} pairs of examples are one, or of pictures a copy (cropped, turned, brighter) "
-        "or the same scene a moment later."
-    ]
+    pairs = (
+        "1 pair of examples is" if len(advice.duplicates) == 1 else f"{len(advice.duplicates)} pairs of examples are"
+    )
+    words = [f"{pairs} one, or of pictures a copy (cropped, turned, brighter) or the same scene a moment later."]
     if conflicts:
-        words.append(f"{conflicts} of them have two labels: a conflict, one of the two is wrong.")
+        have = "has" if conflicts == 1 else "have"
+        words.append(f"{conflicts} of them {have} two labels: a conflict, one of the two is wrong.")
     rows: list[Sequence[Cell]] = [
         [
             _picture(row["one"]),

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -20,6 +21,7 @@ from scipy.sparse.csgraph import connected_components
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.duplicates import PART, Labels, Usual, Vectors
 from anyshot.deploy.left_out import LeftOut
+from anyshot.models.empirical import support_scores
 
 SECONDS = 30.0  # between two photos of one burst
 NEAR = 0.3  # squared distance of two photos of one moment, as a share of the usual one of a class
@@ -93,9 +95,9 @@ def find_bursts(
 
 def time_in(name: str) -> float | None:
     """The time that a phone or a camera wrote into a file's name, as in IMG_20240131_120501.jpg."""
-    if found := _TIME.search(name):
+    if match := _TIME.search(name):
         try:
-            return datetime.strptime(found[1] + found[2], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
+            return datetime.strptime(match[1] + match[2], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
         except ValueError:
             return None
     return None
@@ -105,7 +107,9 @@ def _both(many: int, times: Sequence[float | None], names: Sequence[str]) -> lis
     return [(times[i] if i < len(times) else None, names[i] if i < len(names) else "") for i in range(many)]
 
 
-def _near(vectors: Vectors, mine: Int[np.ndarray, " image"], usual: Usual) -> list[tuple[int, int]]:
+def _near(
+    vectors: Float[np.ndarray, "image d"], mine: Int[np.ndarray, " image"], usual: Usual
+) -> list[tuple[int, int]]:
     if len(mine) < 2:
         return []
     square = (vectors**2).sum(1)
@@ -123,8 +127,8 @@ def _in_number(vectors: Vectors, labels: Labels, names: Sequence[str], usual: Us
     """Neighbours in number, if they are mostly much more alike than images of a class are."""
     series: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     for image, name in enumerate(names[: len(labels)]):
-        if found := _NUMBER.match(name.rpartition(".")[0] or name):
-            series[int(labels[image]), found[1]].append((int(found[2]), image))
+        if match := _NUMBER.match(name.rpartition(".")[0] or name):
+            series[int(labels[image]), match[1]].append((int(match[2]), image))
     pairs = [
         (a, b) for one in series.values() for (low, a), (high, b) in pairwise(sorted(one)) if high - low == 1
     ]  # fmt: skip
@@ -144,6 +148,7 @@ def leave_out_bursts(
     labels: Labels,
     bursts: Bursts,
     alone: float,
+    vectors: Vectors | None = None,
 ) -> tuple[Int[np.ndarray, " image"], LeftOut]:
     """The class of each image when its whole burst is left out, with the bursts in ten parts, and how often that is
     right; -1 for images of a class that is a single burst.
@@ -154,12 +159,16 @@ def leave_out_bursts(
         labels: Their classes, counted from 0.
         bursts: Which of them belong together.
         alone: How many are recognised when each is left out alone.
+        vectors: What a class is a mean of, for a head that adapts to its support alone: it then needs no classifier.
     """
     fold = _folds(labels, bursts.group)
     predicted = np.full(len(labels), -1)
     for part in range(FOLDS):
         asked = fold == part
-        if asked.any():
+        if asked.any() and vectors is not None:
+            support, owner, query = (torch.from_numpy(x) for x in (vectors[~asked], labels[~asked], vectors[asked]))
+            predicted[asked] = support_scores(support, owner, query).argmax(1).numpy()
+        elif asked.any():
             predicted[asked] = new().fit(features[~asked], labels[~asked]).predict(features[asked])
     judged = predicted >= 0
     right = float((predicted == labels)[judged].mean()) if judged.any() else None

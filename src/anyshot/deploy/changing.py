@@ -1,5 +1,5 @@
-"""`anyshot add`, `remove` and `merge`: a classifier that is there, with more examples, without some classes, with those
-of others. A class is a mean, so nothing is learned anew."""
+"""`anyshot add`, `remove` and `merge`: a classifier that is there, with more examples, without some of its classes or
+examples, with the classes of others. A class is a mean, so nothing is learned anew."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.data.doctor import counted
 from anyshot.data.embeddings import read_vectors
 from anyshot.data.layout import Layout
 from anyshot.data.packing import Item
 from anyshot.data.sources import choose_splits, left_out_words
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.deploy.learned import Copies
 from anyshot.deploy.predicting import pictures_of
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput, choose, explaining
 from anyshot.models.cache import FeatureCache
-from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
+from anyshot.models.examples import chosen_pictures, embed_readable, holds_features, read_examples, say_unread
 from anyshot.progress import Say, progress, quiet
 
 Classifier = ImageClassifier | FewShotClassifier
+SAME = 1e-9  # squared distance of two vectors of one picture, as a share of their squares
 
 
 def add(
@@ -36,7 +39,7 @@ def add(
     all that the sources hold as examples of that class. What changed, in words."""
     inner, layout = inner_of(classifier), layout or Layout()
     before = dict(zip(map(str, inner.classes_), inner.support_.counts.tolist(), strict=True))
-    choose_learned = partial(choose_splits, wanted=split, for_test=False)
+    choose_learned, copies = partial(choose_splits, wanted=split, for_test=False), Copies(inner)
     for source in sources:
         if isinstance(classifier, FewShotClassifier):
             if class_name:
@@ -47,18 +50,20 @@ def add(
                 vectors, names = examples.features, examples.labels
             else:
                 raise BadInput(f"this classifier is one of features: {source} should be a file or a store of such.")
+            copies.look(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
             inner.partial_fit(vectors, np.array(_labels(inner, names)))
         elif class_name:
             with pictures_of([source], layout) as (items, left_out):
                 say("\n".join(left_out_words(left_out)))
-                _learn(classifier, items, [class_name] * len(items), cache, say)
+                _learn(classifier, items, [class_name] * len(items), cache, say, copies)
         else:
             with chosen_pictures(source, layout, choose_learned, say) as chosen:
-                _learn(classifier, chosen, [item.class_name for item in chosen], cache, say)
+                _learn(classifier, chosen, [item.class_name for item in chosen], cache, say, copies)
     after = dict(zip(map(str, inner.classes_), inner.support_.counts.tolist(), strict=True))
     more = {name: many - before.get(name, 0) for name, many in after.items() if many > before.get(name, 0)}
     new = [name for name in more if name not in before]
-    words = f"{sum(more.values())} examples of {_classes(len(more))} added"
+    say(str(copies))
+    words = f"{counted(sum(more.values()), 'example')} of {counted(len(more), 'class')} added"
     return f"{words}, {len(new)} of them new ({', '.join(new[:5])}{', ...' if len(new) > 5 else ''})" if new else words
 
 
@@ -67,7 +72,50 @@ def remove(classifier: Classifier, names: Sequence[str]) -> str:
     inner = inner_of(classifier)
     labels = {str(label): label for label in inner.classes_}
     classifier.remove([choose("class", name, labels) for name in names])
-    return f"{_classes(len(set(names)))} removed"
+    return f"{counted(len(set(names)), 'class')} removed"
+
+
+def remove_examples(
+    classifier: Classifier,
+    sources: Sequence[Path],
+    class_name: str = "",
+    layout: Layout | None = None,
+    cache: FeatureCache | None = None,
+    say: Say = quiet,
+) -> str:
+    """Forget single examples, those of a class where one is named: pictures, or rows of files of features. One that the
+    classifier does not have, or has under two labels, is bad input, and then nothing is forgotten."""
+    inner, layout = inner_of(classifier), layout or Layout()
+    if isinstance(classifier, FewShotClassifier):
+        parts = {source: read_vectors(source, layout.feature_column) for source in sources}
+        names = [f"{source.name}[{row}]" for source, part in parts.items() for row in range(len(part))]
+        features = np.concatenate(list(parts.values()))
+    else:
+        with pictures_of(sources, layout) as (items, _):
+            rows, readable = embed_readable(classifier.backbone, items, "embedding", cache, say)
+        if not readable:
+            raise BadInput("there are no pictures to remove: name files, or folders of them.")
+        names, features = [item.name for item in readable], rows.array
+    wanted = choose("class", class_name, {str(label): label for label in inner.classes_}) if class_name else None
+    found = [_example(inner, vector, name, wanted) for vector, name in zip(inner.vectors(features), names, strict=True)]
+    for label, key in dict.fromkeys(found):
+        classifier.take_out(label, key)
+    return f"{counted(len(set(found)), 'example')} of {counted(len({label for label, _ in found}), 'class')} removed"
+
+
+def _example(inner: FewShotClassifier, vector: np.ndarray, name: str, wanted: Any) -> tuple[Any, int]:
+    """The class and the key of the kept example that a vector is, but for rounding."""
+    support = inner.support_
+    same = np.flatnonzero(((support.kept - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
+    labels = support.labels[support.owner[same]]
+    if wanted is not None:
+        same, labels = same[labels == wanted], labels[labels == wanted]
+    if not len(same):
+        kept = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
+        raise BadInput(f"{name} is not among the examples{kept}{f' of {wanted}' if wanted is not None else ''}.")
+    if len(np.unique(labels)) > 1:
+        raise BadInput(f"{name} is an example of {' and of '.join(np.unique(labels).astype(str))}: say which, --of.")
+    return labels[0].item(), int(support.keys[same[0]])
 
 
 def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:
@@ -78,7 +126,7 @@ def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:
     alike: Any = classifier  # all are of its kind
     alike.merge(*others)
     both = before & {str(label) for other in others for label in inner_of(other).classes_}
-    shared = f"; {_classes(len(both))} of several are one now" if both else ""
+    shared = f"; {counted(len(both), 'class')} of several are one now" if both else ""
     return f"{len(others) + 1} classifiers merged{shared}"
 
 
@@ -88,11 +136,16 @@ def inner_of(classifier: Classifier) -> FewShotClassifier:
 
 
 def _learn(
-    classifier: ImageClassifier, items: Sequence[Item], names: Sequence[str], cache: FeatureCache | None, say: Say
+    classifier: ImageClassifier,
+    items: Sequence[Item],
+    names: Sequence[str],
+    cache: FeatureCache | None,
+    say: Say,
+    copies: Copies,
 ) -> None:
     labels = _labels(classifier.classifier, names)
     with progress("learning", 1.0) as advance:
-        say_unread(classifier.learn(items, labels, advance, cache), say)
+        say_unread(classifier.learn(items, labels, advance, cache, seen=copies.see), say)
 
 
 def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:
@@ -103,12 +156,6 @@ def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:
         return list(names)
     for name in names:
         if name not in labels:
-            try:
+            with explaining(ValueError, f"the classes here are numbers: {name!r} cannot be one."):
                 labels[name] = kind.type(name)
-            except ValueError:
-                raise BadInput(f"the classes here are numbers: {name!r} cannot be one.") from None
     return [labels[name] for name in names]
-
-
-def _classes(many: int) -> str:
-    return f"{many} class" if many == 1 else f"{many} classes"

@@ -431,7 +431,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
-        """The classifier it would be with at most `shot` examples a class: the first of the kept ones."""
+        """The classifier it would be with at most `shot` examples a class: the first of the kept ones. How sure it may
+        be is told by all of them."""
         check_is_fitted(self, "ledger_")
         if not 1 <= shot <= self.keep:
             raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
@@ -442,7 +443,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             )
         fewer, settled, given = object.__new__(type(self)), self._settled, self.scale
         fewer.__dict__ = dict(self.__dict__)
-        if self.calibrated_ and not settled.adapts:
+        if self.calibrated_ and settled.adapts:
+            given = self.scale_
+        elif self.calibrated_:
             # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
             more = self.support_.first(shot + 1)
             scores, owner = leave_one_out(self.reading_, more)

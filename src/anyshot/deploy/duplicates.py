@@ -6,11 +6,13 @@ Without them a pair is named only if it is nearer than chance would ever bring t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.stats import chi2
+from threadpoolctl import threadpool_limits
 
 from anyshot.data.likeness import COPY, Sketch, likeness
 
@@ -20,9 +22,28 @@ CHANCE = 0.05  # pairs that chance may bring so near, in all
 MOST_IMAGES = 20_000  # beyond, pairs of images are not compared
 MOST_PAIRS = 600  # that are looked at as pictures, at some 20 ms each
 SAMPLE = 2_000
-PART = 512  # images that are compared at once: vectors of all of them are not copied
+PART = 512  # images that are looked at together: vectors of all of them are not copied
+NEAREST = 256  # and that are compared with all others
 
-Vectors = Float[np.ndarray, "image d"]
+
+@dataclass(frozen=True)
+class InDouble:
+    """Vectors in single precision that are read in double, some at a time: all of them would take twice the memory."""
+
+    rows: Float[np.ndarray, "image d"]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.rows.shape
+
+    def __getitem__(self, images: Any) -> Float[np.ndarray, "some d"]:
+        return self.rows[images].astype(np.float64)
+
+
+Vectors = Float[np.ndarray, "image d"] | InDouble
 Labels = Int[np.ndarray, " image"]
 
 
@@ -39,21 +60,23 @@ class Usual:
         """From the images about the means of their classes."""
         counts = np.bincount(labels)
         sums = np.zeros((len(counts), vectors.shape[1]))
-        np.add.at(sums, labels, vectors)
+        for part in _parts(len(labels)):
+            np.add.at(sums, labels[part], vectors[part])
         several = np.flatnonzero(counts[labels] > 1)
         if not len(several):
             return Usual(0.0, 1.0)
 
-        def about(images: Labels) -> Vectors:
+        def about(images: Labels) -> Float[np.ndarray, "some d"]:
             n = counts[labels[images], None]
             return (vectors[images] - sums[labels[images]] / n) * np.sqrt(n / (n - 1))
 
-        squares = [(about(several[start : start + PART]) ** 2).sum(1) for start in range(0, len(several), PART)]
+        squares = [(about(several[part]) ** 2).sum(1) for part in _parts(len(several))]
         distance = 2 * float(np.median(np.concatenate(squares)))
         apart = about(several[np.random.default_rng(0).permutation(len(several))[:SAMPLE]])
         inner = apart @ apart.T
-        trace, pairs = float(np.trace(inner)) / len(inner), inner[~np.eye(len(inner), dtype=bool)]
-        square = float((pairs**2).mean()) if len(pairs) else 0.0
+        own, many = np.diagonal(inner), len(inner)
+        trace, others = float(own.mean()), float(np.vdot(inner, inner) - np.vdot(own, own))  # of all pairs
+        square = others / (many * (many - 1)) if many > 1 else 0.0
         most = float(min(vectors.shape[1], len(labels)))
         return Usual(distance, min(max(trace**2 / square, 1.0), most) if square else most)
 
@@ -63,7 +86,10 @@ class Usual:
 
 
 def near_duplicates(
-    vectors: Vectors, labels: Labels, sketch: Callable[[int], Sketch] | None = None
+    vectors: Vectors,
+    labels: Labels,
+    sketch: Callable[[int], Sketch] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[tuple[int, int, float]]:
     """Pairs of images that look like one, and how alike they are, from 0 to 1; the most alike first.
 
@@ -71,46 +97,58 @@ def near_duplicates(
         vectors: A vector per image.
         labels: Their classes, counted from 0.
         sketch: The picture of an image, where pictures are at hand.
+        progress: Called with shares of the whole that add up to 1.
     """
     if not 3 <= len(vectors) <= MOST_IMAGES:
+        progress(1.0)
         return []
     usual = Usual.of(vectors, labels)
-    # Rounding leaves about this much between equal vectors.
-    equal = 1e-10 * float((vectors - vectors.mean(0)).var(0).sum())
-    pairs, beside = _nearest(vectors)
+    pairs, beside, variance = _nearest(vectors)
+    equal = 1e-10 * variance  # rounding leaves about this much between equal vectors
     if sketch is None:
+        progress(1.0)
         limit = max(usual.by_chance(2 * CHANCE / len(vectors) ** 2), equal)
         near = [(a, b, 1 - apart / max(usual.distance, limit)) for (a, b), apart in pairs.items() if apart <= limit]
         return sorted(near, key=lambda pair: (-pair[2], pair[:2]))
     pairs = {pair: apart for pair, apart in pairs.items() if apart <= max(NEAR * usual.distance, equal)}
-    order = sorted(pairs, key=lambda pair: pairs[pair] / max(beside[pair[0]], beside[pair[1]], equal))
+    order = sorted(pairs, key=lambda pair: pairs[pair] / max(beside[pair[0]], beside[pair[1]], equal))[:MOST_PAIRS]
+    if not order:
+        progress(1.0)
     sketches: dict[int, Sketch] = {}
     copies = []
-    for one, other in order[:MOST_PAIRS]:
-        for image in (one, other):
-            if image not in sketches:
-                sketches[image] = sketch(image)
-        alike = likeness(sketches[one], sketches[other])
-        if pairs[one, other] <= equal or alike >= COPY:
-            copies.append((one, other, 1.0 if pairs[one, other] <= equal else alike))
+    with threadpool_limits(1):  # small products: threads would only wait for each other
+        for one, other in order:
+            for image in (one, other):
+                if image not in sketches:
+                    sketches[image] = sketch(image)
+            alike = likeness(sketches[one], sketches[other])
+            if pairs[one, other] <= equal or alike >= COPY:
+                copies.append((one, other, 1.0 if pairs[one, other] <= equal else alike))
+            progress(1 / len(order))
     return sorted(copies, key=lambda pair: (-pair[2], pair[:2]))
 
 
-def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " image"]]:
-    """Each image with its nearest ones, as pairs and their squared distances; and of each image the distance to the
-    last of these."""
-    x = torch.from_numpy(np.ascontiguousarray(vectors)).double()
-    x = x - x.mean(0)
-    square = x.square().sum(1)
+def _parts(many: int) -> list[slice]:
+    return [slice(start, start + PART) for start in range(0, many, PART)]
+
+
+def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " image"], float]:
+    """Each image with its nearest ones, as pairs and their squared distances; of each image the distance to the last of
+    these; and the variance of all."""
+    x = torch.empty(*vectors.shape, dtype=torch.float64)
+    for part in _parts(len(x)):
+        x[part] = torch.from_numpy(vectors[part])
+    x -= x.mean(0)
+    square = torch.cat([part.square().sum(1) for part in x.split(PART)])
     many = min(NEIGHBOURS, len(x) - 1)
     pairs: dict[tuple[int, int], float] = {}
     last = np.empty(len(x))
-    for start in range(0, len(x), 1024):
-        part = x[start : start + 1024]
-        apart = (square[start : start + 1024, None] + square - 2 * part @ x.mT).clamp_min(0)
-        apart[torch.arange(len(part)), torch.arange(start, start + len(part))] = torch.inf
+    for start in range(0, len(x), NEAREST):
+        some = x[start : start + NEAREST]
+        apart = (2 * some @ x.mT).neg_().add_(square).add_(square[start : start + NEAREST, None]).clamp_min_(0)
+        apart[torch.arange(len(some)), torch.arange(start, start + len(some))] = torch.inf
         near, place = apart.topk(many, largest=False)
-        last[start : start + 1024] = near[:, -1].numpy()
+        last[start : start + NEAREST] = near[:, -1].numpy()
         for one, (others, distances) in enumerate(zip(place.tolist(), near.tolist(), strict=True), start):
             pairs |= {(min(one, b), max(one, b)): apart for b, apart in zip(others, distances, strict=True)}
-    return pairs, last
+    return pairs, last, float(square.mean())

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL import Image
-from safetensors.torch import save_file
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.data.packing import Item
 from anyshot.data.sources import choose_splits
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support, keys_of
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import (
@@ -34,7 +33,7 @@ from anyshot.models.embedders import (
     side_by_side,
 )
 from anyshot.models.examples import chosen_pictures
-from anyshot.models.model import Model, read_tensors
+from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 LEARN = 1024  # pictures that are learned at once: a calibration each
@@ -177,7 +176,7 @@ class ImageClassifier:
         supported = self.classifier.ledger_.kept_keys()
         new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
         jpegs = side_by_side(self._thumbnail, new.values())
-        self.thumbnails |= dict(zip(new, jpegs, strict=True))
+        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # a copy of us may share the old ones
         self._drop_thumbnails()
 
     def _drop_thumbnails(self) -> None:
@@ -200,7 +199,7 @@ class ImageClassifier:
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
         for other in others:
-            self.thumbnails |= other.thumbnails
+            self.thumbnails = self.thumbnails | other.thumbnails
         self._drop_thumbnails()
         return self
 
@@ -267,12 +266,9 @@ class ImageClassifier:
     def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
         """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
         item = _item(image, name)
-        try:
+        missing = explaining(FileNotFoundError, f"there is no file {item.name}.")
+        with explaining(OSError, f"{item.name} cannot be read as an image", "."), missing:
             return self.backbone.read(item.read(), item.name)
-        except FileNotFoundError:
-            raise BadInput(f"there is no file {item.name}.") from None
-        except OSError as error:
-            raise BadInput(f"{item.name} cannot be read as an image ({type(error).__name__}).") from None
 
     # -------------------------------------------------------------------------------------------------------- sharing
 
@@ -292,9 +288,11 @@ class ImageClassifier:
             jpegs = {
                 f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
             }
-            save_file(jpegs, aside / "thumbnails.safetensors")
-            if self.backbone.model is not None:
-                self.backbone.model.save(aside / "model.safetensors")
+            write_tensors(aside / "thumbnails.safetensors", jpegs)
+            if backbone.under is not None:
+                backbone.under.save(aside / "backbone.safetensors")
+            if backbone.model is not None:
+                backbone.model.save(aside / "model.safetensors")
 
     @staticmethod
     def load(
@@ -313,26 +311,20 @@ class ImageClassifier:
         said = all(isinstance(value, str) for value in (words, name, content))
         if type(side) is not int or not 0 < side <= 4096 or not said:
             raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
-        name = name or (words if words.startswith("timm:") else "")
         fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
         if backbone is None:
             if name.partition(":")[0] not in ("", DEFAULT, "timm"):
                 raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
             carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
             there = [source for file, source in carried.items() if file.is_file()]
+            name = name or (words if words.startswith("timm:") and not there else "")
             if not there and not name:
                 raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
             backbone = name or there[0]
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # what had to be said of the backbone was said when it was fitted
-            try:
-                made = embedder(backbone, side, registry or PACKAGE, fetch=fetch)
-            except BadInput as error:
-                raise BadInput(
-                    f"{folder} needs {words}{f', content {content[:12]}' if content else ''}: {error}"
-                ) from None
+        needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
+        with warnings.catch_warnings(), explaining(BadInput, needs, "."):
+            warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
+            made = embedder(backbone, side, registry or PACKAGE, fetch=fetch)
         if content and made.content and made.content != content:
             raise BadInput(
                 f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
@@ -342,10 +334,9 @@ class ImageClassifier:
         classifier.classifier = read_classifier(folder, registry)
         if (folder / "thumbnails.safetensors").is_file():
             tensors, _ = read_tensors(folder / "thumbnails.safetensors")
-            try:
+            no_pictures = f"{folder}/thumbnails.safetensors does not hold pictures: save it again."
+            with explaining((ValueError, TypeError), no_pictures):
                 classifier.thumbnails = {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
-            except (ValueError, TypeError):
-                raise BadInput(f"{folder}/thumbnails.safetensors does not hold pictures: save it again.") from None
         return classifier
 
     def to_onnx(self, path: str | Path) -> None:

@@ -23,13 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.errors import BadInput, needing
+from anyshot.errors import BadInput, explaining
 from anyshot.files import whole
 from anyshot.models.embedders import Embedder
-from anyshot.models.onnx_backbone import metadata
+from anyshot.models.onnx_backbone import MISSING, metadata
 
 OPSET = 20
-MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
 
 
 class _Graph(nn.Module):
@@ -73,7 +72,7 @@ class _Graph(nn.Module):
 
 def export_backbone(backbone: Embedder, path: Path) -> None:
     """Write an embedder as a file that is one itself, on pixels from 0 to 255 "image channel side side"."""
-    with needing(MISSING):
+    with explaining(ImportError, MISSING):
         import onnx
     network, example = pixel_network(backbone)
     model = _traced(network.eval(), (example,), ({0: torch.export.Dim("image")},), ["images"], ["features"])
@@ -93,7 +92,7 @@ def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
 
 def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:
     """Write the classifier, with the backbone before it where there is one."""
-    with needing(MISSING):
+    with explaining(ImportError, MISSING):
         import onnx
     head, support = classifier.reading_.head, classifier.support_
     refines = head.refine is not None and head.has_onnx
@@ -138,7 +137,8 @@ def _pictures(backbone: Embedder) -> str:
 def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: list[str], outputs: list[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about itself
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        for exporter in ("torch.onnx", "onnxscript"):
+            logging.getLogger(exporter).setLevel(logging.ERROR)
         about: dict[str, Any] = {"dynamic_shapes": free, "input_names": names, "output_names": outputs}
         program = torch.onnx.export(network, inputs, dynamo=True, opset_version=OPSET, verbose=False, **about)
     assert program is not None
@@ -146,8 +146,8 @@ def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: li
 
 
 def _write(model: Any, path: Path) -> None:
-    with needing(MISSING):
-        import onnx
+    import onnx
+
     onnx.checker.check_model(model)
     with whole(path) as aside:
         onnx.save(model, aside)

@@ -1,7 +1,6 @@
 """`anyshot predict`: pictures or features, from wherever they are, to classes, for people and for programs."""
 
 import contextlib
-import csv
 import io
 import json
 import sys
@@ -16,6 +15,7 @@ from rich.table import Table
 from scipy.special import softmax
 
 from anyshot.data.archives import is_archive, unpack
+from anyshot.data.doctor import counted
 from anyshot.data.embeddings import read_vectors
 from anyshot.data.folders import pictures_below
 from anyshot.data.layout import Layout
@@ -25,12 +25,13 @@ from anyshot.data.store import open_store
 from anyshot.data.tables import read_paths
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, sentence
 from anyshot.files import write_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import embed_items
 from anyshot.models.examples import say_unread
 from anyshot.progress import Say, progress, quiet
+from anyshot.rows import as_csv
 
 NONE = "none of these"
 Form = Literal["table", "csv", "json"]
@@ -61,7 +62,7 @@ def predict_sources(
     if out is None:
         return text
     write_text(out, text)
-    return f"{out}: {len(rows)} answers.\n"
+    return f"{out}: {counted(len(rows), 'answer')}.\n"
 
 
 def _of_features(classifier: FewShotClassifier, source: Path, top: int, layout: Layout) -> Iterator[dict[str, Any]]:
@@ -139,37 +140,39 @@ def pictures_of(sources: Sequence[Path], layout: Layout) -> Iterator[tuple[list[
 def predictions(
     inner: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int
 ) -> Iterator[dict[str, Any]]:
-    """A row per example: the likeliest class, whether it looks like any, and the likeliest few with probabilities."""
+    """A row per example: its class, None where it looks like none of them, and the likeliest few with the probabilities
+    that they have if it is of one of them."""
     vectors = inner.vectors(features)
     logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
     threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
-    for name, row, sure, known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
+    for name, row, sure, is_known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
         best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
-        yield {"image": name, "class": best[0][0], "is_known": bool(known), "best": best}
+        yield {"image": name, "class": best[0][0] if is_known else None, "is_known": bool(is_known), "best": best}
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     table = Table("image", "class", "probability", "then")
     for row in rows:
         (name, sure), *others = row["best"]
-        then = ", ".join(f"{other} {chance:.1%}" for other, chance in others)
-        table.add_row(row["image"], str(name) if row["is_known"] else f"{NONE} ({name}?)", f"{sure:.1%}", then)
+        cells = row["image"], str(name), f"{sure:.1%}", ", ".join(f"{other} {chance:.1%}" for other, chance in others)
+        if not row["is_known"]:  # its chances are those of the classes against each other, and say nothing of this
+            cells = row["image"], NONE, "-", f"nearest: {', '.join(str(other) for other, _ in row['best'])}"
+        table.add_row(*map(sentence, cells))
     out = io.StringIO()
     width = None if sys.stdout.isatty() else 160
-    Console(file=out, width=width).print(table)
+    Console(file=out, width=width, markup=False, emoji=False).print(table)  # a class may be called [/red] or :cat:
     return out.getvalue()
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     more = max((len(row["best"]) for row in rows), default=1)
     others = [f"{what}_{place}" for place in range(2, more + 1) for what in ("class", "probability")]
-    writer.writerow(["image", "class", "probability", "is_known", *others])
+    lines = [["image", "class", "probability", "is_known", "nearest", *others]]
     for row in rows:
-        then = [value for pair in row["best"][1:] for value in pair]
-        writer.writerow([row["image"], row["class"], row["best"][0][1], row["is_known"], *then])
-    return out.getvalue()
+        (nearest, sure), *then = row["best"]
+        answer = (nearest, sure) if row["is_known"] else (NONE, "")
+        lines.append([row["image"], *answer, row["is_known"], nearest, *(value for pair in then for value in pair)])
+    return as_csv(lines)
 
 
 def _json(rows: Sequence[dict[str, Any]]) -> str:

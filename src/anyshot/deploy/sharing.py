@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from anyshot.data.arrays import WIDEST
+from anyshot.data.doctor import counted
+from anyshot.deploy.bursts import find_bursts
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, whole, write_json, write_text
-from anyshot.models.model import read_tensors
+from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 FORMATS = (1, 2, 3)  # 2: of many classes, whose labels are tensors and whose examples are kept of some;
@@ -34,6 +35,7 @@ LISTED = 1000  # classes in the card
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
 LEAST_DRAWS, MOST_DRAWS = 3, 30  # of examples, for the accuracy at fewer shots
 OPERATIONS = 4e9  # that they may take for a shot: about a second
+AGAIN = ": save it again."
 LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carry and no code can hide in
 
 
@@ -53,6 +55,18 @@ def check_place(path: Path) -> None:
         raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
 
 
+def what_lies_at(path: Path) -> str:
+    """What gives way to a classifier that is saved there, in a sentence; something else than a classifier does not."""
+    check_place(path)
+    if not (path / "config.json").is_file():
+        return ""
+    try:
+        counts = read_tensors(path / "classifier.safetensors")[0]["counts"]
+        return f" It replaces the one that was there ({counted(len(counts), 'class')}, {int(counts.sum())} examples)."
+    except (BadInput, KeyError, TypeError, RuntimeError):
+        return " It replaces the one that was there, which could not be read."
+
+
 def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     """The tensors and the configuration, into a folder that is there."""
     many = len(classifier.ledger_) > MANY
@@ -68,7 +82,7 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
     if many:
         tensors |= _label_tensors(support.labels)
-    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
+    write_tensors(folder / "classifier.safetensors", tensors)
     config = {
         "library": "anyshot",
         "format": 3 if many else 1,
@@ -90,7 +104,8 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     """A classifier from its folder; one with a head that is not ours needs the registry of the file that has it."""
     config = read_json(folder / "config.json")
     tensors, _ = read_tensors(folder / "classifier.safetensors")
-    try:
+    unreadable = (KeyError, TypeError, ValueError, OverflowError, SyntaxError)
+    with explaining(unreadable, f"{folder} is not a whole classifier", AGAIN):
         if config["library"] != "anyshot" or config["format"] not in FORMATS:
             raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 to 3.")
         kind = np.dtype(config["label_type"])
@@ -108,10 +123,6 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         positions, features = config["positions"], config["features"]
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
-    except (KeyError, TypeError, ValueError, OverflowError, SyntaxError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{folder} is not a whole classifier ({error!r}): save it again.") from None
     _check(labels, folder=folder, **arrays)
     classes, examples = (arrays["sums"], arrays["counts"]), (arrays["kept"], arrays["owner"])
     support = Support(labels, *classes, *examples, arrays["keys"].view(np.uint64))
@@ -123,7 +134,8 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         support = replace(support, scatter=scatter, freedom=int(freedom))
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
-    try:
+    # Tensors of other shapes or types fail in any way, in any head.
+    with explaining(Exception, f"{folder} is not a whole classifier", AGAIN):
         learned, fitted = (
             {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith(part)}
             for part in ("parameters.", "fitted.")
@@ -145,11 +157,6 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             logits = _probe(classifier, features)  # all that was read fits together, if this is a number
         if not np.isfinite(logits).all():
             raise ValueError("its logits are not finite")
-    except BadInput:
-        raise
-    except Exception as error:  # tensors of other shapes or types fail in any way, in any head
-        why = str(error).split("\n")[0] or type(error).__name__
-        raise BadInput(f"{folder} is not a whole classifier ({why[:200]}): save it again.") from None
     return classifier
 
 
@@ -299,28 +306,42 @@ def _measured_lines(classifier: FewShotClassifier) -> list[str]:
 
 
 def _shot_lines(classifier: FewShotClassifier) -> list[str]:
-    """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them."""
+    """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them; of photos
+    of one moment a draw has one, or its siblings would recognise it."""
     support = classifier.settled_.sample[0]
-    most = int(support.kept_counts.min()) - 1
+    group = find_bursts(support.kept, support.owner)
+    most = int(_moments(support, group.group).min()) - 1
     if most < 1 or len(support.labels) < 2:
-        return ["Some class has a single example: nothing can be left out to measure it."]
+        what = "is a single burst of photos of one moment" if group.told_by else "has a single example"
+        return [f"Some class {what}: nothing can be left out to measure it."]
     shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
     rng, rows = np.random.default_rng(0), []
     for shot in shots:
         draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
         right = []
         for _ in range(draws):
-            drawn = replace(support, keys=rng.permutation(len(support.keys)).astype(np.uint64)).first(shot + 1)
-            logits, owner = classifier.left_out(drawn)
+            order = rng.permutation(len(support.keys))
+            siblings = np.ones(len(order), bool)
+            siblings[order[np.unique(group.group[order], return_index=True)[1]]] = False
+            # The smallest keys are drawn, and so no sibling where there are others.
+            keys = np.argsort(order) + np.where(siblings, len(order), 0)
+            logits, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
             right.append(float((logits.argmax(1) == owner).mean()))
         rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
+    once = ", no two of a burst of photos of one moment at once" if group.told_by else ""
     return [
-        "Of the examples above, each left out alone; photos of other days, places and cameras are mostly harder.",
+        f"Of the examples above, each left out alone{once}; photos of other days and cameras are mostly harder.",
         "",
         "| shot | accuracy, leaving one out | mean of so many draws |",
         "|---|---|---|",
         *rows,
     ]
+
+
+def _moments(support: Support, group: np.ndarray) -> np.ndarray:
+    """How many bursts, or images alone, each class has."""
+    pairs = np.unique(np.stack([support.owner, group]), axis=1)
+    return np.bincount(pairs[0], minlength=len(support.labels))
 
 
 def _draws(support: Support, shot: int, *, adapts: bool) -> int:

@@ -68,12 +68,14 @@ def fit_curves(
 
 @dataclass(frozen=True)
 class Pool:
-    """What the episodes were drawn from, and how: images per class (the median), and classes."""
+    """What the episodes were drawn from, and how: images per class (the median), and classes; and how many images in
+    all were asked, where these are others than the ones learned from."""
 
     images: int
     classes: int
     way: int
     queries: int
+    asked: int | None = None
 
     def independent(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
         """How many independent episodes would know each mean accuracy as well as the pool does.
@@ -82,7 +84,7 @@ class Pool:
         the pool holds only images / shot disjoint supports: that is what other images of the same classes may change.
         """
         mean, variance = accuracies.mean(1), np.maximum(accuracies.var(1, ddof=1), 1e-9)
-        total = self.images * self.classes
+        total = self.images * self.classes if self.asked is None else self.asked
         smooth = (mean * total + 1) / (total + 2)  # nobody is sure of 100 %
         of_query = smooth * (1 - smooth)
         of_support = np.maximum(variance - of_query / (self.queries * self.way), 0)

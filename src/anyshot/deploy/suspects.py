@@ -53,7 +53,7 @@ class Found:
 def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
     """Leave every image out once."""
     numbers = np.arange(len(labels)).astype(np.uint64)
-    support = support_of(vectors.astype(np.float64), numbers, labels, len(labels), reading.head.adapts)
+    support = support_of(np.asarray(vectors[:], np.float64), numbers, labels, len(labels), reading.head.adapts)
     if reading.head.adapts:
         left = adapted(support, most=len(labels) * len(support.labels))[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()

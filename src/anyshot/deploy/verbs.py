@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyshot.data.doctor import spread
+from anyshot.data.doctor import counted, spread
 from anyshot.data.layout import Layout
 from anyshot.data.sources import choose_splits
 from anyshot.deploy import changing
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.deploy.image_classifier import HEAD, ImageClassifier
-from anyshot.deploy.learned import Learned, accuracy_words
+from anyshot.deploy.image_classifier import HEAD, ImageClassifier, Seen
+from anyshot.deploy.learned import Copies, Learned, accuracy_words
 from anyshot.deploy.predicting import Form, predict_sources
-from anyshot.deploy.sharing import check_place
-from anyshot.errors import BadInput
+from anyshot.deploy.sharing import what_lies_at
+from anyshot.errors import BadInput, shown
 from anyshot.files import write_json, write_text
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import DEFAULT, embedder
+from anyshot.models.embedders import DEFAULT, Embedded, embedder
 from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress, say
@@ -42,25 +42,27 @@ def fit_source(
 ) -> str:
     """Fit and save a classifier of pictures in folders, an archive, a table or a store, or of features with labels.
     What the source holds back for testing is not learned from."""
-    check_place(out)
+    replaced = what_lies_at(out)
     if head:
         registry.head(head)  # before the work, to say early what is misspelt
     choose = partial(choose_splits, wanted=split, for_test=False)
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
-    learned = Learned()
+    learned, copies = Learned(), Copies()
     if holds_features(source):
-        inner, what = _features_classifier(source, model, registry, arguments), "examples"
+        inner, what = _features_classifier(source, model, registry, arguments), "example"
         examples = read_examples(source, None, None, layout, choose, say)
+        copies.look(examples.features, examples.labels, examples.names)
         inner.fit(examples.features, np.array(examples.labels)).save(out)
     else:
         classifier = ImageClassifier(model or DEFAULT, registry=registry, **arguments)
         with chosen_pictures(source, layout, choose, say) as items, progress("learning", 1.0) as advance:
             names, learned = [item.class_name for item in items], Learned(len(items))
-            say_unread(classifier.learn(items, names, advance, cache, seen=learned.see), say)
+            say_unread(classifier.learn(items, names, advance, cache, seen=both(learned.see, copies.see)), say)
         classifier.save(out)
-        inner, what = classifier.classifier, "pictures"
+        inner, what = classifier.classifier, "picture"
+    say(str(copies))
     counts = inner.ledger_.counts
-    words = f"{out}: {len(counts)} classes, {spread(int(counts.min()), int(counts.max()))} {what} each."
+    words = f"{out}: {counted(len(counts), 'class')}, {each_of(counts, what)}.{replaced}"
     return f"{words} {accuracy_words(inner, learned, out)}".rstrip()
 
 
@@ -127,7 +129,7 @@ def examine(
         write_text(out / "test.txt", as_text(result) + "\n")
         write_text(out / "test.html", as_html(result, pictures, f"{model.name}, tested with {source.name}"))
         say(f"open {out / 'test.html'}")
-    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else as_text(result)
+    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else shown(as_text(result))
 
 
 def add_examples(
@@ -141,31 +143,62 @@ def add_examples(
     cache: FeatureCache | None = None,
 ) -> str:
     """Teach a classifier more examples, in its place or into another folder."""
+    replaced = what_lies_at(out) if out is not None else ""
     classifier = open_classifier(model, registry)
     words = changing.add(classifier, sources, class_name, split, layout, cache, say)
-    return _saved(classifier, out or model, words)
+    return _saved(classifier, out or model, words, replaced)
 
 
-def remove_classes(model: Path, names: Sequence[str], out: Path | None = None, registry: Registry = PACKAGE) -> str:
-    """Make a classifier forget classes, in its place or into another folder."""
+def remove_from(
+    model: Path,
+    names: Sequence[str],
+    examples: Sequence[Path] = (),
+    class_name: str = "",
+    out: Path | None = None,
+    registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
+) -> str:
+    """Make a classifier forget classes, or single examples, in its place or into another folder."""
+    if bool(names) == bool(examples):
+        raise BadInput("name classes to remove, or examples: --examples FILES.")
+    replaced = what_lies_at(out) if out is not None else ""
     classifier = open_classifier(model, registry)
-    return _saved(classifier, out or model, changing.remove(classifier, names))
+    if names:
+        words = changing.remove(classifier, names)
+    else:
+        words = changing.remove_examples(classifier, examples, class_name, cache=cache, say=say)
+    return _saved(classifier, out or model, words, replaced)
 
 
 def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = PACKAGE) -> str:
     """One classifier of the classes of several."""
     if len(models) < 2:
         raise BadInput("name at least two classifiers to merge.")
-    check_place(out)
+    replaced = what_lies_at(out)
     first, *others = [open_classifier(model, registry) for model in models]
-    return _saved(first, out, changing.merge(first, others))
+    return _saved(first, out, changing.merge(first, others), replaced)
 
 
-def _saved(classifier: changing.Classifier, out: Path, words: str) -> str:
+def both(one: Seen, other: Seen) -> Seen:
+    """What two of them see."""
+
+    def see(examples: Sequence[Embedded], labels: np.ndarray) -> None:
+        one(examples, labels)
+        other(examples, labels)
+
+    return see
+
+
+def each_of(counts: np.ndarray, what: str) -> str:
+    """How many of them each class has, in words."""
+    smallest, largest = int(counts.min()), int(counts.max())
+    return f"{spread(smallest, largest)} {what}{'' if largest == 1 else 's'} each"
+
+
+def _saved(classifier: changing.Classifier, out: Path, words: str, replaced: str = "") -> str:
     classifier.save(out)
     counts = changing.inner_of(classifier).ledger_.counts
-    each = spread(int(counts.min()), int(counts.max()))
-    return f"{out}: {words}; {len(counts)} classes now, {each} examples each."
+    return f"{out}: {words}; {counted(len(counts), 'class')} now, {each_of(counts, 'example')}.{replaced}"
 
 
 def export(model: str, out: Path, registry: Registry = PACKAGE) -> str:
@@ -261,7 +294,7 @@ def advise_source(
         write_json(out / "advice.json", advice.to_dict())
         write_text(out / "advice.md", as_markdown(advice))
         write_text(out / "advice.html", as_html(advice, thumbnails(picture, shown_images(advice))))
-    return as_text(advice)
+    return shown(as_text(advice))
 
 
 def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:

@@ -137,10 +137,11 @@ def each_logits(
         for start, draw in chunks():
             run(start, draw)
     else:  # many small factorisations: a thread a chunk
-        _side_by_side(run, chunks())
+        side_by_side(run, chunks())
 
 
-def _side_by_side(run: Callable[[int, Draw], None], chunks: Iterator[tuple[int, Draw]]) -> None:
+def side_by_side(run: Callable[[int, Draw], None], chunks: Iterator[tuple[int, Draw]]) -> None:
+    """Call `run(first episode, draw)` for every chunk, in as many threads as torch may use, one for each chunk."""
     threads = torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
         try:

@@ -27,14 +27,14 @@ from torch import Tensor
 from anyshot.data.layout import Layout
 from anyshot.data.store import Part, Store, open_store
 from anyshot.errors import BadInput, choose
-from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, vectors_of
+from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, side_by_side, vectors_of
 from anyshot.measure.intervals import LEAST_WITHOUT
-from anyshot.measure.plan import Plan, Protocol
+from anyshot.measure.plan import Draw, Plan, Protocol
 from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
-from anyshot.models.empirical import support_scores
+from anyshot.models.empirical import scores_of_products, support_scores
 from anyshot.models.examples import holds_features, read_examples
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
@@ -46,6 +46,8 @@ from anyshot.recipe import Recipe
 from anyshot.rows import Row, shown, write_table
 
 SHOTS = Protocol().shots
+MOST_PRODUCTS = 4096  # images whose inner products are all kept
+EPISODES = 8  # that a thread fits a head to at a time
 Maps = Float[Tensor, "image position channel"]
 Labelled = tuple[ArrayLike | Tensor, ArrayLike]
 Pattern = Literal["uniform", "step", "long-tailed"]
@@ -275,19 +277,35 @@ def _adapted(
     vectors: Vectors, plan: Plan, shots: Shots, progress: Callable[[float], None]
 ) -> Float[np.ndarray, "pattern episode way"]:
     """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
-    rows = torch.cat(list(vectors.split(4096))).double()
     patterns = full_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
-    draw = plan.draw(0, plan.episodes)
-    for episode in range(plan.episodes):
-        query = rows[torch.from_numpy(draw.query[episode].ravel())]
-        for number, counts in enumerate(patterns[:, episode]):
-            images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
-            owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
-            scores = support_scores(rows[torch.from_numpy(images)], owner, query)
-            out[number, episode] = recall(scores.mT[None, None], plan)[0, 0]
-        progress(1 / plan.episodes)
+    table = None
+    if vectors.shape[0] <= MOST_PRODUCTS:
+        rows = _in_double(vectors, np.arange(vectors.shape[0]))
+        table = rows @ rows.mT
+
+    def run(first: int, draw: Draw) -> None:
+        for episode, query in enumerate(draw.query.reshape(len(draw.query), -1)):
+            for number, counts in enumerate(patterns[:, first + episode]):
+                images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
+                owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
+                if table is None or len(images) >= vectors.shape[1]:
+                    scores = support_scores(_in_double(vectors, images), owner, _in_double(vectors, query))
+                else:
+                    products = table[images[:, None], images], table[query[:, None], images], table[query, query]
+                    scores = scores_of_products(*products, owner, vectors.shape[1])
+                out[number, first + episode] = recall(scores.mT[None, None], plan)[0, 0]
+            progress(1 / plan.episodes)
+
+    parts = range(0, plan.episodes, EPISODES)
+    side_by_side(run, ((first, plan.draw(first, min(first + EPISODES, plan.episodes))) for first in parts))
     return out
+
+
+def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
+    """The vectors of some images: in double precision all of them would take twice their memory."""
+    places = torch.from_numpy(images)
+    return (vectors.at(places) if isinstance(vectors, Lazy) else vectors[places]).double()
 
 
 def evaluate_store(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
@@ -89,8 +89,8 @@ class Plan:
             many, few = f"choose 2 to {classes} ways", "choose 2 ways, or pack with --split for more classes here"
             fit = many if classes > 2 else few
             raise BadInput(f"an episode of {self.way} ways does not fit {classes} classes: {fit}.")
-        smallest = int(self._counts.argmin())
-        feasible = int(self._counts[smallest]) - self.queries
+        smallest = int(self.feasible.argmin())
+        feasible = int(self.feasible[smallest])
         if feasible < self.shot:
             name = repr(self.class_names[smallest]) if self.class_names else str(smallest)
             most = f"the largest feasible shot is {feasible}" if feasible > 0 else "not even 1 shot is feasible"
@@ -98,6 +98,11 @@ class Plan:
                 f"class {name} has {self._counts[smallest]} examples, too few for {self.shot} shots and {self.queries} "
                 f"queries: {most} with {self.queries} queries."
             )
+
+    @cached_property
+    def feasible(self) -> Int[np.ndarray, " class_"]:
+        """The largest shot that each class has images for, beside its queries."""
+        return self._counts - self.queries
 
     @cached_property
     def _order(self) -> Int[np.ndarray, " image"]:
@@ -156,6 +161,66 @@ class Plan:
         first = np.cumsum(self._counts) - self._counts
         images = self._order[first[classes].reshape(-1, 1) + places].reshape(-1, self.way, per_class)
         return Draw(classes, images[..., self.queries + self.skip :], images[..., : self.queries])
+
+
+@dataclass(frozen=True, eq=False)
+class Apart(Plan):
+    """Episodes whose queries are of other moments than their support: of images that were held out, which are queries
+    only, or of other bursts, each of which is drawn whole.
+
+    Args:
+        held_out: Marks images that are queries only; the others are support only. None where none are.
+        group: The burst of each image; an image alone has one of its own. Of no use where some are held out.
+    """
+
+    held_out: Bool[np.ndarray, " image"] | None = None
+    group: Int[np.ndarray, " image"] | None = None
+
+    @cached_property
+    def feasible(self) -> Int[np.ndarray, " class_"]:
+        """Where bursts are drawn whole, as if the queries began the second largest: the largest is never of these."""
+        if self.held_out is not None:
+            asked = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
+            return np.where(asked >= self.queries, self._counts - asked, 0)
+        feasible = self._counts.copy()
+        for place, bursts in enumerate(self._bursts):
+            sizes = sorted((len(burst) for burst in bursts), reverse=True)
+            others = sum(sizes[1:])
+            feasible[place] -= min(self.queries - 1 + max(sizes[1:], default=0), others)
+            feasible[place] *= others >= self.queries
+        return feasible
+
+    @cached_property
+    def _bursts(self) -> list[list[Int[np.ndarray, " image"]]]:
+        """The images of each burst of each class."""
+        group = np.arange(len(self.labels)) if self.group is None else self.group
+        mine = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
+        return [[images[group[images] == one] for one in np.unique(group[images])] for images in mine]
+
+    def draw(self, start: int, stop: int) -> Draw:
+        """Episodes `start` to `stop`."""
+        episodes = [self._episode(np.random.default_rng((self.seed, number))) for number in range(start, stop)]
+        return Draw(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
+
+    def _episode(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        classes = rng.permutation(len(self._counts))[: self.way]
+        support, query = zip(*(self._sides(place, rng) for place in classes.tolist()), strict=True)
+        return classes, np.stack(support), np.stack(query)
+
+    def _sides(self, place: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The support and the queries of a class."""
+        if self.held_out is not None:
+            sides = (np.flatnonzero((self.labels == place) & (self.held_out == asked)) for asked in (False, True))
+            mine, theirs = (rng.permutation(side) for side in sides)
+            return mine[: self.shot], theirs[: self.queries]
+        bursts = [rng.permutation(burst) for burst in self._bursts[place]]
+        bursts = [bursts[one] for one in rng.permutation(len(bursts))]
+        largest = max(range(len(bursts)), key=lambda one: len(bursts[one]))
+        bursts.append(bursts.pop(largest))  # so that there is always a support
+        ends = np.cumsum([len(burst) for burst in bursts])
+        rest = int(np.searchsorted(ends, self.queries)) + 1  # the first burst of which no image is asked
+        support = [bursts[one] for one in rest + rng.permutation(len(bursts) - rest)]
+        return np.concatenate(support)[: self.shot], np.concatenate(bursts[:rest])[: self.queries]
 
 
 def _shuffle_start(uniform: np.ndarray, counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, "row drawn"]:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from anyshot.data.arrays import read_npz
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import whole
 from anyshot.measure.intervals import class_interval, episode_interval
 from anyshot.measure.sensitivity import certainty, over_classes
@@ -270,7 +270,8 @@ def read_recalls(path: Path) -> list[Recalls]:
     """
     if not path.is_file():
         raise BadInput(f"there are no recalls {path}.")
-    try:
+    unreadable = (BadInput, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+    with explaining(unreadable, f"{path} holds no recalls that can be read", ": run the same command again."):
         file = read_npz(path)
         about = json.loads(file["about"].tobytes())
         if about["format"] != FORMAT:
@@ -278,8 +279,6 @@ def read_recalls(path: Path) -> list[Recalls]:
         shots, classes, patterns = tuple(about["shots"]), file["classes"], file.get("patterns")
         arrays = [file[f"recall{number}"] for number in range(len(about["of"]))]
         _check(about, classes, patterns, arrays)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadInput(f"{path} holds no recalls that can be read ({error}): run the same command again.") from None
     return [
         Recalls(of, about["plan"], shots, classes, array, patterns, about["dirichlet"])
         for of, array in zip(about["of"], arrays, strict=True)

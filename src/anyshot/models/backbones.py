@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from anyshot.data.augmentation import MARGIN, MOMENTS, Moments
 from anyshot.errors import BadInput
-from anyshot.models.efficientnet import pretrained
+from anyshot.models.efficientnet import EfficientNetLite0, pretrained
 from anyshot.recipe import Recipe
 
 Images = Float[Tensor, "image colour height width"]
 Maps = Float[Tensor, "image position channel"]
+HALVES: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.5,) * 3, (0.5,) * 3)}  # pixels from -1 to 1
 
 
 class Conv4(nn.Module):
@@ -88,11 +89,13 @@ class Backbone:
             lies in a list `norms` beside a list `convs` of as many convolutions is folded into them.
         margin: At test time larger images are resized to so much more than the recipe's size, and cut to the centre.
         moments: Mean and standard deviation that pixels from 0 to 1 are normalised by, by the number of channels.
+        blank: The same network without the weights that `make` gives it, to load others into; `make` where None.
     """
 
     make: Callable[[int, Recipe], nn.Module]
     margin: float = MARGIN
     moments: Mapping[int, Moments] = field(default_factory=lambda: MOMENTS)
+    blank: Callable[[int, Recipe], nn.Module] | None = None
 
 
 BACKBONES: dict[str, Backbone] = {
@@ -100,6 +103,6 @@ BACKBONES: dict[str, Backbone] = {
     "resnet12": Backbone(lambda channels, recipe: ResNet12(channels, recipe.width)),
     # Pretrained: training goes on from the weights that come with the package.
     "efficientnet-lite0": Backbone(
-        lambda channels, recipe: pretrained(), 1.0, {1: ((0.5,), (0.5,)), 3: ((0.5,) * 3, (0.5,) * 3)}
+        lambda channels, recipe: pretrained(), 1.0, HALVES, lambda channels, recipe: EfficientNetLite0()
     ),
 }

@@ -28,6 +28,7 @@ from anyshot.files import whole
 
 BOUND = 2_000_000_000  # bytes: some 380,000 pictures of 1280 numbers
 ROWS = 1024  # of a file, at most
+MOST_OPEN = 4  # files that are in memory as far as they were read
 FORGOTTEN = 86_400.0  # seconds after which a file that was never finished is removed
 Features = Float[np.ndarray, "..."]
 
@@ -95,18 +96,18 @@ class Kept:
 
     def __init__(self, cache: FeatureCache, backbone: str) -> None:
         self._cache, self._folder = cache, cache.folder / backbone
-        self._files: list[tuple[Path, Any]] = []
+        self._files: list[Path] = []
+        self._open: dict[int, Any] = {}
         self._places: dict[bytes, tuple[int, int]] = {}
         self._used: set[int] = set()
         self._new: dict[bytes, Features] = {}
         self._lock = threading.Lock()
         for path in sorted(self._folder.glob("*.safetensors")):
             with contextlib.suppress(SafetensorError, OSError, ValueError):
-                file = safe_open(path, framework="np")
-                keys = file.get_tensor("keys")
+                keys = safe_open(path, framework="np").get_tensor("keys")
                 for row, key in enumerate(keys):
                     self._places[key.tobytes()] = len(self._files), row
-                self._files.append((path, file))
+                self._files.append(path)
 
     def get(self, key: bytes) -> Features | None:
         """The features of a picture, where they are there and whole."""
@@ -116,17 +117,26 @@ class Kept:
             if key not in self._places:
                 return None
             number, row = self._places[key]
-            path, file = self._files[number]
             if number not in self._used:
                 self._used.add(number)
                 with contextlib.suppress(OSError):
-                    os.utime(path)
+                    os.utime(self._files[number])
             try:
+                file = self._file(number)
                 features = file.get_slice("features")[row : row + 1][0]
                 checksum = int(file.get_slice("checksums")[row : row + 1][0])
             except (SafetensorError, OSError, ValueError, IndexError):
                 return None
         return features if zlib.crc32(features.tobytes(), zlib.crc32(key)) == checksum else None
+
+    def _file(self, number: int) -> Any:
+        """An open file. What is read of it stays in memory until it is closed, so that few are open: neighbours among
+        pictures are mostly neighbours in a file."""
+        if number not in self._open:
+            if len(self._open) == MOST_OPEN:
+                del self._open[next(iter(self._open))]
+            self._open[number] = safe_open(self._files[number], framework="np")
+        return self._open[number]
 
     def add(self, key: bytes, features: Features) -> None:
         """Keep the features of a picture."""
@@ -153,7 +163,6 @@ class Kept:
         with contextlib.suppress(BadInput, OSError, SafetensorError):
             with whole(path) as aside:
                 aside.write_bytes(data)
-            file = safe_open(path, framework="np")
             for row, key in enumerate(rows):
                 self._places[key] = len(self._files), row
-            self._files.append((path, file))
+            self._files.append(path)

@@ -43,6 +43,7 @@ Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
+CARRIED = ("backbone.onnx", "backbone.safetensors")  # what a classifier brings along, beside what was trained on it
 PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,6 +65,7 @@ class Embedder:
         pixels: Makes the same as a torch module, of pixels from 0 to 255 "image channel side side", for export.
         weights: Hashes what the network has learned; None for a function, whose features cannot be kept.
         file: The bytes of the network, where it is a file that a classifier has to carry along.
+        under: The trained model whose features the head of `model` was trained on, which has to be carried too.
     """
 
     network: Callable[[Any], Float[np.ndarray, "image ..."]]
@@ -76,6 +78,7 @@ class Embedder:
     pixels: Callable[[], nn.Module] | None = None
     weights: Callable[[], str] | None = None
     file: bytes | None = None
+    under: Model | None = None
 
     @cached_property
     def content(self) -> str:
@@ -87,14 +90,14 @@ class Embedder:
         return hashlib.sha256(repr(how).encode()).hexdigest()[:32]
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it is a trained model, backbone and all, which prepares images of any size itself."""
-        return self.model is not None and not self.model.recipe.frozen
+    def whole(self) -> Model | None:
+        """The trained model that sees the pixels, backbone and all; it prepares images of any size itself."""
+        return self.under if self.model is None or self.model.recipe.frozen else self.model
 
     @property
     def colours(self) -> int:
         """Channels of the pixels that its network sees."""
-        return self.model.channels if self.model is not None and self.is_whole else 3
+        return 3 if self.whole is None else self.whole.channels
 
     def features(
         self, images: Images, done: Callable[[float], None] = lambda images: None, cache: FeatureCache | None = None
@@ -110,7 +113,7 @@ class Embedder:
                 batch = np.asarray(images[start : start + BATCH])
                 return _filled(batch, kept, lambda rows: self.embedded(self._squares(rows)))
 
-            for part in map(embed, starts) if self.is_whole else side_by_side(embed, starts):
+            for part in map(embed, starts) if self.whole is not None else side_by_side(embed, starts):
                 parts.append(part)
                 done(float(len(part)))
         return np.concatenate(parts)
@@ -159,7 +162,7 @@ class Embedder:
             raise BadInput(f"{name} cannot be read as an image: {reason(error, start)}.") from None
 
     def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
-        if self.is_whole or images.shape[1:] == (self.side, self.side, 3):
+        if self.whole is not None or images.shape[1:] == (self.side, self.side, 3):
             return images
         return np.stack([self.square(image if image.shape[2] == 3 else image.repeat(3, 2)) for image in images])
 
@@ -327,7 +330,7 @@ def embedder(
     if isinstance(source, Embedder):
         return source
     if isinstance(source, Model):
-        return _own(source, None, registry)
+        return _own(source, None, registry, fetch)
     if isinstance(source, str | Path):
         kind, _, more = str(source).partition(":")
         if kind == "timm":
@@ -341,14 +344,14 @@ def embedder(
 
             return onnx_embedder(Path(source))
         path = find_model(Path(source), f"; a timm model is named like timm:{Path(source).name}")
-        return _own(load_model(path, registry), path, registry)
+        return _own(load_model(path, registry), path, registry, fetch)
     return Embedder(source, side or 224, about={"backbone": getattr(source, "__name__", "a function")})
 
 
-def _own(model: Model, path: Path | None, registry: Registry) -> Embedder:
+def _own(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
     recipe = model.recipe
     if recipe.frozen:
-        return _on_frozen(model, path, registry)
+        return _on_frozen(model, path, registry, fetch)
     about = {"backbone": f"{recipe.backbone}, trained on {recipe.data} with {recipe.head} at {recipe.train_shot} shots"}
     about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)
     mean, deviation = model.kind.moments[model.channels]
@@ -365,12 +368,14 @@ def _own(model: Model, path: Path | None, registry: Registry) -> Embedder:
     )
 
 
-def _on_frozen(model: Model, path: Path | None, registry: Registry) -> Embedder:
+def _on_frozen(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
     """A head that was trained on the features of another embedder, which comes first."""
     recipe = model.recipe
     trained = f"{recipe.head} trained on {recipe.data} at {recipe.train_shot} shots"
     try:
-        inner = embedder(_beside(path, recipe.backbone), registry=registry)
+        inner = embedder(_beside(path, recipe.backbone), registry=registry, fetch=fetch)
+        if model.content and inner.content != model.content:
+            raise BadInput(f"its content is {inner.content[:12]} here, and was {model.content[:12]}.")
     except BadInput as error:
         missing = str(error)
 
@@ -386,13 +391,15 @@ def _on_frozen(model: Model, path: Path | None, registry: Registry) -> Embedder:
         about={"backbone": f"{inner.about['backbone']}; {trained}"},
         model=model,
         pixels=None if pixels is None else lambda: nn.Sequential(pixels(), model),
+        under=inner.whole,
     )
 
 
 def _beside(path: Path | None, backbone: str) -> str | Path:
-    """The frozen backbone that a classifier carries along with the head, or the name of it."""
-    carried = None if path is None else (path if path.is_dir() else path.parent) / "backbone.onnx"
-    return carried if carried is not None and carried.is_file() else backbone
+    """The frozen backbone that lies beside a head, as in a classifier's folder, or the name of it."""
+    folder = None if path is None else path if path.is_dir() else path.parent
+    carried = [] if folder is None else [folder / name for name in CARRIED if (folder / name).is_file()]
+    return carried[0] if carried else backbone
 
 
 def weights_hash(tensors: Mapping[str, Tensor], *more: object) -> str:

@@ -39,6 +39,7 @@ FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much
 CHANCE = 1.4  # beyond so many times what chance makes of it
 AWAY = 1.645  # or is less like the base's centre than 95 % of the centres of the base's kind
 EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
+PART = 2048  # examples that are left out together: what is made of them on the way takes several times their memory
 
 Examples = tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
 
@@ -119,41 +120,28 @@ class Fit:
 
 def fit_support(support: Moments) -> Fit:
     """The support as its own base: W shrunk to the identity, B = r W. Its scale is what is assumed of any images."""
-    d = support.means.shape[1]
-    within = _within_support(support, d)
-    spread = torch.full((d,), within.ratio).to(support.means)
-    return Fit(support.centre, within.matrix, spread, min(1.0, DIMENSIONS / d), within.share)
-
-
-@dataclass(frozen=True)
-class _Within:
-    """What a support says of W: its inverse square root, its variance in directions that no image spans, r, and the
-    part that an image's residual has in it."""
-
-    matrix: Float[Tensor, "m m"]
-    floor: float
-    ratio: float
-    share: float
-
-
-def _within_support(support: Moments, d: int) -> _Within:
-    """W and r of a support in m dimensions that it spans, of the d that its vectors have."""
-    eye, variance, covariance = torch.eye(support.means.shape[1]).to(support.means), support.between, support.within
+    d, variance, covariance = support.means.shape[1], support.between, support.within
+    eye, scale = torch.eye(d).to(support.means), min(1.0, DIMENSIONS / d)
     within = float(covariance.trace()) if support.freedom else variance / (1 + RATIO)
     least = max(within, variance / MOST_RATIO, torch.finfo(eye.dtype).eps)  # no class is without any variation
     if not support.freedom or within < least:  # single images or copies: nothing is known but sizes
         ratio = _bounded(variance / least) if support.freedom else RATIO
-        return _Within(eye * (d / least) ** 0.5, least / d, ratio, 0.0)
+        return Fit(support.centre, eye * (d / least) ** 0.5, torch.full((d,), ratio).to(eye), scale, 0.0)
     s = support_shrinkage(covariance, d, support.freedom)
-    floor = s * within / d
-    root = torch.linalg.cholesky((1 - s) * covariance + floor * eye)
+    root = torch.linalg.cholesky((1 - s) * covariance + s * within / d * eye)
     matrix = torch.linalg.solve_triangular(root, eye, upper=False).mT
-    inverse = float(matrix.square().sum()) + (d - len(eye)) / floor
-    size = apparent_size(inverse, within, d, s, support.freedom)
+    size = apparent_size(float(matrix.square().sum()), within, d, s, support.freedom)
+    matrix = matrix / size**0.5
     means = (support.means - support.centre) @ matrix
-    seen = UNDERSTATED * (float(means.square().sum()) / size / max(len(means) - 1, 1) / d - support.noise)
-    ratio = (RATIO + (len(means) - 1) * seen) / len(means)  # few classes hardly say it: one more has what is assumed
-    return _Within(matrix / size**0.5, floor * size, _bounded(ratio), (1 - s) * size / support.freedom)
+    ratio = _ratio(float(means.square().sum()), support.noise, len(means), d)
+    share = (1 - s) * size / support.freedom
+    return Fit(support.centre, matrix, torch.full((d,), ratio).to(eye), scale, share)
+
+
+def _ratio(square: float, noise: float, way: int, d: int) -> float:
+    """r from the squares of the class means in z, about their centre."""
+    seen = UNDERSTATED * (square / max(way - 1, 1) / d - noise)
+    return _bounded((RATIO + (way - 1) * seen) / way)  # few classes hardly say it: one more has what is assumed
 
 
 def _bounded(ratio: float) -> float:
@@ -181,20 +169,69 @@ def apparent_size(trace_of_inverse: float, within: float, d: int, s: float, free
 def support_scores(
     support: Float[Tensor, "image d"], owner: Int[Tensor, " image"], query: Float[Tensor, "query d"]
 ) -> Float[Tensor, "query way"]:
-    """Logits of queries after `fit_support`, but for the scale, in the few dimensions that a small support spans: W is
-    a multiple of the identity in all others. For many episodes of long vectors."""
-    d, origin = support.shape[1], support.mean(0)
-    basis = torch.linalg.qr((support - origin).mT)[0] if len(support) < d else torch.eye(d, dtype=support.dtype)
-    moments = moments_of((support - origin) @ basis, owner)
-    inside = (query - origin) @ basis
-    beyond = ((query - origin).square().sum(1) - inside.square().sum(1)).clamp_min(0)
-    within = _within_support(moments, d)
-    matrix, floor, ratio = within.matrix, within.floor, within.ratio
-    z, m = (inside - moments.centre) @ matrix, (moments.means - moments.centre) @ matrix
-    k = moments.counts * ratio
+    """Logits of queries after `fit_support`, but for the scale. For many episodes of long vectors: where images are
+    fewer than dimensions, only inner products are needed (`scores_of_products`)."""
+    if len(support) < support.shape[1]:
+        return scores_of_products(
+            support @ support.mT, query @ support.mT, query.square().sum(1), owner, support.shape[1]
+        )
+    fit = fit_support(moments := moments_of(support, owner))
+    return fit.logits(fit.coordinates(query), fit.coordinates(moments.means), moments.counts) / fit.scale
+
+
+def scores_of_products(
+    among: Float[Tensor, "image image"],
+    across: Float[Tensor, "query image"],
+    squares: Float[Tensor, " query"],
+    owner: Int[Tensor, " image"],
+    d: int,
+) -> Float[Tensor, "query way"]:
+    """`support_scores` from inner products of the support's vectors, of the queries with them, and of each query with
+    itself. With R the support's residuals, W = (1 - s) R'R / freedom + floor: its inverse needs only R R' (Woodbury).
+
+    Args:
+        among: Of the support, each with each.
+        across: Of the queries with the support.
+        squares: Of each query with itself.
+        owner: The class of each of the support, counted from 0.
+        d: Dimensions of the vectors.
+    """
+    counts = torch.bincount(owner)
+    way, freedom = len(counts), len(owner) - len(counts)
+    mean = torch.nn.functional.one_hot(owner, way).to(among).mT / counts[:, None]  # of each class, in its images
+    apart = mean - (centre := mean.mean(0))
+    with_images = torch.cat([across - centre @ among, apart @ among])  # queries and means, about the centre
+    residuals = with_images.mT - (with_images @ mean.mT).mT[owner]  # inner products with R
+    own = mean @ among
+    inside = among - own[owner] - own[owner].mT + (own @ mean.mT)[owner][:, owner]  # R R'
+    squares = squares - 2 * across @ centre + centre @ among @ centre
+    products = with_images @ apart.mT  # of queries, then of means, with means
+    noise, variance = float((1 / counts).mean()), float(products[-way:].trace()) / max(way - 1, 1)
+    within = float(inside.trace()) / freedom if freedom else variance / (1 + RATIO)
+    least = max(within, variance / MOST_RATIO, torch.finfo(among.dtype).eps)
+    if not freedom or within < least:
+        ratio = _bounded(variance / least) if freedom else RATIO
+        products, squares = products * (d / least), squares * (d / least)
+    else:
+        s = support_shrinkage(inside / freedom, d, freedom)
+        floor = s * within / d
+        inverse = d / floor
+        if s < 1:
+            ridge = floor * freedom / (1 - s)
+            eye = torch.eye(len(owner)).to(among)
+            root = torch.linalg.cholesky(inside + ridge * eye)
+            solved = torch.linalg.solve_triangular(root, torch.cat([eye, residuals], 1), upper=False)
+            inverse = (d - len(owner) + ridge * float(solved[:, : len(owner)].square().sum())) / floor
+            along = solved[:, len(owner) :]
+            products = products - along.mT @ along[:, -way:]
+            squares = squares - along[:, :-way].square().sum(0)
+        size = apparent_size(inverse, within, d, s, freedom)
+        products, squares = products / (floor * size), squares / (floor * size)
+        ratio = _ratio(float(products[-way:].trace()), noise, way, d)
+    k = counts * ratio
     a, v = k / (k + 1), 1 + ratio / (k + 1)
-    own = z.square().sum(1, keepdim=True) + beyond[:, None] / floor
-    return -0.5 * ((own - 2 * a * (z @ m.mT) + a * a * m.square().sum(1)) / v + d * v.log())
+    distance = squares[:, None] - 2 * a * products[:-way] + a * a * products[-way:].diagonal()
+    return -0.5 * (distance / v + d * v.log())
 
 
 # ---------------------------------------------------------------------------------------------------------- with a base
@@ -365,6 +402,11 @@ def leave_one_out(
 ) -> LeftOut:
     """Logits of the examples of classes of two images or more, each left out of its class's mean and, where it had a
     part in them, of the centre and of W."""
+    parts = [_leave_out(fit, support, *part) for part in zip(vectors.split(PART), owner.split(PART), strict=True)]
+    return LeftOut(*(torch.cat(each) for each in zip(*((p.logits, p.owner, p.new_class) for p in parts), strict=True)))
+
+
+def _leave_out(fit: Fit, support: Moments, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> LeftOut:
     several = support.counts[owner] > 1
     vectors, owner = vectors[several], owner[several]
     means, query = fit.coordinates(support.means), fit.coordinates(vectors)

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped, UInt8
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from anyshot.data.augmentation import as_channels, prepare
-from anyshot.errors import BadInput, choose
-from anyshot.files import own_studies, whole
+from anyshot.errors import BadInput, choose, explaining
+from anyshot.files import check_file, own_studies, whole
 from anyshot.models.backbones import Backbone, Maps
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Reading, Vectors
@@ -33,24 +33,27 @@ Reader = Callable[..., Float[np.ndarray, "image position channel"]]
 class Model(nn.Module):
     """Images in, features out; the head reads them. `channels` are those of the images; head and backbone are those
     that the recipe names in the registry. A frozen backbone is no part of the model: features in, of so many
-    `positions` and channels, and features out."""
+    `positions` and channels, and features out. Of one that is `blank` all weights are loaded next."""
 
-    def __init__(self, recipe: Recipe, channels: int, registry: Registry = PACKAGE, positions: int = 1) -> None:
+    def __init__(
+        self, recipe: Recipe, channels: int, registry: Registry = PACKAGE, positions: int = 1, blank: bool = False
+    ) -> None:
         super().__init__()
         self.recipe, self.channels, self.positions = recipe, channels, positions
+        self.content = ""
+        """What a frozen backbone is known by (`Embedder.content`); empty where that is not known."""
         if recipe.frozen and (recipe.feature_scale != 1 or recipe.augment or recipe.start is not None):
             why = "neither scaled, augmented nor started"
             raise BadInput(f"features of a frozen backbone are taken as they are: {why}.")
         self.head = registry.head(recipe.head)
         self.kind = FROZEN if recipe.frozen else registry.backbone(recipe.backbone)
         self.embed = choose("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
-        is_ours = recipe.head in PACKAGE.heads and (recipe.frozen or recipe.backbone in PACKAGE.backbones)
-        self.made_with = "" if is_ours else registry.file
-        self.backbone: nn.Module = self.kind.make(channels, recipe)
+        self.made_with = "" if PACKAGE.offers(recipe) else registry.file
+        make = self.kind.blank if blank and self.kind.blank is not None else self.kind.make
+        self.backbone: nn.Module = make(channels, recipe)
         with torch.no_grad():
             side = (positions, channels) if recipe.frozen else (channels, recipe.size, recipe.size)
-            blank = torch.zeros(1, *side)
-            features = copy.deepcopy(self.backbone).eval()(blank)
+            features = copy.deepcopy(self.backbone).eval()(torch.zeros(1, *side))
         start = {"scale": torch.tensor(float(recipe.temperature)), **self.head.parameters(features, recipe)}
         self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
 
@@ -86,7 +89,7 @@ class Model(nn.Module):
     def save(self, path: Path) -> None:
         """Write the weights as safetensors, with the recipe, and the name of the file of a head that is not ours."""
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
-        about |= {"positions": str(self.positions)} if self.recipe.frozen else {}
+        about |= {"positions": str(self.positions), "content": self.content} if self.recipe.frozen else {}
         write_tensors(path, self.state_dict(), about | ({"made_with": self.made_with} if self.made_with else {}))
 
 
@@ -133,17 +136,14 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     state, about = read_tensors(path)
     if "recipe" not in about:
         raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
-    try:
+    with explaining(BadInput, f"{path} cannot be loaded", "."):
         recipe = Recipe.from_json(about["recipe"])
-    except BadInput as error:
-        raise BadInput(f"{path} cannot be loaded: {error}") from None
-    if (file := about.get("made_with")) and not (
-        recipe.head in registry.heads and (recipe.frozen or recipe.backbone in registry.backbones)
-    ):
+    if (file := about.get("made_with")) and not registry.offers(recipe):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
     channels = _count(path, about, "channels", range(1, 10**6) if recipe.frozen else (1, 3))
     positions = _count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
-    model = Model(recipe, channels, registry, positions)
+    model = Model(recipe, channels, registry, positions, blank=True)
+    model.content = about.get("content", "")
     shapes = {name: (value.shape, value.is_floating_point()) for name, value in model.state_dict().items()}
     for name in sorted(shapes.keys() | state.keys()):
         value = state.get(name)
@@ -156,32 +156,35 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     return model.eval()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
-    """A safetensors file of tensors and words, whole or not at all."""
-    data = save({name: value.contiguous() for name, value in tensors.items()}, about)
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
+    """A safetensors file of tensors and words, whole or not at all; without a copy of them in memory."""
     with whole(path) as aside:
-        aside.write_bytes(_in_order(data))
+        aside.touch()
+        mode = aside.stat().st_mode
+        save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
+        aside.chmod(mode)  # safetensors puts a file of its own in place, which nobody else may read
+        if about:
+            _put_in_order(aside)
 
 
-def _in_order(data: bytes) -> bytes:
-    """The same file with its words in order: safetensors writes them in any, and equal models should be equal bytes."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    if "__metadata__" in header:
+def _put_in_order(path: Path) -> None:
+    """Sort the words of a file: safetensors writes them in any order, and equal models should be equal bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
         header = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
-    words = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
-    return len(words).to_bytes(8, "little") + words + data[8 + size :]
+        words = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        assert len(words) == size, "the same words take the same room"
+        file.seek(8)
+        file.write(words)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and words of a safetensors file; nothing in it can run."""
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
-        raise BadInput(f"{path} is damaged or cut short ({error}): remove it and run the same command again.") from None
+    check_file(path)
+    damaged, again = (SafetensorError, json.JSONDecodeError, OSError), ": remove it and run the same command again."
+    with explaining(damaged, f"{path} is damaged or cut short", again), safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
 def _as_they_are(

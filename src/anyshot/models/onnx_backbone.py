@@ -22,11 +22,12 @@ from jaxtyping import Float, UInt8
 
 from anyshot.data.augmentation import MOMENTS, as_channels
 from anyshot.data.pictures import Resample
-from anyshot.errors import BadInput, needing
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_bytes
 from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
+MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
 SIDE, MOST_SIDE = 224.0, 4096
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
@@ -45,22 +46,15 @@ def metadata(embeds: Embedder, output: str) -> dict[str, str]:
 
 def onnx_embedder(path: Path) -> Embedder:
     """The embedder of an ONNX file."""
-    with needing("ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."):
+    with explaining(ImportError, MISSING):
         import onnxruntime
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
     data = read_bytes(path, 1 << 31)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # pictures run side by side
-    try:
+    as_one = "; one whose weights lie in a file beside it must be saved as one file."
+    with explaining(Exception, f"{path} cannot be run as an ONNX file", as_one):  # its errors have no common kind
         session = onnxruntime.InferenceSession(data, options, providers=_providers(onnxruntime))
-    except Exception as error:  # the runtime's own kinds of errors have no common one
-        why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise BadInput(
-            f"{path} cannot be run as an ONNX file ({why}); one whose weights lie in a file beside it must be saved as "
-            "one file."
-        ) from None
     sha256 = hashlib.sha256(data).hexdigest()
     words = session.get_modelmeta().custom_metadata_map
     network = _Network(session, words, path)
@@ -160,8 +154,5 @@ class _Network:
         return np.split(filled, len(filled) // self._batch)
 
     def _run(self, pixels: np.ndarray) -> np.ndarray:
-        try:
+        with explaining(Exception, f"{self._path} fails on pictures of {self.side} px", "."):
             return self._session.run([self._output], {self._name: pixels})[0]
-        except Exception as error:
-            why = str(error).splitlines()[0][:200]
-            raise BadInput(f"{self._path} fails on pictures of {self.side} px ({why}).") from None

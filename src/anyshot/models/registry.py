@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from anyshot.errors import BadInput, choose, unknown
+from anyshot.errors import BadInput, choose, first_line, unknown
 from anyshot.models.backbones import BACKBONES, Backbone
 from anyshot.models.empirical import POSTERIOR_HEAD
 from anyshot.models.heads import HEADS, LINEAR
@@ -23,6 +23,9 @@ from anyshot.models.law import Head
 from anyshot.models.posterior import POSTERIOR, UNIT_PROTO
 from anyshot.models.pretraining import PRETRAINING
 from anyshot.models.readouts import READOUTS, Readout, stem_and_number
+from anyshot.recipe import Recipe
+
+TIMM = "timm"
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,22 @@ class Registry:
         return choose("head", name, self.heads)
 
     def backbone(self, name: str) -> Backbone:
-        """The backbone of this name."""
+        """The backbone of this name, to be trained: one that is offered, or `timm:NAME`."""
+        kind = name.partition(":")[0]
+        if kind == TIMM and name not in self.backbones:
+            from anyshot.models.timm_backbone import trainable
+
+            return trainable(name.removeprefix(f"{TIMM}:"))
+        if name.lower().endswith(".onnx"):
+            raise BadInput(f"{name} cannot be trained, as no ONNX file can: a recipe for it must be frozen.")
+        if kind in self.backbones and name not in self.backbones:
+            raise BadInput(f"{name} names a frozen backbone: to train it, name {kind}, and give the recipe its size.")
         return choose("backbone", name, self.backbones)
+
+    def offers(self, recipe: Recipe) -> bool:
+        """Whether the head of a recipe is there, and its backbone where it is part of the model."""
+        is_named = recipe.backbone in self.backbones or recipe.backbone.startswith(f"{TIMM}:")
+        return recipe.head in self.heads and (recipe.frozen or is_named)
 
     def readout(self, name: str) -> Readout:
         """The readout of this name; that of a numbered one, such as pca60, keeps as many dimensions."""
@@ -118,8 +135,7 @@ def said(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
         where = f", line {lines[-1]}" if lines else ""
-        what = str(error).splitlines()[0][:200] if str(error) else "without a word"
-        raise BadInput(f"{path}{where} raised {type(error).__name__}: {what}.") from error
+        raise BadInput(f"{path}{where} raised {type(error).__name__}: {first_line(error)}.") from error
 
 
 def registry_of(using: Path | None) -> Registry:

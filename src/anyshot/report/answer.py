@@ -13,7 +13,7 @@ from anyshot.report.paired import Pairs, half_width, paired_intervals, weighted_
 from anyshot.report.runs import Findings, paper_findings
 from anyshot.rows import grouped
 from anyshot.show.grid import Grid, Key, key, shot_order
-from anyshot.show.summaries import counterpart, two_decimals
+from anyshot.show.summaries import counterpart, over_what, two_decimals
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
 EVERYWHERE = "all settings"
@@ -134,32 +134,26 @@ def why_no_sensitivity(grid: Grid) -> str:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The sensitivity of a grid in points, and what the run's folder says of how well it is known: its interval over
-    episodes, over new classes, and the score of each training."""
+    """The sensitivity of a grid in points, and what the run's folder says of how well it is known: its row of
+    sensitivity.csv, where there is one."""
 
     grid: Grid
-    points: float
-    low: float | None = None
-    high: float | None = None
-    noise_floor: float | None = None
-    low_classes: float | None = None
-    high_classes: float | None = None
-    by_seed: tuple[float, ...] = ()
+    row: Mapping[str, Any] = field(default_factory=dict)
     beyond: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
     """How much more sensitive than another grid: the interval over new classes."""
 
     @property
+    def points(self) -> float:
+        return self.grid.parts.sensitivity
+
+    @property
     def interval(self) -> str:
-        over = {"episodes": (self.low, self.high), "new classes": (self.low_classes, self.high_classes)}
-        parts = [
-            f"{two_decimals(low)} to {two_decimals(high)} over {what}"
-            for what, (low, high) in over.items()
-            if low is not None and high is not None
-        ]
+        parts = over_what(self.row)
         return f" ({', '.join(parts)})" if parts else ""
 
-
-KNOWN = ("low", "high", "noise_floor", "low_classes", "high_classes")
+    def number(self, name: str) -> float | None:
+        """A column of its row; None where there is none."""
+        return self.row[name] if isinstance(self.row.get(name), float) else None
 
 
 def list_sensitivities(findings: Findings) -> list[Sensitivity]:
@@ -167,11 +161,8 @@ def list_sensitivities(findings: Findings) -> list[Sensitivity]:
     listed = []
     for grid in findings.grids:
         if grid.is_scored:
-            row = findings.sensitivities.get(grid.key, {})
-            known = {name: row[name] for name in KNOWN if isinstance(row.get(name), float)}
-            seeds = tuple(float(seed) for seed in str(row.get("over_seeds", "")).split())
             beyond = {other: ends for (one, other), ends in findings.differences.items() if one == grid.key}
-            listed.append(Sensitivity(grid, grid.parts.sensitivity, by_seed=seeds, beyond=beyond, **known))
+            listed.append(Sensitivity(grid, findings.sensitivities.get(grid.key, {}), beyond))
     return sorted(listed, key=attrgetter("points"))
 
 
@@ -224,9 +215,10 @@ def _settled(best: Sensitivity, rival: Sensitivity) -> str:
         low, high = best.beyond[rival.grid.key]
         ends = f"{two_decimals(-high, '+')} to {two_decimals(-low, '+')} over new classes"
         return f"; the difference is {ends}" + ("" if high < 0 else ", so the order is not settled")
-    if best.high is None or rival.low is None:
+    top, bottom = best.number("high"), rival.number("low")
+    if top is None or bottom is None:
         return ""
-    meet = "do not meet" if best.high < rival.low else "overlap, so the order is not settled"
+    meet = "do not meet" if top < bottom else "overlap, so the order is not settled"
     return f"; the intervals over episodes {meet}"
 
 

@@ -11,6 +11,7 @@ from anyshot.report.answer import Choice, Sensitivity
 from anyshot.rows import Row, grouped
 from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, finish, inline
 from anyshot.show.grid import shot_order, trained_at
+from anyshot.show.summaries import by_seed
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
 SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]
@@ -33,10 +34,15 @@ def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
     data = alt.NamedData(name="ranking")
     best = alt.EncodingSortField("accuracy", op="max", order="descending")
     y = alt.Y("label:N", sort=best, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
-    x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True))
+    axis = alt.Axis(tickCount=6, labelFlush=False, labelOverlap="greedy", labelSeparation=10)
+    x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True), axis=axis)
     tint = colour("name", names).legend(None)
     tooltip = [alt.Tooltip("label:N", title="choice"), *_two_decimals("accuracy", "low", "high")]
-    bar = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55).encode(alt.X("low:Q"), y, tint, alt.X2("high"))
+    bar = (
+        alt.Chart(data)
+        .mark_rule(strokeWidth=3, opacity=0.55)
+        .encode(alt.X("low:Q", axis=axis), y, tint, alt.X2("high"))
+    )
     point = alt.Chart(data).mark_point(filled=True, size=70, opacity=1).encode(x, y, tint, tooltip=tooltip)
     fit = alt.AutoSizeParams(type="fit-x", contains="padding")
     return finish((bar + point).properties(width="container", height=24 * lines + 10, autosize=fit))
@@ -69,21 +75,16 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
     values: list[dict[str, Any]] = []
     for one in sensitivities:
         grid = one.grid
-        point: dict[str, Any] = {
-            "method": grid.name,
-            "head": grid.head,
-            "readout": grid.readout,
-            "setting": grid.setting,
-        }
+        point: Row = {"method": grid.name, "head": grid.head, "readout": grid.readout, "setting": grid.setting}
         point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": one.points}
-        ends = {"low": one.low, "high": one.high, "low_classes": one.low_classes, "high_classes": one.high_classes}
+        ends = {name: one.number(name) for name in ("low", "high", "low_classes", "high_classes")}
         values.append(point | {name: one.points if end is None else end for name, end in ends.items()})
     for value in values:
         value["frontier"] = not any(_beats(other, value) for other in values)
     trainings = [
-        value | {"training": training, "has_trainings": bool(one.by_seed)}
+        value | {"training": training, "has_trainings": bool(by_seed(one.row))}
         for one, value in zip(sensitivities, values, strict=True)
-        for training in one.by_seed or (one.points,)
+        for training in by_seed(one.row) or [one.points]
     ]
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))

@@ -11,7 +11,7 @@ from anyshot.report.runs import Findings
 from anyshot.report.tables import paper_grids
 from anyshot.show.figures import Panel, finish, limit, steps
 from anyshot.show.grid import Grid
-from anyshot.show.summaries import Summary, grid_summary, three_uncertainties, two_decimals
+from anyshot.show.summaries import Summary, grid_summary, over_what, two_decimals
 
 VIEWS = ("accuracy", "offsets", "residual")
 
@@ -52,9 +52,7 @@ class Explorer:
         sensitivity = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
         about = f"{sensitivity.capitalize()} points" if parts else f"No sensitivity: {why}"
         if parts and isinstance(row.get("low"), float):
-            over = three_uncertainties(row)[1:3]
-            ends = (f"{ends} over {what}" for ends, what in zip(over, ("episodes", "new classes"), strict=True) if ends)
-            about += f", 95 % interval {', '.join(ends)}, noise floor {row['noise_floor']:.2f}"
+            about += f", 95 % interval {', '.join(over_what(row))}, noise floor {row['noise_floor']:.2f}"
         self.data[id] = {
             "id": id,
             "name": grid.name,

@@ -10,17 +10,16 @@ from anyshot.report.answer import Choice, Sensitivity, list_sensitivities, why_n
 from anyshot.report.runs import AT, Findings
 from anyshot.rows import Row, grouped
 from anyshot.show.grid import Grid, grids, shot_order, trained_at
-from anyshot.show.summaries import Summary, two_decimals
+from anyshot.show.summaries import Summary, three_uncertainties, two_decimals
 
 
 def sensitivity_table(findings: Findings) -> Summary:
     """Every grid's sensitivity, what is known of it and its noise floor, the most robust first; or why it has none."""
     rows = []
     for one in list_sensitivities(findings):
-        over = _ends(one.low, one.high), _ends(one.low_classes, one.high_classes)
-        known = *over, ", ".join(map(two_decimals, one.by_seed)), _number(one.noise_floor)
+        uncertain = *three_uncertainties(one.row), _number(one.number("noise_floor"))
         mean = f"{one.grid.accuracy.mean():.2f}"
-        rows.append([one.grid.setting, one.grid.name, two_decimals(one.points), *known, mean, ""])
+        rows.append([one.grid.setting, one.grid.name, two_decimals(one.points), *uncertain, mean, ""])
     for grid in findings.grids:
         if why := why_no_sensitivity(grid):
             mean = f"{np.nanmean(grid.accuracy):.2f}"
@@ -28,10 +27,6 @@ def sensitivity_table(findings: Findings) -> Summary:
     columns = ["setting", "head", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     columns, rows = _without_empty([*columns, "mean accuracy", "remark"], rows)
     return Summary("Shot sensitivity, lower is better, with its two 95 % intervals", columns, rows, names=2)
-
-
-def _ends(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{two_decimals(low)} to {two_decimals(high)}"
 
 
 def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary:

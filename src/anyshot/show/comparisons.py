@@ -87,7 +87,8 @@ def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
     return [grid for grid in grids(rows) if grid.is_whole]
 
 
-COMPARISONS: dict[str, tuple[Callable[[Sequence[Mapping[str, Any]]], list[Row]], str]] = {
+Rows = Sequence[Mapping[str, Any]]
+COMPARISONS: dict[str, tuple[Callable[[Rows], list[Row]], str]] = {
     "gains": (gains, "a cosine head and its Euclidean counterpart"),
     "offsets": (offsets, "a head with several train shots"),
     "swapped": (swapped, "the readout 'swapped'"),
@@ -110,17 +111,15 @@ def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) 
     return show_table(compared, out)
 
 
-def draw(kind: str, rows: Sequence[Mapping[str, Any]]) -> "Chart":
+def draw(kind: str, rows: Rows) -> "Chart":
     """The figure of a comparison."""
     from anyshot.show import figures
 
-    whole = _whole(rows)
-    if kind == "gains":
-        return figures.gains_by_test_shot(whole)
-    if kind == "offsets":
-        return figures.offsets_by_train_shot(whole)
-    if kind == "swapped":
-        return figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")])
-    if kind == "mixed":
-        return figures.mixed_shots(mixed(rows))
-    return figures.side_by_side([grid for grid in whole if grid.head in ("frn", "frn-old")])
+    charts: dict[str, Callable[[], Chart]] = {
+        "gains": lambda: figures.gains_by_test_shot(_whole(rows)),
+        "offsets": lambda: figures.offsets_by_train_shot(_whole(rows)),
+        "swapped": lambda: figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")]),
+        "mixed": lambda: figures.mixed_shots(mixed(rows)),
+        "frn-forms": lambda: figures.side_by_side([one for one in _whole(rows) if one.head in ("frn", "frn-old")]),
+    }
+    return charts[kind]()

@@ -133,13 +133,9 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
 def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Accuracy by test shot and readout, one panel per train shot and learner: does a model follow its training or
     its readout? Mixed shots have no panel."""
-    values = [
-        {"learner": row["learner"], "trained with": row["score"], "readout": row["readout"]}
-        | {"train shot": row["train_shot"], "test shot": row["test_shot"], "accuracy": float(row["accuracy"])}
-        for row in map(with_kind, rows)
-        if not row["mixed"]
-    ]
-    _some(values, "there are no rows to draw")
+    plain = [row for row in map(with_kind, rows) if not row["mixed"]]
+    columns = ("learner", "readout", "train_shot", "test_shot", "accuracy")
+    values = _values(plain, *columns, **{"trained with": "score"})
     learners = list(dict.fromkeys(value["learner"] for value in values))
     readouts = sorted({value["readout"] for value in values}, key=lambda readout: (readout != "own", readout))
     base = alt.Chart().encode(
@@ -156,12 +152,8 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Share of predictions that survive a new support, by trained model and by the score that predicts."""
-    values = [
-        {"head": row["head"], "score": row["score"], "train shot": trained_at(row)}
-        | {"consistency": float(row["consistency"])}
-        for row in rows
-    ]
-    _some(values, "there are no rows to draw")
+    shots = [{**row, "train_shot": trained_at(row)} for row in rows]
+    values = _values(shots, "head", "score", "train_shot", "consistency")
     heads, scores = (list(dict.fromkeys(value[field] for value in values)) for field in ("head", "score"))
     x = alt.X("train shot:O", axis=alt.Axis(labelAngle=0))
     chart = alt.Chart().encode(x, alt.XOffset("score:N", sort=scores))
@@ -177,12 +169,8 @@ def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
     """The ratio of FRN's first term to its last by train shot: mean, and one deviation to each side."""
-    values = [
-        {"train shot": row["train_shot"], "ratio": float(row["mean"])}
-        | {"low": float(row["mean"]) - float(row["deviation"]), "high": float(row["mean"]) + float(row["deviation"])}
-        for row in rows
-    ]
-    _some(values, "there are no rows to draw")
+    ends = [{**row, "low": row["mean"] - row["deviation"], "high": row["mean"] + row["deviation"]} for row in rows]
+    values = _values(ends, "train_shot", "low", "high", ratio="mean")
     base = alt.Chart(inline(values)).encode(alt.X("train shot:O", axis=alt.Axis(labelAngle=0)))
     y = alt.Y("low:Q", title="ratio of terms, mean and deviation", scale=alt.Scale(zero=False))
     bars = base.mark_rule(color=BLUE, strokeWidth=2).encode(y, alt.Y2("high:Q"))
@@ -192,12 +180,7 @@ def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
 
 def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Mixed-shot training (dots) beside the same head trained for one shot (best to worst), one panel per head."""
-    values = [
-        {"head": row["head"], "test shot": row["test_shot"], "accuracy": float(row["accuracy"])}
-        | {"best": float(row["best"]), "worst": float(row["worst"])}
-        for row in rows
-    ]
-    _some(values, "there are no rows to draw")
+    values = _values(rows, "head", "test_shot", "accuracy", "best", "worst")
     base = alt.Chart().encode(alt.X("test shot:O", axis=alt.Axis(labelAngle=0)))
     y = alt.Y("worst:Q", title="accuracy (%), and the range of single shots", scale=alt.Scale(zero=False))
     bars = base.mark_bar(color=BLUE, opacity=0.35, size=14).encode(y, alt.Y2("best:Q"))
@@ -209,13 +192,8 @@ def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Recall of classes by their own shot, the mean over train shots; one panel per kind of support."""
-    values = [
-        {"head": row["head"], "family": row["learner"], "support": row["test_shot"], "score": row["score"]}
-        | {"own shot": row["own_shot"], "recall": float(row["recall"])}
-        for row in map(with_kind, rows)
-        if not row["mixed"]
-    ]
-    _some(values, "there are no rows to draw")
+    plain = [row for row in map(with_kind, rows) if not row["mixed"]]
+    values = _values(plain, "head", "score", "own_shot", "recall", family="learner", support="test_shot")
     families = list(dict.fromkeys(value["family"] for value in values))
     base = alt.Chart().encode(
         alt.X("own shot:O", axis=alt.Axis(labelAngle=0)),
@@ -365,6 +343,14 @@ def _scores(values: Iterable[Mapping[str, Any]]) -> list[str]:
     """The scores among these values, the two of the paper first."""
     scores = {value["score"] for value in values}
     return [*(name for name in ("Euclidean", "cosine") if name in scores), *sorted(scores - {"Euclidean", "cosine"})]
+
+
+def _values(rows: Iterable[Mapping[str, Any]], *columns: str, **renamed: str) -> list[dict[str, Any]]:
+    """What a chart shows of rows: columns by their names, with spaces in them, or by other names."""
+    names = {column.replace("_", " "): column for column in columns} | renamed
+    values = [{name: row[column] for name, column in names.items()} for row in rows]
+    _some(values, "there are no rows to draw")
+    return values
 
 
 def _some(values: list[Any], otherwise: str) -> None:

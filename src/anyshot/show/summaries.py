@@ -152,11 +152,21 @@ def two_decimals(value: float, sign: str = "") -> str:
 
 
 def three_uncertainties(row: Mapping[str, Any]) -> list[str]:
-    """Of a row of sensitivity.csv: the score, its interval over episodes, the one over new classes, and the score of
+    """Of a row of sensitivity.csv: the interval of the score over episodes, the one over new classes, and the score of
     each seed; empty where a table has none."""
     over = (interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
-    seeds = (two_decimals(float(seed)) for seed in str(row.get("over_seeds", "")).split())
-    return [two_decimals(row["sensitivity"]), *over, ", ".join(seeds)]
+    return [*over, ", ".join(map(two_decimals, by_seed(row)))]
+
+
+def over_what(row: Mapping[str, Any]) -> list[str]:
+    """The intervals that such a row has, each with what it is over."""
+    ends = zip(three_uncertainties(row), ("episodes", "new classes"), strict=False)
+    return [f"{interval} over {what}" for interval, what in ends if interval]
+
+
+def by_seed(row: Mapping[str, Any]) -> list[float]:
+    """The score of each seed, of such a row."""
+    return [float(seed) for seed in str(row.get("over_seeds", "")).split()]
 
 
 def interval(row: Mapping[str, Any], low: str, high: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from anyshot.errors import BadInput
+from anyshot.errors import explaining
 from anyshot.machine import cores, keep_memory
 from anyshot.models.devices import training_device
 from anyshot.models.registry import Registry
@@ -101,17 +101,16 @@ def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: 
     prepared = (os.getpid(), load, recipe, context.Barrier(workers))
     several, one = [], []
     measuring = progress("measuring how to share the cores", float(ROUNDS))
-    try:
-        with ProcessPoolExecutor(workers, context, _prepare, prepared) as pool, measuring as advance:
-            for _ in range(ROUNDS):
-                started = [pool.submit(_images_a_second, threads, True) for _ in range(workers)]
-                several.append(sum(future.result() for future in started))
-                one.append(pool.submit(_images_a_second, cores(), False).result())
-                advance(1.0)
-                if 2 * one[-1] < several[-1]:
-                    break  # another round would not turn that
-    except BrokenProcessPool:
-        raise BadInput("a worker was killed while the speed was measured; `--workers N` goes without that.") from None
+    killed = "a worker was killed while the speed was measured; `--workers N` goes without that."
+    workers_ = ProcessPoolExecutor(workers, context, _prepare, prepared)
+    with explaining(BrokenProcessPool, killed), workers_ as pool, measuring as advance:
+        for _ in range(ROUNDS):
+            started = [pool.submit(_images_a_second, threads, True) for _ in range(workers)]
+            several.append(sum(future.result() for future in started))
+            one.append(pool.submit(_images_a_second, cores(), False).result())
+            advance(1.0)
+            if 2 * one[-1] < several[-1]:
+                break  # another round would not turn that
     return Speeds(max(several), max(one))
 
 

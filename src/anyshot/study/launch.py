@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from anyshot.errors import BadInput, needing
+from anyshot.errors import BadInput, explaining
 
 Work = Callable[[Any], str]
 
@@ -112,7 +112,7 @@ def _torchrun() -> Iterator[Submit]:
 @contextmanager
 def _ray(address: str | None, threads: int) -> Iterator[Submit]:
     """A task a model, with a GPU each where the cluster has any; a task whose machine is lost is started elsewhere."""
-    with needing("`--on ray` needs the extra: pip install 'anyshot[ray]'."):
+    with explaining(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
         import ray
     started = not ray.is_initialized()
     if started:
@@ -134,7 +134,7 @@ def _ray(address: str | None, threads: int) -> Iterator[Submit]:
 def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]:
     """A Slurm job a model, through submitit; one that runs out of time or is preempted is queued again. Partition,
     account, time and GPUs are told by sbatch's own variables (SBATCH_PARTITION, SBATCH_TIMELIMIT, SBATCH_GRES, ...)."""
-    with needing("`--on slurm` needs the extra: pip install 'anyshot[slurm]'."):
+    with explaining(ImportError, "`--on slurm` needs the extra: pip install 'anyshot[slurm]'."):
         import submitit
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise BadInput("`--on slurm` needs sbatch, and this machine has none: run it where jobs are submitted.")

@@ -216,10 +216,10 @@ def _page(name: str, folder: Path) -> str:
     """The first page of a folder of tables."""
     scored = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
-    cells = [
-        [row["head"], row["readout"], *three_uncertainties(row), two_decimals(row["noise_floor"])]
-        for row in read_table(folder / "sensitivity.csv")
-    ]
+    cells = []
+    for row in read_table(folder / "sensitivity.csv"):
+        score, noise = two_decimals(row["sensitivity"]), two_decimals(row["noise_floor"])
+        cells.append([row["head"], row["readout"], score, *three_uncertainties(row), noise])
     first = Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
     parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
     for summary in (first, sensitivity_summary(scored), gain_summary(scored)):

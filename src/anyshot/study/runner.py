@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from anyshot.data.store import Store
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_memory
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
@@ -31,7 +31,7 @@ from anyshot.models.devices import use_device
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, write_table
 from anyshot.study import cost
-from anyshot.study.launch import Pending, Submit, launcher
+from anyshot.study.launch import Submit, launcher
 from anyshot.study.study import Source, Study, select, starts
 from anyshot.study.watch import Watched, watching
 from anyshot.train.parallel import is_first, wait
@@ -158,7 +158,9 @@ def _run(jobs: Sequence[Job], submit: Submit) -> None:
         ended = [pending for pending in running if pending.done()]
         for pending in ended:
             job = running.pop(pending)
-            if failure := _ending(pending):
+            with explaining(BrokenProcessPool, "a worker was killed; the same command goes on where it stopped."):
+                failure = pending.result()
+            if failure:
                 failures.append(failure)
                 waiting = [other for other in waiting if other.recipe.start != job.recipe]
         if not ended:
@@ -166,13 +168,6 @@ def _run(jobs: Sequence[Job], submit: Submit) -> None:
     if failures:
         more = f" ({len(failures) - 1} more failed; the others are done.)" if len(failures) > 1 else ""
         raise BadInput(failures[0] + more)
-
-
-def _ending(pending: Pending) -> str:
-    try:
-        return pending.result()
-    except BrokenProcessPool:
-        raise BadInput("a worker was killed; the same command goes on where it stopped.") from None
 
 
 def work(job: Job) -> str:

@@ -13,10 +13,11 @@ from typing import Any
 
 from anyshot.data.augmentation import NAMES
 from anyshot.data.store import Store, open_store
-from anyshot.errors import BadInput, choose, unknown
+from anyshot.errors import BadInput, check_names, choose, unknown
 from anyshot.files import own_studies
 from anyshot.measure.plan import Protocol
 from anyshot.models.heads import HEADS
+from anyshot.models.model import find_model
 from anyshot.models.registry import PACKAGE, Registry, load_module, said
 from anyshot.recipe import Recipe
 
@@ -83,10 +84,10 @@ class Source:
         for recipe in [*study.recipes, *starts(study.recipes)]:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)
+            if isinstance(recipe.start, str):
+                find_model(Path(recipe.start))
             choose("store in this study", recipe.data, study.stores)
-            for name in recipe.augment:
-                if name not in NAMES:
-                    raise BadInput(unknown("augmentation", name, NAMES))
+            check_names("augmentation", recipe.augment, NAMES)
             for readout in study.readouts_of(recipe):
                 study.registry.check_readout(readout, recipe.head)
         return study
@@ -149,7 +150,7 @@ def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
 
 def starts(recipes: Sequence[Recipe]) -> list[Recipe]:
     """The pretrainings that recipes begin with, each once."""
-    return list(dict.fromkeys(recipe.start for recipe in recipes if recipe.start is not None))
+    return list(dict.fromkeys(recipe.start for recipe in recipes if isinstance(recipe.start, Recipe)))
 
 
 def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
@@ -157,15 +158,8 @@ def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
     and all of them (cub/conv4/frn); several such names are separated by commas."""
     wanted = [name.split("/") for name in only.split(",") if name]
     words = sorted({word for recipe in recipes for word in recipe.path})
-    for word in (word for name in wanted for word in name):
-        if word not in words:
-            raise BadInput(unknown("word to select models by", word, words))
+    check_names("word to select models by", (word for name in wanted for word in name), words)
     chosen = [recipe for recipe in recipes if not wanted or any(set(name) <= set(recipe.path) for name in wanted)]
     if not chosen:
         raise BadInput(f"no model of the study matches {only!r}: models are named like {'/'.join(recipes[0].path)!r}.")
     return chosen
-
-
-def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
-    """The same recipes, once a seed."""
-    return [replace(recipe, seed=seed) for seed in seeds for recipe in recipes]

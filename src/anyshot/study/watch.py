@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyshot.errors import needing
+from anyshot.errors import explaining
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, read_table
 
@@ -144,7 +144,7 @@ def _table(watch: Watch) -> Any:
 
 def _boards(models: Sequence[Watched], folder: Path) -> dict[str, Any]:
     """One set of event files a model, made anew from its history."""
-    with needing("`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
+    with explaining(ImportError, "`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
         from torch.utils.tensorboard import SummaryWriter
     shutil.rmtree(folder, ignore_errors=True)
     return {model.recipe.id: SummaryWriter(str(folder / model.recipe.name)) for model in models}

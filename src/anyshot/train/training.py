@@ -57,7 +57,9 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKA
     with torch.random.fork_rng():
         if not (folder / "model.safetensors").exists():
             start = None
-            if recipe.start is not None:
+            if isinstance(recipe.start, str):
+                start = load_model(Path(recipe.start), registry)
+            elif recipe.start is not None:
                 start = train(recipe.start, store, folder.parent / recipe.start.name, registry, device)
             device = device or training_device()
             before = torch.get_num_threads()
@@ -79,7 +81,8 @@ def featured(recipe: Recipe, store: Store, registry: Registry = PACKAGE) -> Stor
     embeds = embedder(recipe.backbone, registry=registry)
     with progress(f"embedding {store.path.name}", float(len(store.items))) as advance:
         features = embeds.features(store.items, advance, FeatureCache())
-    return replace(store, items=features if features.ndim == 3 else features[:, None])
+    about = {**store.about, "content": embeds.content}  # what the backbone is known by, as in a store of its features
+    return replace(store, items=features if features.ndim == 3 else features[:, None], about=about)
 
 
 def _batches(recipe: Recipe, labels: Int[np.ndarray, " image"], epoch: int) -> list[np.ndarray]:
@@ -138,7 +141,7 @@ class Learner:
         if recipe.overlap and self.model.embed is not gram:
             raise BadInput(f"overlap is a term of heads that embed Gram matrices (frn), not of {recipe.head}.")
         if start is not None:
-            self.model.backbone.load_state_dict(start.backbone.state_dict())
+            self._begin(start)
         self.model.to(device)
         if recipe.compile:
             self.model.backbone.compile()
@@ -153,6 +156,17 @@ class Learner:
         if processes() > 1:
             share_norms(self.model)
             self.network = DistributedDataParallel(self.model)
+
+    def _begin(self, start: Model) -> None:
+        """With the backbone of another model, which must be like ours."""
+        mine, theirs = (model.backbone.state_dict() for model in (self.model, start))
+        if {key: value.shape for key, value in mine.items()} != {key: value.shape for key, value in theirs.items()}:
+            other = start.recipe
+            raise BadInput(
+                f"{self.recipe.name} cannot begin with {other.name}: backbone, width and channels must be the same; "
+                f"{other.backbone} of width {other.width} for {start.channels} channels is another."
+            )
+        self.model.backbone.load_state_dict(theirs)
 
     def update(
         self, images: Shaped[np.ndarray, "image ..."], target: Tensor, shot: int, seed: int, pace: float
@@ -212,6 +226,7 @@ class _Run:
             )
         shape = self.train.items.shape
         self.learner = Learner(recipe, registry, shape[-1], device, start, shape[1])
+        self.learner.model.content = str(store.about.get("content", "")) if recipe.frozen else ""
         self.epoch = self.step = 0
         self.seen: list[Float[Tensor, " 2"]] = []  # loss and right predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})
