@@ -74,14 +74,14 @@ class Memory:
     """What the process holds more than when this was made, in bytes (Linux)."""
 
     def __init__(self) -> None:
-        self.most = 0.0
+        self.most: dict[str, float] = {}
         self.before = self._status("VmRSS")
 
-    def during(self, work: Callable[[], object]) -> float:
-        """CPU time of work, whose largest memory counts."""
+    def during(self, doing: str, work: Callable[[], object]) -> float:
+        """CPU time of work; its largest memory counts."""
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is held now
         spent = cpu(work)
-        self.most = max(self.most, self._status("VmHWM") - self.before)
+        self.most[doing] = max(self.most.get(doing, 0.0), self._status("VmHWM") - self.before)
         return spent
 
     def rest(self) -> float:
@@ -106,7 +106,7 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
     FewShotClassifier(head).fit(first[0][:50], first[1][:50])  # what is loaded and looked up once
     memory, spent = Memory(), 0.0  # with a batch: that is the caller's
     for X, y in chain([first], batches):
-        spent += memory.during(lambda X=X, y=y: fitted.partial_fit(X, y))
+        spent += memory.during("fit", lambda X=X, y=y: fitted.partial_fit(X, y))
     say(name, classes, "fit", spent, "s")
     sums = fitted.ledger_.sums.nbytes
     say(name, classes, "memory at rest, fit", memory.rest() / sums, "x")
@@ -114,28 +114,30 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
     fitted.partial_fit(one[:1], [0])
     spent = cpu(lambda: [fitted.partial_fit(row[None], [label % classes]) for label, row in enumerate(one)])
     say(name, classes, "add one", 1000 * spent / len(one), "ms")
-    say(name, classes, "first answer", memory.during(lambda: fitted.predict(queries[:1])), "s")
-    spent = memory.during(lambda: [fitted.predict(row[None]) for row in queries[:20]])
+    say(name, classes, "first answer", memory.during("predict", lambda: fitted.predict(queries[:1])), "s")
+    spent = memory.during("predict", lambda: [fitted.predict(row[None]) for row in queries[:20]])
     say(name, classes, "predict one", 1000 * spent / 20, "ms")
-    say(name, classes, f"predict {len(many):,}", memory.during(lambda: fitted.predict(many)), "s")
+    say(name, classes, f"predict {len(many):,}", memory.during("predict", lambda: fitted.predict(many)), "s")
     say(name, classes, "memory at rest, predict", memory.rest() / sums, "x")
-    say(name, classes, "calibrate", memory.during(lambda: fitted.coverage_), "s")
+    say(name, classes, "calibrate", memory.during("calibrate", lambda: fitted.coverage_), "s")
     if index:
         exact = fitted.predict(queries)
         fitted.set_params(index=True).partial_fit(one[:1], [0])
-        say(f"{name}, index", classes, "first answer", memory.during(lambda: fitted.predict(queries[:1])), "s")
-        spent = memory.during(lambda: [fitted.predict(row[None]) for row in queries[:200]])
+        say(f"{name}, index", classes, "first answer", memory.during("index", lambda: fitted.predict(queries[:1])), "s")
+        spent = memory.during("index", lambda: [fitted.predict(row[None]) for row in queries[:200]])
         say(f"{name}, index", classes, "predict one", 1000 * spent / 200, "ms")
         again = fitted.predict(queries)
         say(f"{name}, index", classes, "recall@1", float((again == exact).mean()), "")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "c"
-        say(name, classes, "save, wall time", wall(lambda: memory.during(lambda: fitted.save(place))), "s")
-        say(name, classes, "memory at most, all so far", memory.most / sums, "x")
+        say(name, classes, "save, wall time", wall(lambda: memory.during("save", lambda: fitted.save(place))), "s")
+        for doing, most in memory.most.items():
+            say(name, classes, f"memory at most, {doing}", most / sums, "x")
         del fitted  # two of a million classes are more than many machines hold
         memory = Memory()
-        say(name, classes, "load, wall time", wall(lambda: memory.during(lambda: FewShotClassifier.load(place))), "s")
-        say(name, classes, "memory at most, load", memory.most / sums, "x")
+        spent = wall(lambda: memory.during("load", lambda: FewShotClassifier.load(place)))
+        say(name, classes, "load, wall time", spent, "s")
+        say(name, classes, "memory at most, load", memory.most["load"] / sums, "x")
 
 
 def peer(name: str, classes: int, data: Data, model: Any, queries: np.ndarray, many: np.ndarray) -> None:

@@ -116,6 +116,16 @@ def test_planted_mistakes_are_found():
     assert pairs == [(130, 241, True), (7, 240, False)]
 
 
+def test_more_than_ten_suspects_are_shown():
+    X, y = data(spread=0.4)
+    wrong = np.arange(0, 240, 16)  # 15 of them
+    y = np.where(np.isin(np.arange(240), wrong), np.roll(y, 80), y)
+    found = advise(X, y, ["cosine-proto"], episodes=30, names=[f"{i}.jpg" for i in range(240)])
+    assert {one["image"] for one in found.mislabelled} >= set(wrong.tolist())
+    shown = as_text(found).partition("Labels that may be wrong")[2].partition("The same example twice")[0]
+    assert all(f"  {image}.jpg" in shown for image in wrong)
+
+
 def test_the_two_rankings_find_two_kinds_of_mistakes():
     """Random mistakes are the least likely under their own label, above images that lie between two classes; those that
     are surely of another class are told by its probability."""
@@ -247,6 +257,23 @@ def test_curves_of_bursts_are_drawn_from_whole_bursts():
     assert found.curves["cosine-proto"][-1]["accuracy"] < leaking - 0.1
     assert abs(found.curves["cosine-proto"][-1]["accuracy"] - found.left_out.in_bursts) < 0.15
     assert "bursts drawn whole" in as_text(found)
+
+
+def test_the_card_of_a_classifier_draws_one_photo_of_a_burst(tmp_path):
+    """With its siblings in the support, a photo left out is always recognised."""
+    X, y, _ = bursts(pieces=4, size=6)
+
+    def last(features, labels):
+        FewShotClassifier("cosine-proto").fit(features, labels).save(tmp_path / "model")
+        card = (tmp_path / "model" / "README.md").read_text()
+        rows = [line.split("|") for line in card.partition("leaving one out")[2].splitlines() if line.startswith("| ")]
+        return card, int(rows[-1][1]), float(rows[-1][2].strip(" %"))
+
+    card, shot, accuracy = last(X, y)
+    assert "no two of a burst" in card
+    assert shot == 3  # of four moments
+    assert accuracy < 90
+    assert "no two of a burst" not in last(*data(d=32))[0]
 
 
 def test_progress_is_told_to_the_end():

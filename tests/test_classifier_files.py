@@ -1,7 +1,9 @@
 """Classifiers as folders and ONNX files: what is loaded predicts what was saved, and damage is noticed."""
 
+import copy
 import io
 import json
+import os
 import sys
 import types
 
@@ -237,6 +239,35 @@ def test_any_function_is_a_backbone(tmp_path):
     assert loaded.predict(sorted(folder.rglob("*.png"))).tolist() == sorted(["red", "green", "blue"] * 4)
     with pytest.raises(BadInput, match="the backbone gave"):
         ImageClassifier(lambda images: np.zeros(3)).fit(folder)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_files_may_be_read_by_those_whom_the_umask_lets(tmp_path, umask, mode):
+    made = ImageClassifier(small_model()).fit(pictures(tmp_path / "photos"))
+    before = os.umask(umask)
+    try:
+        made.save(tmp_path / "model")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert modes == dict.fromkeys(modes, mode)
+    assert {"classifier.safetensors", "thumbnails.safetensors", "model.safetensors"} < modes.keys()
+
+
+def test_a_copy_learns_without_touching_the_pictures_of_the_other(tmp_path):
+    """The server changes a copy while others read, and save, what is served."""
+    folder = pictures(tmp_path / "photos")
+    first = ImageClassifier(small_model()).fit(folder)
+    other = ImageClassifier(first.backbone).fit(pictures(tmp_path / "more", ("grey",)))
+    shown, before = first.thumbnails, dict(first.thumbnails)
+    second, third = copy.copy(first), copy.copy(first)
+    for one in (second, third):
+        one.classifier = copy.copy(first.classifier)
+    second.partial_fit(tmp_path / "more")
+    assert shown == before
+    assert first.thumbnails is shown
+    third.merge(other)
+    assert shown == before
 
 
 def test_timm_models_by_name(tmp_path, monkeypatch):

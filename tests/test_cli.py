@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from shell import exit_code as run
 
+from anyshot import FewShotClassifier
 from anyshot.data.store import write_store
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
@@ -72,6 +73,16 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["evalute", "BIRDS"], "there is no verb named 'evalute': did you mean 'evaluate'?"),
         (["paper", "audti"], "there is no verb named 'audti': did you mean 'audit'?"),
         (["experiment", "xyz"], "choose one of consistency, terms, compare"),
+        (["fit"], "anyshot fit needs SOURCE, --out (`anyshot fit --help` says more)"),
+        (["fit", "x", "--outt", "y"], "there is no option named '--outt': did you mean '--out'?"),
+        (["fit", "x", "--out", "y", "--label-colum", "z"], "did you mean '--label-column'?"),
+        (["fit", "x", "y", "z", "--out", "w"], "anyshot fit does not take y z"),
+        (["evaluate", "BIRDS", "--episodes", "many"], "--episodes needs INT, and is given something else"),
+        (["evaluate", "BIRDS", "--seed"], "--seed needs INT"),
+        (["paper", "tables", "-o", "OUT", "--format", "doc"], "--format is one of markdown, latex, csv, not 'doc'"),
+        (["paper"], "anyshot paper needs a verb: audit, tables, figures"),
+        ([], "anyshot needs a verb: paper, study"),
+        (["--zzz"], "there is no option named '--zzz'"),
         (["study", "quik"], "did you mean 'quick'"),
         (["study", "nowhere.py"], "no study file"),
         (["study", "quick", "--heads", "cosine-prot"], "did you mean 'cosine-proto'"),
@@ -90,6 +101,40 @@ def test_bad_input_is_one_sentence_and_exit_code_2(birds, tmp_path, monkeypatch,
     assert sentence in printed
     assert printed.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_was_not_foreseen_is_one_sentence_and_with_debug_a_traceback(monkeypatch, capsys):
+    def fail():
+        raise KeyError("[/red] a\nname")
+
+    monkeypatch.setattr("anyshot.paper.audit.run", fail)
+    assert run(monkeypatch, "paper", "audit") == 1
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "not foreseen (KeyError: '[/red] a" in printed
+    assert "please report it" in printed
+    for words in (["--debug", "paper", "audit"], ["paper", "audit", "--debug"]):
+        with pytest.raises(KeyError):
+            run(monkeypatch, *words)
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "out", "err"),
+    [
+        ("PYTHONIOENCODING=ascii {python} -m anyshot predict model x.npz --top 1", 0, "\\xe9", ""),
+        ("{python} -m anyshot predict model x.npz > /dev/full", 2, "", "No space left on device"),
+        ("LC_ALL=C PYTHONUTF8=0 {python} -m anyshot predict model é.npz", 2, "", "there is no file"),
+    ],
+)
+def test_a_terminal_that_knows_ascii_alone_and_an_output_that_is_full(tmp_path, where, code, out, err):
+    X = RNG.normal(size=(8, 3)).astype(np.float32)
+    FewShotClassifier().fit(X, ["é", "b"] * 4).save(tmp_path / "model")
+    np.savez(tmp_path / "x.npz", features=X)
+    command = where.format(python=sys.executable)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (code, int(code > 0))
+    assert out in done.stdout
+    assert err in done.stderr
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error():

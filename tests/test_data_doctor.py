@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from shell import run
+from test_likeness import photo
 
 from anyshot.data import doctor
 from anyshot.data.doctor import examine, perceptual_hash, visit
+from anyshot.data.sheets import GAP, TILE
 from anyshot.data.store import write_store
 
 
@@ -54,7 +57,7 @@ def test_duplicates_exact_and_near_within_and_across(tmp_path):
     items[130] = np.clip(items[40].astype(int) + 3, 0, 255)
     store = stored(tmp_path / "s", items)
     findings = {
-        (f.text.split(" pairs of ")[1].split(":")[0]): f.items for f in examine(store).findings if "pairs" in f.text
+        (f.text.split(" pair of ")[1].split(":")[0]): f.items for f in examine(store).findings if "pair" in f.text
     }
     assert findings == {
         "exact duplicates within a class": [[0, 1]],
@@ -63,6 +66,29 @@ def test_duplicates_exact_and_near_within_and_across(tmp_path):
         "near duplicates within a class": [[20, 21]],
         "near duplicates across splits": [[40, 130]],
     }
+
+
+def test_pictures_that_are_there_twice_are_drawn_side_by_side(tmp_path):
+    items = images(160)
+    visit(stored(tmp_path / "sound", items), tmp_path / "sound sheets")
+    assert not (tmp_path / "sound sheets" / "pairs.png").exists()
+    items[30] = items[0]
+    visit(stored(tmp_path / "s", items), tmp_path / "sheets")
+    with Image.open(tmp_path / "sheets" / "pairs.png") as sheet:
+        left, right = (np.asarray(sheet)[24 : 24 + TILE, place : place + TILE] for place in (0, TILE + GAP))
+    np.testing.assert_array_equal(left, right)
+    assert left.std() > 10
+
+
+def test_copies_that_no_hash_tells_are_found_where_they_are_asked_for(tmp_path, monkeypatch):
+    items = np.stack([np.asarray(photo(seed)) for seed in range(8)])
+    items[5] = items[0][:, ::-1]
+    store = stored(tmp_path / "s", items, tuple("abcd"), ("train",) * 4)
+    monkeypatch.setenv("ANYSHOT_CACHE", str(tmp_path / "cache"))
+    assert "near duplicates" not in run(f"anyshot doctor {store.path}", monkeypatch).out
+    out = run(f"anyshot doctor {store.path} --copies", monkeypatch).out
+    assert "1 pair of near duplicates across classes" in out
+    assert (store.path / "doctor" / "pairs.png").is_file()
 
 
 def test_constant_images_shared_classes_small_classes_and_skipped_files(tmp_path):
@@ -88,7 +114,7 @@ def test_features_have_a_doctor_too(tmp_path):
     store = stored(tmp_path / "s", items)
     text = visit(store).text
     assert "1 items are constant" in text
-    assert "1 pairs of exact duplicates across splits" in text
+    assert "1 pair of exact duplicates across splits" in text
     assert sorted(path.name for path in (tmp_path / "s" / "doctor").iterdir()) == ["diagnosis.json"]
 
 

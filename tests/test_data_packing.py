@@ -18,6 +18,7 @@ from anyshot.data.pictures import picture
 from anyshot.data.splits import divide, published
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
+from anyshot.files import held
 
 
 def splits_of(store):
@@ -249,6 +250,29 @@ def test_a_pack_of_other_images_starts_afresh(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             pack("folder", root, tmp_path / "s", size=8)
     assert pack("folder", root, tmp_path / "s", size=6).items.shape == (10, 6, 6, 3)
+
+
+def test_what_another_archive_left_in_the_same_place_is_not_taken(tmp_path, monkeypatch):
+    """Archives of the same names and sizes: what was unpacked is of the one whose checksum is written beside it."""
+    for number in range(2):
+        with zipfile.ZipFile(tmp_path / f"{number}.zip", "w") as bundle:
+            for place, name in enumerate("abcde"):
+                bundle.writestr(f"{name}/x.bmp", files.encoded(10 * number + place, kind="BMP"))
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "seal", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            pack("folder", tmp_path / "0.zip", tmp_path / "s", size=8)
+    assert (tmp_path / ".s.packing" / "unpacked").is_dir()
+    found = pack("folder", tmp_path / "1.zip", tmp_path / "s", size=8)
+    assert np.array_equal(found.items, pack("folder", tmp_path / "1.zip", tmp_path / "t", size=8).items)
+    assert not np.array_equal(found.items, pack("folder", tmp_path / "0.zip", tmp_path / "u", size=8).items)
+
+
+def test_two_packs_to_one_place_do_not_mix(tmp_path):
+    root = files.class_folders(tmp_path / "photos", "abcde", 2)
+    with held(packing.packing_folder(tmp_path / "s")), pytest.raises(BadInput, match="another process is writing"):
+        pack("folder", root, tmp_path / "s", size=8)
+    assert pack("folder", root, tmp_path / "s", size=8).items.shape == (10, 8, 8, 3)
 
 
 @pytest.mark.parametrize("suffix", ["zip", "tar"])

@@ -18,6 +18,24 @@ def model(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_names_are_neither_markup_nor_a_terminals_codes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["[/red]", ":cat:", "[bold]x", "\x1b[2Jgone"]
+    X = np.random.default_rng(0).normal(size=(24, 4)) + 9 * np.eye(4)[np.arange(24) % 4]
+    np.savez("x.npz", features=X.astype(np.float32), labels=np.array(names * 6))
+    for command in (
+        "fit x.npz -o made",
+        "predict made x.npz",
+        "test made x.npz",
+        "advise x.npz --shots 1 --episodes 9",
+    ):
+        out, err, code = run(f"anyshot {command}", monkeypatch)
+        assert code == 0, err
+        assert "\x1b" not in out + err
+        if command.startswith("predict"):
+            assert all(name in out for name in (*names[:3], "\\x1b[2Jgone"))
+
+
 def test_predictions_as_table_csv_and_json(model, monkeypatch):
     pictures(model / "new", seed=3)
     out, _, _ = run("anyshot predict model new --format json --top 2", monkeypatch)

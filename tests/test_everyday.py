@@ -170,6 +170,26 @@ def test_one_is_no_plural(here, monkeypatch):
     assert run("anyshot predict model photos/red/0.png -o one.txt", monkeypatch).out == "one.txt: 1 answer.\n"
 
 
+def test_single_examples_are_removed_by_their_files(here, monkeypatch):
+    out = run("anyshot remove model --examples photos/red/0.png photos/blue/3.png -o fewer", monkeypatch).out
+    assert out == "fewer: 2 examples of 2 classes removed; 3 classes now, 7 to 8 examples each.\n"
+    gone = ("photos/red/0.png", "photos/blue/3.png")
+    kept = [path for path in sorted(Path("photos").rglob("*.png")) if str(path) not in gone]
+    without = anyshot.ImageClassifier("run").fit(map(str, kept), [path.parent.name for path in kept])
+    asked = "photos/green/1.png"
+    fewer = anyshot.ImageClassifier.load("fewer")
+    np.testing.assert_allclose(fewer.predict_proba(asked), without.predict_proba(asked), rtol=1e-6)
+    assert fewer.thumbnails.keys() == without.thumbnails.keys()
+    again = run("anyshot remove fewer --examples photos/red/0.png", monkeypatch)
+    assert (again.code, "photos/red/0.png is not among the examples." in again.err) == (2, True)
+    assert run("anyshot add model photos/red/0.png --to blue", monkeypatch).code == 0
+    two = run("anyshot remove model --examples photos/red/0.png", monkeypatch)
+    assert "photos/red/0.png is an example of blue and of red: say which, --of." in two.err
+    assert run("anyshot remove model --examples photos/red/0.png --of blue", monkeypatch).code == 0
+    assert counts() == {"red": 8, "green": 8, "blue": 8}
+    assert "name classes to remove, or examples" in run("anyshot remove model", monkeypatch).err
+
+
 def test_classes_are_added_removed_and_merged(here, monkeypatch):
     pictures(here / "more", images=3, seed=5)
     (here / "more" / "red").rename(here / "more" / "ruby")
@@ -321,6 +341,21 @@ def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
         done = run(f"anyshot {command} --device cuda:77", monkeypatch)
         assert (done.code, "there is no device 'cuda:77' here: torch has cpu" in done.err) == (2, True), command
     assert run("anyshot predict model photos/red --device cpu", monkeypatch).code == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("", "each class (the shots)"),
+        ("fit", "a head tells classes apart"),
+        ("fit", "Features are the numbers that a network"),
+        ("evaluate", "A head is a way to tell classes apart"),
+        ("evaluate", "episodes: small tasks"),
+    ],
+)
+def test_terms_are_explained_where_help_uses_them(verb, words, monkeypatch):
+    shown = run(f"anyshot {verb} --help".replace("  ", " "), monkeypatch).out
+    assert words in " ".join(shown.replace("│", " ").split())
 
 
 def test_the_help_of_pack_has_two_groups():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import socket
 import sys
 import threading
 import tracemalloc
@@ -360,6 +361,32 @@ def test_our_own_exports_are_backbones_that_need_no_words(here):
 # -------------------------------------------------------------------------------------------------------------- hubs
 
 
+@pytest.mark.parametrize("name", ["timm:elsewhere", "timm:hf-hub:evil/model", "http://127.0.0.1:9/x.onnx"])
+def test_a_classifier_from_anyone_fetches_nothing(name, here, timm, monkeypatch):
+    """It may name a model whose weights lie elsewhere: only who loads it can ask for them."""
+    asked, address = [], "http://127.0.0.1:9/weights.pth"
+    create, connect = timm.create_model, socket.socket.connect
+    monkeypatch.setattr(socket.socket, "connect", lambda *given: (asked.append(given[1]), connect(*given))[1])
+
+    def create_model(name, **more):
+        if name == "elsewhere":
+            torch.hub.download_url_to_file(address, str(here / "weights.pth"), progress=False)
+        return create(name, **more)
+
+    timm.create_model = create_model
+    ImageClassifier("timm:tiny").fit(here / "photos").save(here / "from-anyone")
+    about = json.loads((here / "from-anyone" / "backbone.json").read_text())
+    (here / "from-anyone" / "backbone.json").write_text(json.dumps(about | {"name": name}))
+    with pytest.raises(BadInput, match=r"backbone=|fetch them once"):
+        ImageClassifier.load(here / "from-anyone")
+    assert asked == []
+    if name == "timm:elsewhere":
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        with pytest.raises(BadInput, match="cannot be reached"):
+            ImageClassifier.load(here / "from-anyone", name)
+        assert asked == [("127.0.0.1", 9)]
+
+
 def test_a_hub_that_cannot_be_reached_is_said_at_once(timm, monkeypatch):
     """One look at what is on this machine, one at the hub; no download is tried, let alone again and again."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -441,6 +468,10 @@ def test_a_test_counts_what_is_right_and_says_how_well_it_is_known(tmp_path, mon
     weather = result["classes"][-1]
     assert (weather["name"], weather["examples"], weather["right"]) == ("weather", 29, 19)
     assert dict(weather["taken_for"]) == {"sport": 5, "politics": 5}
+    fitted = FewShotClassifier.load("topics")
+    known, right = fitted.is_known(data["features"])[:-1], (fitted.predict(data["features"]) == data["labels"])[:-1]
+    assert result["accepted"] == known.mean()
+    assert (result["accepted_right"], result["accepted_wrong"]) == (known[right].mean(), known[~right].mean())
     text = run("anyshot test topics new.npz", monkeypatch).out
     assert "Accuracy 83.1% (71.0% to 91.6%): 49 of 59 examples of 3 classes" in text
     np.savez("other.npz", features=data["features"], labels=np.full(60, "music"))

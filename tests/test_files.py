@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from anyshot import files
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
@@ -79,6 +80,43 @@ def test_what_was_not_finished_leaves_the_old_file_and_nothing_beside_it(tmp_pat
         write_half()
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_dead_process_left_is_cleared_away_and_what_a_living_one_writes_is_not(tmp_path):
+    dead, living = tmp_path / ".anyshot-dead.part", []
+    (dead / "new").mkdir(parents=True)
+    (dead / "old" / "model").mkdir(parents=True)  # it was about to put another in its place, and died
+    (dead / "old" / "model" / "config.json").write_text("{}")
+    with files.whole(tmp_path / "other") as aside:
+        living.append(aside.parent)
+        aside.write_text("not yet")
+        write_text(tmp_path / "x", "done")
+        assert living[0].is_dir()
+        assert not dead.exists()
+        assert (tmp_path / "model" / "config.json").read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "other", "x"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_bytes_are_on_the_disk_before_they_have_their_name_and_the_name_is_there_afterwards(
+    kind, tmp_path, monkeypatch
+):
+    events, sync, place = [], os.fsync, files._place
+
+    def synced(descriptor):
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(files, "_place", lambda *given: (events.append("placed"), place(*given)))
+    with whole(tmp_path / "made") as aside:
+        if kind == "folder":
+            aside.mkdir()
+            (aside / "a").write_text("a")
+        else:
+            aside.write_text("a")
+    written = aside / "a" if kind == "folder" else aside
+    assert events.index(written) < events.index("placed") < events.index(tmp_path)
 
 
 def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path):

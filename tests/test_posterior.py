@@ -173,6 +173,15 @@ def test_the_head_in_few_dimensions_is_the_head_in_all():
         torch.testing.assert_close(support_scores(x, owner, query), ours, rtol=1e-6, atol=1e-6)
 
 
+def test_fewer_shots_are_no_surer_than_all_of_them_say():
+    """A few examples that are all right would make a classifier certain; how sure it may be, all of them tell."""
+    X, y, Q, _ = unequal()
+    X[0], y[0] = X[-1], 0  # a wrong label, which a few examples may not show
+    fitted = FewShotClassifier("posterior").fit(X, y)
+    assert {fitted.at_shot(shot).scale_ for shot in (1, 2, 4, 8)} == {fitted.scale_}
+    np.testing.assert_allclose(fitted.at_shot(12).predict_proba(Q), fitted.predict_proba(Q), rtol=1e-9)
+
+
 def test_leaving_one_out_is_fitting_without_it():
     """The rank-one change of W and of the centre equals the scatter, means and counts of a support without the image,
     with everything else (shrinkage, size, ratio, scale) as it was."""

@@ -423,6 +423,20 @@ def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:
     assert text.count("no sensitivity") == 1
 
 
+def test_a_table_of_80_columns_breaks_no_number_and_no_word(tmp_path: Path) -> None:
+    long = [row | {"head": "cosine-proto", "readout": readout} for row in rows() for readout in ("posterior", "est60")]
+    console = Console(file=io.StringIO(), width=80)
+    show(read_runs([write_run(tmp_path / "run", [*rows(), *long])]), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    lines = text.partition("Shot sensitivity")[2].split("residual")[0].splitlines()
+    assert any(re.match(r"cosine-proto +\d", line) for line in lines)
+    assert any(line.startswith(("(posterior)", "cosine-proto (posterior)")) for line in lines)
+    assert all(len(line) <= 80 for line in lines)
+    numbers = [re.findall(r"\d+\.\d\d", line) for line in lines if re.match(r"[a-z].*\d\.\d\d", line)]
+    assert numbers
+    assert len({len(row) for row in numbers}) == 1
+
+
 def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     where = {"data": "d", "backbone": "b", "head": "h", "seed": 0}
     history = [where | {"train_shot": s, "epoch": float(e), "loss": 1.0 / e} for s in (4, 8) for e in range(1, 801)]

@@ -3,8 +3,9 @@
 import hashlib
 
 import pytest
+import report_runs
 
-from anyshot.report import page
+from anyshot.report import page, write_report
 
 
 def test_vega_from_the_cache_is_taken_only_where_it_is_what_was_bundled(tmp_path, monkeypatch):
@@ -29,6 +30,14 @@ def test_the_bundled_vega_is_the_one_that_was_looked_at():
         pytest.skip(f"vl-convert {release} has not been looked at")
     code = page.vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     assert hashlib.sha256(code.encode()).hexdigest() == page.VEGA_SHA256[release]
+
+
+def test_a_page_carries_its_policy_and_the_licence_of_vega(tmp_path):
+    run = report_runs.write_run(tmp_path / "run", report_runs.rows())
+    write_report([run], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'http-equiv="Content-Security-Policy"' in text.partition("<script")[0]
+    assert "Redistribution and use in source and binary forms" in text
 
 
 def test_the_policy_names_the_scripts_of_the_page_and_nothing_else():

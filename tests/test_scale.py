@@ -225,6 +225,26 @@ def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
         assert bank.compact() == 6
 
 
+def test_an_answer_of_a_bank_is_of_one_moment(tmp_path):
+    """Classes that were added to and folded while someone asks are not counted twice."""
+    pytest.importorskip("lancedb")
+    from anyshot.deploy.bank import ClassBank
+
+    X, y = examples(96, 6)
+    X = X.reshape(len(X), -1)
+    bank = ClassBank(tmp_path / "bank", FewShotClassifier("proto"))
+    bank.add(X[:48], y[:48])
+    other = ClassBank(tmp_path / "bank")
+    bank.compact()
+    bank.add(X[48:], y[48:])
+    labels, scores = bank.top(X, 6)
+    whole = bank._whole
+    bank._whole = lambda read: (whole(read), other.compact())[0]
+    again = bank.top(X, 6)
+    np.testing.assert_array_equal(again[0], labels)
+    np.testing.assert_allclose(again[1], scores, rtol=1e-12)
+
+
 def test_words_of_a_bank(tmp_path):
     pytest.importorskip("lancedb")
     from anyshot.deploy.bank import ClassBank

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from fastapi import HTTPException
 from image_files import deep_tiff
 from PIL import Image
 from test_classifier_files import colours, small_model
@@ -228,7 +229,7 @@ def test_examples_and_classes_are_removed_and_put_back(client):
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "status"), [("red", "0" * 16, 422), ("blue", "0" * 16, 404), ("red", "x", 422), ("red", "../", 422)]
+    ("name", "key", "status"), [("red", "0" * 16, 404), ("blue", "0" * 16, 404), ("red", "x", 422), ("red", "../", 422)]
 )
 def test_an_example_that_is_not_there_cannot_be_removed(client, name, key, status):
     add(client, "red", picture(0))
@@ -236,6 +237,66 @@ def test_an_example_that_is_not_there_cannot_be_removed(client, name, key, statu
     assert answer.status_code == status
     assert answer.json()["detail"]
     assert client.get("/api/classes").json()["classes"][0]["count"] == 1
+
+
+def test_what_cannot_be_put_back_now_can_be_put_back_later(server, client, monkeypatch):
+    for name in ("red", "green"):
+        add(client, name, picture(0))
+    removal = client.delete("/api/classes", params={"name": "red"}).json()["removal"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "put_back", lambda *given: (_ for _ in ()).throw(BadInput("not now.")))
+        assert client.post("/api/undo", params={"removal": removal}).status_code == 422
+    assert client.post("/api/undo", params={"removal": removal}).status_code == 200
+    assert len(client.get("/api/classes").json()["classes"]) == 2
+
+
+def test_many_remove_and_undo_at_once(monkeypatch):
+    """What can be undone is touched by one at a time, though it is bounded while others add to it."""
+    monkeypatch.setattr(app, "MOST_REMOVALS", 3)
+    shelf = Shelf(ImageClassifier(colours, side=16, keep=8))
+    shelf.add("stays", picture(0))
+    problems = []
+
+    def turn(number):
+        try:
+            for seed in range(15):
+                shelf.add(f"class {number}", picture(1, seed))
+                removal = shelf.remove(f"class {number}")
+                with contextlib.suppress(HTTPException):
+                    shelf.undo(removal)
+                    shelf.remove(f"class {number}")
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=turn, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert shelf.classes == ["stays"]
+    assert len(shelf._removals) <= 3
+
+
+@pytest.mark.parametrize("name", ["two  blanks", "a\nline", "x" * 150, "\u202eturned"])
+def test_classes_that_came_with_a_classifier_can_be_added_to_and_removed_whatever_their_names(name):
+    """A folder may be called anything."""
+    classifier = ImageClassifier(colours, side=16, keep=8).fit([picture(0), picture(1)], [name, "other"])
+    with served(Shelf(classifier)) as (address, shelf), httpx.Client(base_url=address, timeout=20) as http:
+        assert add(http, name, picture(0, 1)).status_code == 200
+        assert shelf.now.classifier.support_.counts.sum() == 3
+        assert http.delete("/api/classes", params={"name": name}).status_code == 200
+        assert shelf.classes == ["other"]
+        assert add(http, name, picture(0, 1)).status_code == (422 if name != "two  blanks" else 200)
+
+
+def test_the_same_picture_twice_is_listed_once(client):
+    for _ in range(2):
+        add(client, "red", picture(0))
+    about = add(client, "red", picture(0, seed=1)).json()
+    (red,) = about["classes"]
+    assert red["count"] == 3
+    assert len(red["examples"]) == len(set(red["examples"])) == 2
 
 
 def test_what_can_be_undone_is_bounded(client, monkeypatch):

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 import uvicorn
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_classifier_files import colours, small_model
 from test_serve import JPEG, add, client, picture, server
@@ -148,6 +148,7 @@ def test_who_finds_no_room_is_told_so(monkeypatch):
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[evil"},
         {"Origin": "http://127.0.0.1:1"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
@@ -232,6 +233,30 @@ def test_every_answer_is_one_that_the_schema_describes(operation, name, body, ki
     if answer.status_code >= 400:
         assert isinstance(answer.json()["detail"], str)
         assert answer.json()["detail"].endswith((".", ")"))
+
+
+@pytest.fixture(scope="module")
+def described():
+    """The schema as a property-based client reads it, of a server that has classes."""
+    schemathesis = pytest.importorskip("schemathesis")
+    shelf = Shelf(ImageClassifier(colours, side=16, keep=4))
+    for channel, name in enumerate(("red", "green")):
+        shelf.add(name, picture(channel))
+    return schemathesis.openapi.from_asgi("/api/openapi.json", make_app(shelf, ("testserver",)))
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_a_client_made_from_the_schema_finds_no_mismatch(described, path, method):
+    @settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(described[path][method.upper()].as_strategy())
+    def ask(case):
+        case.call_and_validate()
+
+    ask()
+
+
+def test_a_path_names_all_its_methods():
+    assert asked(APP, "PUT", "/api/classes").headers["allow"] == "DELETE, GET"
 
 
 def test_other_methods_and_paths_are_no_error_of_the_server():

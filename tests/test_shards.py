@@ -140,6 +140,25 @@ def test_interrupted_it_goes_on_and_ends_with_the_same_shards(stop, photos, monk
     assert sorted(written) == sorted(set(written))  # none was made twice
 
 
+def test_a_shard_that_is_empty_or_cut_is_made_anew(photos):
+    sharding.embed_source(photos, Path("features"), "net.onnx")
+    whole = content(Path("features"))
+    Path("features/shard-00000.safetensors").write_bytes(b"")
+    Path("features/shard-00001.safetensors").write_bytes(whole["shard-00001.safetensors"][:-9])
+    sharding.embed_source(photos, Path("features"), "net.onnx")
+    assert content(Path("features")) == whole
+
+
+@pytest.mark.parametrize("ends", [lambda data: len(data) // 3, lambda data: data.rindex(b"teal") // 512 * 512])
+def test_a_tar_file_that_was_cut_is_refused(ends, photos):
+    """Also where the cut lies between two pictures: the classes before it would pass for all of them."""
+    data = as_tar(photos).read_bytes()
+    Path("cut.tar").write_bytes(data[: ends(data)])
+    with pytest.raises(BadInput, match=r"cut.tar cannot be read"):
+        sharding.embed_source(Path("cut.tar"), Path("features"), "net.onnx")
+    assert not Path("features").exists()
+
+
 @pytest.mark.filterwarnings("ignore")  # of Ray, about itself
 def test_two_workers_of_ray_write_the_same_shards(photos):
     pytest.importorskip("ray")
@@ -172,6 +191,10 @@ def test_words_of_shards(photos):
     last.write_bytes(last.read_bytes()[:-9])
     with pytest.raises(BadInput, match="is damaged"):
         list(read_shards(Path("features")))
+    Path("features/shards.json").write_text('{"shards": "many"}')
+    with pytest.raises(BadInput, match="how many shards"):
+        list(read_shards(Path("features")))
+    Path("features/shards.json").write_text('{"shards": 3}')
     last.unlink()
     with pytest.raises(BadInput, match="shard 2 is missing"):
         list(read_shards(Path("features")))

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +137,20 @@ def test_killed_in_training_and_again_when_resumed_the_table_is_the_same(undistu
     assert table(out) == table_of(undisturbed, ("proto", "tanimoto"))
     assert "tanimoto" in said  # a head of the user's own file, trained, tested and reported
     assert not list(out.rglob("*.part"))
+
+
+@pytest.mark.parametrize("spoil", [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: data[:-30]])
+def test_recalls_that_are_empty_or_cut_are_made_anew(spoil, undisturbed, tmp_path, monkeypatch):
+    """As a power cut leaves them: a damaged result is a missing one."""
+    out = shutil.copytree(undisturbed, tmp_path / "out")
+    (damaged, *others) = sorted(out.glob("*-proto-*/recalls-*.npz"))
+    before, times = damaged.read_bytes(), [path.stat().st_mtime_ns for path in others]
+    damaged.write_bytes(spoil(before))
+    monkeypatch.setattr(runner, "launcher", in_this_process)
+    run_study(Source(OWN, tuple(ALL_HEADS)), out, undisturbed.parent / "data")
+    assert damaged.read_bytes() == before
+    assert [path.stat().st_mtime_ns for path in others] == times
+    assert table(out) == table(undisturbed)
 
 
 def test_two_processes_train_what_one_does(undisturbed, tmp_path):

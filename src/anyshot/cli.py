@@ -1,20 +1,22 @@
 """The command line: one function a verb, each importing what it needs when it runs, so that --help answers at once."""
 
 import contextlib
+import inspect
 import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from tyro.extras import SubcommandApp
 
 from anyshot.data.layout import KindLayout, Layout
-from anyshot.errors import BadInput, choose, sentence
+from anyshot.errors import BadInput, choose, sentence, unknown
 
 if TYPE_CHECKING:
     from anyshot.measure.experiments import Embedded
@@ -75,6 +77,7 @@ class Reading(Caching):
 
 
 HowRead = Annotated[Reading, tyro.conf.OmitArgPrefixes]
+HowEmbed = Annotated[Caching, tyro.conf.OmitArgPrefixes]
 HowRun = Annotated[Networks, tyro.conf.OmitArgPrefixes]
 READ, EMBED, RUN, KINDS = Reading(), Caching(), Networks(), KindLayout()
 
@@ -256,7 +259,7 @@ def pack(
     workers: int = 0,
     embed: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[NAME]")] = None,
     doctor: bool = True,
-    how: Annotated[Caching, tyro.conf.OmitArgPrefixes] = EMBED,
+    how: HowEmbed = EMBED,
     kinds: Annotated[KindLayout, tyro.conf.OmitArgPrefixes] = KINDS,
 ) -> None:
     """Turn images or embeddings, wherever they are, into a store: a folder that training and testing read from, where
@@ -327,19 +330,26 @@ def doctor(
     store: Place,
     out: Output = None,
     verify: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    copies: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """Say what is in a store and what is wrong with it, and draw a contact sheet a split.
+    """Say what is in a store and what is wrong with it, and draw a contact sheet a split, and one of duplicates.
 
     Args:
         store: The store to look over.
         out: Folder for diagnosis.json and the sheets; STORE/doctor by default.
         verify: Compare every byte with the checksums first.
+        copies: Look for pictures that are cropped, turned, mirrored or brighter copies of others, too. It embeds every
+            picture, some 20 a second.
     """
     from anyshot.data.doctor import visit
     from anyshot.data.store import open_store
 
-    folder = out or store / "doctor"
-    print(visit(open_store(store, verify), folder).text)
+    folder, opened, look = out or store / "doctor", open_store(store, verify), None
+    if copies and not opened.is_features:
+        from anyshot.deploy.advising import copies_in
+
+        look = partial(copies_in, cache=EMBED.features())
+    print(visit(opened, folder, look).text)
     print(f"details in {folder}")
 
 
@@ -608,21 +618,26 @@ def add(
 @app.command
 def remove(
     model: Place,
-    classes: Annotated[tuple[str, ...], tyro.conf.Positional],
+    classes: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    examples: tuple[Path, ...] = (),
+    of: str = "",
     out: Output = None,
-    using: Path | None = None,
+    how: HowEmbed = EMBED,
 ) -> None:
-    """Make a classifier forget classes.
+    """Make a classifier forget classes, or single examples.
 
     Args:
         model: Folder of a classifier, made by `anyshot fit`.
         classes: Names of classes.
+        examples: Instead of classes: pictures that it learned from (files of features, where it learned from such).
+        of: The class to take these from, where a picture is an example of two.
         out: Folder for the changed classifier; its own by default.
-        using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
+        how: Where networks come from and run, and whether features are kept.
     """
-    from anyshot.deploy.verbs import remove_classes
+    registry = how.registry()
+    from anyshot.deploy.verbs import remove_from
 
-    print(remove_classes(model, classes, out, Networks(using).registry()))
+    print(remove_from(model, classes, examples, of, out, registry, how.features()))
 
 
 @app.command
@@ -723,12 +738,65 @@ def serve(
     run(model, host, port, save, registry)
 
 
-def check_verb(app: SubcommandApp, words: Sequence[str]) -> None:
-    """Offer the nearest verb in place of one that there is not; all that follows a verb is for tyro to judge."""
-    if words and not words[0].startswith("-"):
-        verb = choose("verb", words[0], app._subcommands).target
-        if isinstance(verb, SubcommandApp):
-            check_verb(verb, words[1:])
+def find_verb(app: SubcommandApp, words: Sequence[str], name: str = "anyshot") -> tuple[str, object]:
+    """The verb that is meant, by its whole name; the nearest is offered in place of one that there is not. All that
+    follows a verb is for tyro to judge."""
+    if not words or words[0].startswith("-"):
+        return name, app
+    verb, name = choose("verb", words[0], app._subcommands).target, f"{name} {words[0]}"
+    return find_verb(verb, words[1:], name) if isinstance(verb, SubcommandApp) else (name, verb)
+
+
+@contextlib.contextmanager
+def one_sentence(name: str, verb: object) -> Iterator[None]:
+    """While it lasts, words that tyro cannot place are bad input, in a sentence. (Where tyro cannot tell, in a box.)"""
+    errors: Any = getattr(tyro, "_errors", None)
+
+    def refuse(event: Any) -> None:
+        options = _options(verb)
+        given = [word.partition("=")[0] for word in sys.argv[1:] if word.startswith("--")]
+        strange = [word for word in given if word.replace("--no-", "--") not in (*options, "--help", "--")]
+        match event:
+            case errors.MissingArgs() | errors.UnrecognizedArgs() if strange:
+                problem = unknown("option", strange[0], options).rstrip(".")
+            case errors.MissingArgs(missing_arguments=missing):
+                problem = f"{name} needs {', '.join(dict.fromkeys(_written(one.arg) for one in missing))}"
+            case errors.UnrecognizedArgs(tokens=words):
+                problem = f"{name} does not take {' '.join(words)}"
+            case errors.InvalidChoice(argument=argument, value=value, choices=choices):
+                problem = f"{_written(argument)} is one of {', '.join(choices)}, not {value!r}"
+            case errors.BadValue(argument=argument) | errors.InstantiationFailure(argument=argument) if argument:
+                problem = f"{_written(argument)} needs {argument.lowered.metavar}, and is given something else"
+            case errors.MissingSubcommand(subcommand_spec=verbs):
+                problem = f"{name} needs a verb: {', '.join(verbs.parser_from_name)}"
+            case _:
+                return  # of what we do not know it tells itself
+        raise BadInput(f"{problem} (`{name} --help` says more).")
+
+    with errors.on_parse_error(refuse) if hasattr(errors, "on_parse_error") else contextlib.nullcontext():
+        yield
+
+
+def _written(argument: Any) -> str:
+    """An argument as one writes it."""
+    return str(argument.field.extern_name.upper() if argument.is_positional() else argument.lowered.name_or_flags[-1])
+
+
+def _options(verb: Any) -> list[str]:
+    """What a verb can be told by name."""
+    if isinstance(verb, SubcommandApp):
+        return ["--help", "--version", "--debug"]
+    named = [one for one in inspect.signature(verb).parameters.values() if one.annotation not in (Name, Place, Places)]
+    return [f"--{name.replace('_', '-')}" for one in named for name in _fields(one.name, one.default)]
+
+
+def _fields(name: str, default: Any) -> Iterator[str]:
+    """The name of an argument, or of all that are told as one."""
+    if not is_dataclass(default):
+        yield name
+        return
+    for part in fields(default):
+        yield from _fields(part.name, getattr(default, part.name))
 
 
 def main() -> None:
@@ -746,9 +814,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown by its code
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), one_sentence(*find_verb(app, sys.argv[1:])):
             warnings.showwarning = _show_warning
-            check_verb(app, sys.argv[1:])
             app.cli(
                 prog="anyshot",
                 description="Few-shot image classification that holds at any shot: from a few labelled pictures of "

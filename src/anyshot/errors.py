@@ -18,6 +18,11 @@ def sentence(error: BaseException | str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
 
 
+def shown(text: str) -> str:
+    """The same of a text of several lines."""
+    return "\n".join(map(sentence, text.split("\n")))
+
+
 @contextmanager
 def explaining(
     kinds: type[Exception] | tuple[type[Exception], ...], words: str, after: str | None = None

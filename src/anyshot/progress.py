@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from anyshot.errors import shown
+
 Advance = Callable[..., None]
 Say = Callable[[str], None]
 
@@ -12,8 +14,7 @@ Say = Callable[[str], None]
 def say(words: str) -> None:
     """Tell a person something that is no result: beside those, which may go to a file or another program."""
     if words:
-        shown = ("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in words.split("\n"))
-        print("\n".join(shown), file=sys.stderr, flush=True)
+        print(shown(words), file=sys.stderr, flush=True)
 
 
 def quiet(words: str) -> None:
@@ -27,8 +28,11 @@ def progress(title: str, total: float, every: float = 10.0) -> Iterator[Advance]
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
+        title_column, note_column = (  # names come from anyone's files
+            TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}")
+        )
+        columns = (title_column, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), note_column)
+        with Progress(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total, note="")
             yield lambda amount, note="": bar.update(task, advance=amount, **({"note": note} if note else {}))
             bar.update(task, completed=total)  # shares are guesses; what ends without an error is done

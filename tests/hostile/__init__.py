@@ -2,6 +2,7 @@
 
     python -m hostile                    all of it (`make hostile`)
     python -m hostile --sample 40 12 6   so many cases of each part, drawn by --seed (tests/test_hostile.py)
+    python -m hostile crashes --only "publish: " --share 0 2   the first half of some
 
 Every bad input ends in exit code 2 and one sentence, within bounds of time and memory, and leaves nothing behind; every
 command that is killed at any moment gives the same result when it is run again.

@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, nargs="+", default=(), help="cases of each part; all by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="only cases whose name has these words")
+    parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help="I N: every N-th case, from the I-th on")
     parser.add_argument("--verbose", action="store_true", help="print what every case said")
     asked = parser.parse_args()
     from hostile import crashes, good
@@ -35,13 +36,14 @@ def main() -> int:
         quick = bool(asked.sample)
         parts = {
             "corpus": lambda: corpus_cases(made, folder),
-            "crashes": lambda: crashes.points(made, folder, quick),
-            "kills": lambda: crashes.kills(made, folder, asked.seed, quick),
+            "crashes": lambda: crashes.points(made, folder, quick, asked.only),
+            "kills": lambda: crashes.kills(made, folder, asked.seed, quick, asked.only),
         }
         failed = 0
         for part, sample in zip_longest(asked.parts or parts, asked.sample, fillvalue=0):
             start = time.monotonic()
-            cases = [case for case in parts[part]() if asked.only in case[0]]
+            first, step = asked.share
+            cases = [case for case in parts[part]() if asked.only in case[0]][first::step]
             if 0 < sample < len(cases):
                 cases = random.Random(asked.seed).sample(cases, sample)
             wrong = 0
@@ -58,12 +60,14 @@ def main() -> int:
 def preload() -> None:
     """Import all of anyshot and what its commands import, once: what is forked has it already."""
     import anyshot
+    from hostile import forks
 
     for module in pkgutil.walk_packages(anyshot.__path__, "anyshot."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in ("pyarrow.parquet", "onnxruntime", "uvicorn", "vl_convert"):
         importlib.import_module(name)
+    forks.warm()
     gc.freeze()
 
 

@@ -29,9 +29,9 @@ class Case:
 
 def everything(good: Good) -> Iterator[tuple[str, Case]]:
     """All cases, by part."""
-    from hostile import archives, arrays, classifiers, pickles, pictures, runs, stores, studies, tables
+    from hostile import archives, arrays, classifiers, pickles, pictures, runs, stores, studies, tables, verbs
 
-    for module in (pictures, archives, arrays, pickles, classifiers, stores, tables, runs, studies):
+    for module in (pictures, archives, arrays, pickles, classifiers, stores, tables, runs, studies, verbs):
         for case in module.cases(good):
             yield module.__name__.rpartition(".")[2], case
 

@@ -35,16 +35,19 @@ class Job:
         work: Does it there.
         out: What it writes: the old or the new is there at every moment.
         times: How often it is killed at random.
+        grows: Whether it appears piece by piece, each of them whole, rather than at once.
     """
 
     prepare: Callable[[Path], Any]
     work: Callable[[], None]
     out: str
     times: int
+    grows: bool = False
 
 
 def jobs(good: Good, folder: Path) -> dict[str, Job]:
-    """`pack`, `fit`, `publish`, `report`, and a classifier's `save`, each but `pack` over what is there already."""
+    """`pack`, `embed`, `fit`, `add`, `publish`, `report`, and a classifier's `save`; those that replace something over
+    what is there already."""
     here = folder / "case"
 
     def command(*words: str) -> Callable[[], None]:
@@ -88,6 +91,19 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
         ),
         "fit": Job(over("of-onnx", "photos", "model"), command("fit", "photos", *model, "--out", "made"), "made", 25),
         "save": Job(over("of-onnx", "of-pictures"), save, "made", 25),
+        "add": Job(
+            over("of-onnx", "of-pictures", "photos"),
+            command("add", "of-pictures", "photos", "--to", "new", "-o", "made", "--no-cache"),
+            "made",
+            10,
+        ),
+        "embed": Job(
+            copies("photos", "backbone.onnx"),
+            command("embed", "photos", "--model", "backbone.onnx", "-o", "made"),
+            "made",
+            10,
+            grows=True,
+        ),
         "report": Job(report, command("report", "run", "-o", "made"), "made", 5),
         "publish": Job(publish, command("publish", "publish.py", "--run", "study-run", "--out", "made"), "made", 10),
     }
@@ -123,9 +139,9 @@ class Killer:
                     os._exit(137)
 
 
-def points(good: Good, folder: Path, quick: bool = False) -> Iterator[tuple[str, Attempt]]:
-    """A crash before each change of a file, of each job."""
-    for name, job in _ready(good, folder, quick):
+def points(good: Good, folder: Path, quick: bool = False, only: str = "") -> Iterator[tuple[str, Attempt]]:
+    """A crash before each change of a file, of each job, or of that which words name."""
+    for name, job in _ready(good, folder, quick, only):
         many = _count(job, folder)
         before, after = _both(job, folder)
         for number in range(1, many + 1):
@@ -137,10 +153,10 @@ def points(good: Good, folder: Path, quick: bool = False) -> Iterator[tuple[str,
             )
 
 
-def kills(good: Good, folder: Path, seed: int, quick: bool = False) -> Iterator[tuple[str, Attempt]]:
-    """SIGKILL at random times, of each job."""
+def kills(good: Good, folder: Path, seed: int, quick: bool = False, only: str = "") -> Iterator[tuple[str, Attempt]]:
+    """SIGKILL at random times, of each job, or of that which words name."""
     rng = random.Random(seed)
-    for name, job in _ready(good, folder, quick):
+    for name, job in _ready(good, folder, quick, only):
         before, after = _both(job, folder)
         start = time.monotonic()
         _fresh(job, folder)
@@ -156,14 +172,14 @@ def kills(good: Good, folder: Path, seed: int, quick: bool = False) -> Iterator[
             )
 
 
-def _ready(good: Good, folder: Path, quick: bool) -> Iterator[tuple[str, Job]]:
-    """The jobs; quickly, those of them that take no study."""
-    if quick:
-        yield from ((name, job) for name, job in jobs(good, folder).items() if name in QUICK)
-        return
-    if not (good / "study-run").exists():
-        study_run(good)
-    yield from jobs(good, folder).items()
+def _ready(good: Good, folder: Path, quick: bool, only: str) -> Iterator[tuple[str, Job]]:
+    """The jobs; quickly, those of them that take no study. Of words that begin with a job's name that job alone."""
+    every = jobs(good, folder)
+    named = [name for name in every if only.startswith(f"{name}:")]
+    for name in named or (QUICK if quick else every):
+        if name == "publish" and not (good / "study-run").exists():
+            study_run(good)
+        yield name, every[name]
 
 
 def _fresh(job: Job, folder: Path) -> None:
@@ -232,7 +248,7 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
     end()
     now = _below(forks.contents(folder / "case"), job.out)
     is_new = now == _below(after, job.out)
-    if not is_new and now != _below(before, job.out):
+    if not is_new and not job.grows and now != _below(before, job.out):
         return f"{job.out} was neither the old nor the new when it was killed: {sorted(now)[:5]}", ""
     ended = _finish(job)
     if ended.code and not (is_new and "exists already" in ended.err):  # of a store that was whole before the end

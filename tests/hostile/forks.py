@@ -5,6 +5,7 @@ The parent has imported what commands need, so that a case takes milliseconds.
 
 import contextlib
 import hashlib
+import io
 import os
 import resource
 import signal
@@ -84,6 +85,12 @@ def command(words: list[str], folder: Path) -> Callable[[], None]:
         cli.main()
 
     return work
+
+
+def warm() -> None:
+    """Ask for help once: what the command line reads of itself is at hand then."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        command(["predict", "--help"], Path.cwd())()
 
 
 def contents(folder: Path) -> dict[str, tuple]:

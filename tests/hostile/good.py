@@ -144,7 +144,9 @@ def _stores(folder: Path) -> None:
 
 def _classifiers(folder: Path) -> None:
     from anyshot import FewShotClassifier, ImageClassifier
+    from anyshot.deploy.sharing import MANY
     from anyshot.models.model import Model
+    from anyshot.models.sharding import embed_source
     from anyshot.recipe import Recipe
 
     X, y = features()
@@ -156,8 +158,13 @@ def _classifiers(folder: Path) -> None:
     (folder / "model").mkdir()
     Model(recipe, 3).eval().save(folder / "model" / "model.safetensors")
     ImageClassifier(folder / "model").fit(folder / "photos").save(folder / "of-pictures")
+    many = np.arange(MANY + 1)
+    FewShotClassifier("cosine-proto", keep=0).fit(X[many % len(X)], np.char.add("class ", many.astype(str))).save(
+        folder / "of-many"
+    )
     _onnx(folder / "backbone.onnx")
     ImageClassifier(folder / "backbone.onnx").fit(folder / "photos").save(folder / "of-onnx")
+    embed_source(folder / "photos", folder / "shards", str(folder / "backbone.onnx"))
 
 
 def _onnx(path: Path) -> None:

@@ -88,10 +88,10 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 file = bundle_.extractfile(member) if member.isfile() else None
                 if file is not None:
                     yield str(PurePosixPath(member.name)), member.size, file
-            _check_end(bundle_)
+            check_end(bundle_)
 
 
-def _check_end(bundle: tarfile.TarFile) -> None:
+def check_end(bundle: tarfile.TarFile) -> None:
     """Whether a tar file ends where it says so: tarfile takes damage, or a cut between two files, for the end, and does
     not look at what follows a block of zeros."""
     stream = bundle.fileobj

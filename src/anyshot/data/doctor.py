@@ -5,7 +5,7 @@ neighbour) differ in at most three bits, confirmed on colour thumbnails. Three b
 equal, so only images that share a band are compared, and the search stays near linear.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8, UInt64
 
-from anyshot.data.sheets import draw_sheet
+from anyshot.data.sheets import draw_pairs, draw_sheet
 from anyshot.data.store import SPLITS, Part, Store
 from anyshot.files import write_json
 from anyshot.progress import progress
@@ -24,6 +24,7 @@ QUERIES = 16
 BITS, BANDS, CROWD = 3, 4, 64  # hashes differ in at most BITS; of a band that more than CROWD share, neighbours only
 ALIKE, TOGETHER = 6.0, 0.98  # near duplicates' thumbnails: grey levels apart on average at most, correlation at least
 CHUNK = 512
+Copies = Callable[[Store], list[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Diagnosis:
         return "\n".join([*lines, *(f"{finding.weight}: {finding.text}" for finding in self.findings)])
 
 
-def examine(store: Store) -> Diagnosis:
-    """Read every item once and say what there is to say."""
+def examine(store: Store, copies: Copies | None = None) -> Diagnosis:
+    """Read every item once and say what there is to say. `copies` finds further pairs that are one picture."""
     parts = {split: store.part(split) for split in SPLITS if split in store.class_split}
     findings = [Finding("note", note) for note in store.about.get("notes", [])]
     findings += [*_skipped(store), *_feasible(parts), *_shared_classes(parts)]
@@ -62,21 +63,29 @@ def examine(store: Store) -> Diagnosis:
     findings += _constant(constant, store)
     findings += _pairs(store, "exact duplicates", _same(exact, constant))
     if hashes is not None and thumbnails is not None:
-        near = [pair for pair in _near(hashes, thumbnails, constant) if exact[pair[0]] != exact[pair[1]]]
+        pairs = {*_near(hashes, thumbnails, constant), *(copies(store) if copies is not None else ())}
+        near = [(a, b) for a, b in sorted(pairs) if exact[a] != exact[b] and not (constant[a] or constant[b])]
         findings += _pairs(store, "near duplicates", near)
     return Diagnosis({split: _facts(part) for split, part in parts.items()}, findings)
 
 
-def visit(store: Store, folder: Path | None = None) -> Diagnosis:
-    """Examine a store and leave diagnosis.json and, for images, one contact sheet per split in `folder`."""
+def visit(store: Store, folder: Path | None = None, copies: Copies | None = None) -> Diagnosis:
+    """Examine a store and leave diagnosis.json and, for images, one contact sheet per split in `folder`, and one of the
+    pictures that are there twice, where there are such."""
     folder = folder or store.path / "doctor"
-    diagnosis = examine(store)
+    diagnosis = examine(store, copies)
     names = [{"files": [[store.names[index] for index in some] for some in each.items]} for each in diagnosis.findings]
     findings = [asdict(finding) | files for finding, files in zip(diagnosis.findings, names, strict=True)]
     write_json(folder / "diagnosis.json", asdict(diagnosis) | {"findings": findings})
     if not store.is_features:
         for split in diagnosis.splits:
             draw_sheet(store.part(split), f"{store.path.name}, {split}", folder / f"{split}.png")
+        pairs = [
+            (a, b) for finding in diagnosis.findings for a, b in (some for some in finding.items if len(some) == 2)
+        ]
+        if pairs:
+            called = [(_named(store, a), _named(store, b)) for a, b in pairs]
+            draw_pairs(store.items, pairs, called, f"{store.path.name}, the same picture twice", folder / "pairs.png")
     return diagnosis
 
 
@@ -158,7 +167,9 @@ def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Fi
         if alike := kinds.get(kind):
             shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in alike[:6]])
             weight = "note" if kind == "within a class" else "warning"
-            yield Finding(weight, f"{len(alike)} pairs of {what} {kind}: {shown}", [list(pair) for pair in alike])
+            yield Finding(
+                weight, f"{counted(len(alike), 'pair')} of {what} {kind}: {shown}", [list(pair) for pair in alike]
+            )
 
 
 def _scan(

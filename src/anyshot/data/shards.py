@@ -17,12 +17,13 @@ import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 
+from anyshot.data.archives import check_end
 from anyshot.data.folders import read_folder
 from anyshot.data.packing import Item
 from anyshot.data.pictures import SUFFIXES
 from anyshot.data.tables import LABELS, column, label_text, parquet, read_table, split_text
 from anyshot.errors import BadInput, explaining
-from anyshot.files import read_json
+from anyshot.files import MOST_BYTES, read_json
 
 IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 
@@ -38,6 +39,8 @@ class Member:
     size: int
 
     def __call__(self) -> bytes:
+        if self.size > MOST_BYTES:
+            raise BadInput(f"a picture of {self.size >> 20} MB: at most {MOST_BYTES >> 20} MB are read.")
         with self.path.open("rb") as file:
             file.seek(self.start)
             return file.read(self.size)
@@ -91,6 +94,7 @@ def _members(path: Path) -> list[Item]:
             elif one.isfile() and name.suffix in (".cls", ".txt") and one.size < 4096:
                 file = tar.extractfile(one)
                 words[str(name.with_suffix(""))] = file.read().decode("utf-8", "replace").strip() if file else ""
+        check_end(tar)
     items = []
     for inside, member in pictures:
         label = words.get(str(PurePosixPath(inside).with_suffix(""))) or PurePosixPath(inside).parent.name
@@ -147,21 +151,37 @@ def is_shards(source: Path) -> bool:
 
 def read_shards(source: Path) -> Iterator[Shard]:
     """The shards of a folder, one after the other; all of them must be there."""
-    about = read_json(source / "shards.json")
-    for number in range(int(about.get("shards", 0))):
+    many = read_json(source / "shards.json").get("shards")
+    if type(many) is not int:
+        raise BadInput(f"{source}/shards.json does not say how many shards there are: run `anyshot embed` again.")
+    for number in range(many):
         path = shard_path(source, number)
         if not path.is_file():
             raise BadInput(f"{source} is not whole, shard {number} is missing: run the same `anyshot embed` again.")
-        damaged, again = (SafetensorError, OSError, ValueError), ": remove it and run `anyshot embed` again."
-        with explaining(damaged, f"{path} is damaged", again), safe_open(path, framework="np") as file:
-            labels, names, splits, skipped = (
-                _lines(file.get_tensor(name)) for name in ("labels", "names", "splits", "skipped")
-            )
-            rows = file.get_slice("features").get_shape()[0]
-        splits = splits if len(splits) == rows else [""] * rows
-        if not len(labels) == len(names) == rows:
-            raise BadInput(f"{path} has {rows} vectors and {len(labels)} labels: remove it and embed again.")
-        yield Shard(labels, names, [split or None for split in splits], skipped, _Features(path))
+        yield _read_shard(path)
+
+
+def _read_shard(path: Path) -> Shard:
+    damaged, again = (SafetensorError, OSError, ValueError), ": run the same `anyshot embed` again."
+    with explaining(damaged, f"{path} is damaged", again), safe_open(path, framework="np") as file:
+        labels, names, splits, skipped = (
+            _lines(file.get_tensor(name)) for name in ("labels", "names", "splits", "skipped")
+        )
+        features = file.get_slice("features")
+        kind, shape = features.get_dtype(), features.get_shape()
+    if kind != "F32" or len(shape) != 3 or not shape[0] == len(labels) == len(names):
+        raise BadInput(f"{path} holds no vectors that fit its {len(labels)} labels: embed the pictures again.")
+    splits = splits if len(splits) == len(labels) else [""] * len(labels)
+    return Shard(labels, names, [split or None for split in splits], skipped, _Features(path))
+
+
+def is_shard(path: Path) -> bool:
+    """Whether a shard is there, whole: a damaged one is a missing one."""
+    try:
+        _read_shard(path)
+    except BadInput:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -193,6 +213,8 @@ def on_disk(source: Path, order: Sequence[int]) -> Float[np.ndarray, "example po
                 array = np.memmap(file, np.float32, "w+", shape=(len(order), *rows.shape[1:]))
             if rows.shape[1:] != array.shape[1:]:
                 raise BadInput(f"the shards of {source} are not of the same shape.")
+            if not np.isfinite(rows).all():
+                raise BadInput(f"the shards of {source} have vectors with values that are not finite.")
             array[place[start : start + len(rows)]] = rows
             start += len(rows)
     if array is None:

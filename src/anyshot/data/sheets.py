@@ -1,5 +1,6 @@
-"""Contact sheets: a look at what a split holds, one row per class."""
+"""Contact sheets: a look at what a split holds, one row per class; and at pictures that are there twice."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from anyshot.data.store import Part
 from anyshot.files import whole
 
 ROWS, COLUMNS, TILE, GAP, NAMES = 24, 12, 64, 2, 150
+PAIRS = 60
 
 
 def draw_sheet(part: Part, title: str, path: Path) -> None:
@@ -28,6 +30,27 @@ def draw_sheet(part: Part, title: str, path: Path) -> None:
         for column, index in enumerate(_steps(counts[class_], COLUMNS)):
             tile = _tile(np.asarray(part.items[starts[class_] + index]))
             sheet.paste(tile, (NAMES + column * (TILE + GAP), top))
+    with whole(path) as aside:
+        sheet.save(aside, "PNG")
+
+
+def draw_pairs(
+    items: np.ndarray,
+    pairs: Sequence[tuple[int, int]],
+    names: Sequence[tuple[str, str]],
+    title: str,
+    path: Path,
+) -> None:
+    """Two pictures a row, with their names; the first PAIRS of them."""
+    font = ImageFont.load_default(11)
+    sheet = Image.new("RGB", (2 * (TILE + GAP) + 4 * NAMES, 24 + min(len(pairs), PAIRS) * (TILE + GAP)), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((6, 5), f"{title}: {len(pairs)} pairs", "black", font)
+    for row, (both, called) in enumerate(zip(pairs[:PAIRS], names, strict=False)):
+        top = 24 + row * (TILE + GAP)
+        for column, index in enumerate(both):
+            sheet.paste(_tile(np.asarray(items[index])), (column * (TILE + GAP), top))
+        draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(called), "black", font)
     with whole(path) as aside:
         sheet.save(aside, "PNG")
 

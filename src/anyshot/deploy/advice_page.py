@@ -104,7 +104,7 @@ def _accuracy(advice: "Advice") -> Part:
     words.append(
         f"On the {test.examples} examples that were held out, {advice.best} is right on {rate:.1%} "
         f"({low:.1%} to {high:.1%}): that is the accuracy to expect. Expected calibration error "
-        f"{test.calibration_error:.1%}; {test.accepted:.1%} of them are taken for one of the classes at all."
+        f"{test.calibration_error:.1%}; {test.acceptance}"
     )
     if test.strangers:
         words.append(

@@ -1,19 +1,26 @@
-"""What `anyshot advise` knows beyond features: the pictures, when they were taken, and other networks."""
+"""What `anyshot advise` (and `doctor --copies`) knows beyond features: the pictures, when they were taken, and other
+networks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from anyshot.data.likeness import Sketch
 from anyshot.data.packing import Item
+from anyshot.data.store import Store
 from anyshot.data.taken import taken
 from anyshot.deploy.advice import Advice, OtherFeatures
+from anyshot.deploy.duplicates import near_duplicates
 from anyshot.deploy.image_classifier import HEAD, thumbnail
 from anyshot.measure.evaluation import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.examples import Examples
+from anyshot.models.posterior import unit
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.progress import progress
 
 SAMPLE_CLASSES, SAMPLE_IMAGES = 20, 12  # that another network is tried on: five seconds
 SAMPLE_QUERIES, SAMPLE_EPISODES = 4, 100
@@ -39,6 +46,19 @@ def _read(item: Item, embeds: Embedder) -> np.ndarray:
 def thumbnails(picture: Callable[[int], np.ndarray] | None, images: Sequence[int]) -> dict[int, bytes]:
     """Small JPEGs of some pictures."""
     return {} if picture is None else {image: thumbnail(picture(image)) for image in images}
+
+
+def copies_in(store: Store, cache: FeatureCache | None = None) -> list[tuple[int, int]]:
+    """Pairs of a store's pictures that are one, cropped, turned, mirrored or brighter, with the network that comes with
+    us."""
+    embeds = embedder(DEFAULT)
+    with progress(f"embedding {len(store.items)} pictures", float(len(store.items))) as advance:
+        features = embeds.features(store.items, advance, cache)
+    with progress("comparing pictures", 1.0) as advance:
+        vectors = unit(torch.from_numpy(features.reshape(len(features), -1)).double()).numpy()
+        labels = np.unique(store.labels, return_inverse=True)[1]
+        pairs = near_duplicates(vectors, labels, lambda image: Sketch.of(np.asarray(store.items[image])), advance)
+    return [(one, other) for one, other, _ in pairs]
 
 
 def other_features(

@@ -105,7 +105,7 @@ class ClassBank:
 
     def classifier(self) -> FewShotClassifier:
         """All classes as a classifier in memory."""
-        support, recent = self._whole(lambda folded: _support(folded.to_arrow()) if folded is not None else None)
+        support, recent = self._whole(_all)
         ledger = _together(support, recent)
         if ledger is None:
             raise BadInput(f"the class bank {self._place} has no classes yet.")
@@ -125,16 +125,15 @@ class ClassBank:
         linear = _linear(head, self._law.prototypes_)
         asked = linear.asked(linear.queries(torch.from_numpy(vectors))).numpy()
 
-        def candidates(folded: Any) -> list[Support | None]:
+        def candidates(folded: Any, also: list[Any]) -> tuple[list[Support | None], Support | None]:
             if folded is None:
-                return [None] * len(vectors)
+                return [None] * len(vectors), None
             asks = (folded.search(one, vector_column_name="vector") for one in asked)
             asks = (ask.distance_type(self._metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for ask in asks)
-            return [_support(ask.to_arrow()) for ask in asks]
+            return [_support(ask.to_arrow()) for ask in asks], _rows_of(folded, also)
 
-        per_query, recent = self._whole(candidates)
+        (per_query, stored), recent = self._whole(candidates)
         also = [] if recent is None else recent.labels.tolist()
-        stored = self._stored(also)
         labels, scores = [], []
         for vector, one in zip(vectors, per_query, strict=True):
             ledger = _together(_apart(one, also), stored, recent)
@@ -147,21 +146,14 @@ class ClassBank:
             scores.append(score[order])
         return np.stack(labels), np.stack(scores)
 
-    def _stored(self, labels: list[Any]) -> Support | None:
-        """Folded rows of classes that were added to since."""
-        folded = self._folded(self._state())
-        if folded is None or not labels:
-            return None
-        rows = folded.search().where(f"label IN ({', '.join(map(_quoted, labels))})").limit(len(labels)).to_arrow()
-        return _support(rows)
-
-    def _whole(self, read: Callable[[Any], T]) -> tuple[T, Support | None]:
-        """What `read` makes of the folded table, and the classes of all parts that are not in it, at one moment."""
+    def _whole(self, read: Callable[[Any, list[Any]], T]) -> tuple[T, Support | None]:
+        """What `read` makes of the folded table and of the labels that were added to since, and the classes of all
+        parts that are not in it, at one moment."""
         while True:
             state = self._state()
             try:
-                first = read(self._folded(state))
                 recent = self._recent(state)
+                first = read(self._folded(state), [] if recent is None else recent.labels.tolist())
             except (FileNotFoundError, ValueError, RuntimeError, OSError):
                 if self._state()["number"] == state["number"]:
                     raise
@@ -185,7 +177,7 @@ class ClassBank:
         """Fold all rows of each class into one, and index the prototypes; returns the number of classes. Where another
         process folds at the same time, one of the two does it."""
         state = self._state()
-        support, _ = self._whole(lambda folded: _support(folded.to_arrow()) if folded is not None else None)
+        support, _ = self._whole(_all)
         rows = self._open("log").to_arrow() if self._has("log") else None
         already = json.loads(state["parts"])
         parts = np.unique(rows.column("part").to_numpy(zero_copy_only=False)).tolist() if rows is not None else []
@@ -266,10 +258,11 @@ class ClassBank:
                 f"not for {classifier.head}."
             )
         tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
-        tensors |= {f"fitted.{name}": value.contiguous() for name, value in classifier.fitted_.items()}
+        tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
+        contiguous = {name: value.contiguous() for name, value in tensors.items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
         law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
-        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
+        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(contiguous)}
         fields = {"number": pyarrow.int64(), "tensors": pyarrow.binary()}
         schema = pyarrow.schema([(name, fields.get(name, pyarrow.string())) for name in row])
         with suppress(ValueError):  # another process made it meanwhile
@@ -307,6 +300,19 @@ def _together(*supports: Support | None) -> Ledger | None:
         elif support is not None and ledger is not None:
             ledger.add(support)
     return ledger
+
+
+def _all(folded: Any, _: list[Any]) -> Support | None:
+    """The classes of a folded table."""
+    return None if folded is None else _support(folded.to_arrow())
+
+
+def _rows_of(folded: Any, labels: list[Any]) -> Support | None:
+    """Some classes of a folded table."""
+    if not labels:
+        return None
+    rows = folded.search().where(f"label IN ({', '.join(map(_quoted, labels))})").limit(len(labels)).to_arrow()
+    return _support(rows)
 
 
 def _apart(support: Support | None, labels: list[Any]) -> Support | None:

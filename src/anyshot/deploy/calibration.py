@@ -105,8 +105,10 @@ def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
 
     def slope(scale: float) -> float:
         """Of the loss, which is convex in the factor: minus the log-likelihood of an image."""
-        weight = np.exp(scale * z)
-        return float(((weight * z).sum(1) / weight.sum(1) - wanted).mean())
+        weight = scale * z
+        total = np.exp(weight, out=weight).sum(1)
+        weight *= z
+        return float((weight.sum(1) / total - wanted).mean())
 
     low, high = 1e-3 * middle, 1e3 * middle
     if slope(low) >= 0:  # the scores tell nothing

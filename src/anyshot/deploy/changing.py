@@ -1,5 +1,5 @@
-"""`anyshot add`, `remove` and `merge`: a classifier that is there, with more examples, without some classes, with those
-of others. A class is a mean, so nothing is learned anew."""
+"""`anyshot add`, `remove` and `merge`: a classifier that is there, with more examples, without some of its classes or
+examples, with the classes of others. A class is a mean, so nothing is learned anew."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,10 +19,11 @@ from anyshot.deploy.learned import Copies
 from anyshot.deploy.predicting import pictures_of
 from anyshot.errors import BadInput, choose, explaining
 from anyshot.models.cache import FeatureCache
-from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
+from anyshot.models.examples import chosen_pictures, embed_readable, holds_features, read_examples, say_unread
 from anyshot.progress import Say, progress, quiet
 
 Classifier = ImageClassifier | FewShotClassifier
+SAME = 1e-9  # squared distance of two vectors of one picture, as a share of their squares
 
 
 def add(
@@ -72,6 +73,49 @@ def remove(classifier: Classifier, names: Sequence[str]) -> str:
     labels = {str(label): label for label in inner.classes_}
     classifier.remove([choose("class", name, labels) for name in names])
     return f"{counted(len(set(names)), 'class')} removed"
+
+
+def remove_examples(
+    classifier: Classifier,
+    sources: Sequence[Path],
+    class_name: str = "",
+    layout: Layout | None = None,
+    cache: FeatureCache | None = None,
+    say: Say = quiet,
+) -> str:
+    """Forget single examples, those of a class where one is named: pictures, or rows of files of features. One that the
+    classifier does not have, or has under two labels, is bad input, and then nothing is forgotten."""
+    inner, layout = inner_of(classifier), layout or Layout()
+    if isinstance(classifier, FewShotClassifier):
+        parts = {source: read_vectors(source, layout.feature_column) for source in sources}
+        names = [f"{source.name}[{row}]" for source, part in parts.items() for row in range(len(part))]
+        features = np.concatenate(list(parts.values()))
+    else:
+        with pictures_of(sources, layout) as (items, _):
+            rows, readable = embed_readable(classifier.backbone, items, "embedding", cache, say)
+        if not readable:
+            raise BadInput("there are no pictures to remove: name files, or folders of them.")
+        names, features = [item.name for item in readable], rows.array
+    wanted = choose("class", class_name, {str(label): label for label in inner.classes_}) if class_name else None
+    found = [_example(inner, vector, name, wanted) for vector, name in zip(inner.vectors(features), names, strict=True)]
+    for label, key in dict.fromkeys(found):
+        classifier.take_out(label, key)
+    return f"{counted(len(set(found)), 'example')} of {counted(len({label for label, _ in found}), 'class')} removed"
+
+
+def _example(inner: FewShotClassifier, vector: np.ndarray, name: str, wanted: Any) -> tuple[Any, int]:
+    """The class and the key of the kept example that a vector is, but for rounding."""
+    support = inner.support_
+    same = np.flatnonzero(((support.kept - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
+    labels = support.labels[support.owner[same]]
+    if wanted is not None:
+        same, labels = same[labels == wanted], labels[labels == wanted]
+    if not len(same):
+        kept = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
+        raise BadInput(f"{name} is not among the examples{kept}{f' of {wanted}' if wanted is not None else ''}.")
+    if len(np.unique(labels)) > 1:
+        raise BadInput(f"{name} is an example of {' and of '.join(np.unique(labels).astype(str))}: say which, --of.")
+    return labels[0].item(), int(support.keys[same[0]])
 
 
 def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:

@@ -35,7 +35,7 @@ from anyshot.models.registry import PACKAGE, Registry
 if TYPE_CHECKING:
     from anyshot.models.model import Model
 
-CHUNK_FLOATS = 4_000_000  # of features and vectors that are in memory at once, and what is made of them on the way
+CHUNK_FLOATS = 1_000_000  # of features and vectors that are in memory at once, and what is made of them on the way
 
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]

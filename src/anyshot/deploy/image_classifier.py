@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL import Image
-from safetensors.torch import save_file
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.data.packing import Item
@@ -34,7 +33,7 @@ from anyshot.models.embedders import (
     side_by_side,
 )
 from anyshot.models.examples import chosen_pictures
-from anyshot.models.model import Model, read_tensors
+from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
 LEARN = 1024  # pictures that are learned at once: a calibration each
@@ -177,7 +176,7 @@ class ImageClassifier:
         supported = self.classifier.ledger_.kept_keys()
         new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
         jpegs = side_by_side(self._thumbnail, new.values())
-        self.thumbnails |= dict(zip(new, jpegs, strict=True))
+        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # a copy of us may share the old ones
         self._drop_thumbnails()
 
     def _drop_thumbnails(self) -> None:
@@ -200,7 +199,7 @@ class ImageClassifier:
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
         for other in others:
-            self.thumbnails |= other.thumbnails
+            self.thumbnails = self.thumbnails | other.thumbnails
         self._drop_thumbnails()
         return self
 
@@ -289,7 +288,7 @@ class ImageClassifier:
             jpegs = {
                 f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
             }
-            save_file(jpegs, aside / "thumbnails.safetensors")
+            write_tensors(aside / "thumbnails.safetensors", jpegs)
             if backbone.under is not None:
                 backbone.under.save(aside / "backbone.safetensors")
             if backbone.model is not None:

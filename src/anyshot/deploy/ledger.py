@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
+from anyshot.deploy.pool import Pool, make_room
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput
 
@@ -23,7 +24,7 @@ LEAST = 2  # examples of a class that are of use: one to leave out, one that sta
 SLACK = 1 / 16  # of the rows, for which there is room in advance
 PIECE = 4096  # classes that are handed on at once
 
-Examples = tuple[UInt64[np.ndarray, " kept"], Float[np.ndarray, "kept d"]]
+Examples = tuple[UInt64[np.ndarray, " kept"], Int[np.ndarray, " kept"]]
 
 
 class Ledger:
@@ -42,7 +43,8 @@ class Ledger:
         self.scatter = None if first.scatter is None else np.require(first.scatter, requirements="W")
         self.freedom = first.freedom
         self.examples: dict[int, Examples] = {}
-        """Of some classes, by row: keys in order, and vectors."""
+        """Of some classes, by row: keys in order, and where the vectors are."""
+        self._pool = Pool(first.sums.shape[1])
         self._touched = np.zeros(len(first.counts), bool)
         self._names: list[Any] | None = None
         self._each, self._ranked = keep, list[tuple[int, int]]()
@@ -65,7 +67,7 @@ class Ledger:
         """Another that learns on its own."""
         other = object.__new__(Ledger)
         other.__dict__ = dict(self.__dict__)
-        other.places, other.examples = dict(self.places), dict(self.examples)
+        other.places, other.examples, other._pool = dict(self.places), dict(self.examples), self._pool.copy()
         other._sums, other._counts = self.sums.copy(), self.counts.copy()
         other.scatter = None if self.scatter is None else self.scatter.copy()
         other._touched, other._ranked = self._touched[: len(self)].copy(), list(self._ranked)
@@ -108,15 +110,8 @@ class Ledger:
     def _grow(self, before: int) -> None:
         if len(self) <= len(self._counts):
             return
-        room, d = len(self) + int(SLACK * len(self)), self._sums.shape[1]
-        try:  # where they lie, if nobody else looks at them: of a million classes there is no room for a copy
-            self._sums.resize((room, d))
-        except ValueError:
-            sums = np.zeros((room, d))
-            sums[:before] = self._sums[:before]
-            self._sums = sums
-        self._counts = np.concatenate([self._counts[:before], np.zeros(room - before, np.int64)])
-        self._touched = np.concatenate([self._touched[:before], np.zeros(room - before, bool)])
+        for name in ("_sums", "_counts", "_touched"):
+            make_room(self, name, len(self) + int(SLACK * len(self)))
 
     def wants(self, labels: Shaped[np.ndarray, " image"]) -> Bool[np.ndarray, " image"]:
         """Which examples may be among those that are kept: the others need no key."""
@@ -135,21 +130,24 @@ class Ledger:
             return
         each = min(self.keep, max(LEAST, MOST_KEPT // len(self)))
         if each < self._each:
-            self.examples = {row: (keys[:each], vectors[:each]) for row, (keys, vectors) in self.examples.items()}
+            for row, (keys, slots) in self.examples.items():
+                self._pool.drop(slots[each:])
+                self.examples[row] = keys[:each], slots[:each]
         self._each = each
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
         names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
-        kept = _narrow(more.kept)
         for start, stop in pairwise([*starts, len(more.owner)]):
             place = int(more.owner[start])
             row = int(rows[place])
-            keys, vectors = more.keys[start:stop], kept[start:stop]
+            keys, vectors = more.keys[start:stop][:each], more.kept[start:stop][:each]
             if row in self.examples:
-                keys, vectors = (np.concatenate(pair) for pair in zip(self.examples[row], (keys, vectors), strict=True))
-                order = np.argsort(keys, kind="stable")[:each]
-                self.examples[row] = keys[order], vectors[order]
+                mine, places = self.examples[row]
+                keys, slots = np.concatenate([mine, keys]), np.concatenate([places, self._pool.put(vectors)])
+                order = np.argsort(keys, kind="stable")
+                self._pool.drop(slots[order[each:]])
+                self.examples[row] = keys[order[:each]], slots[order[:each]]
             elif row >= before and not (names and self._is_last(label_hash(names[place]))):
-                self.examples[row] = keys[:each].copy(), vectors[:each].copy()
+                self.examples[row] = keys.copy(), self._pool.put(vectors)
                 if names and self._ranked:
                     heapq.heappush(self._ranked, (-label_hash(names[place]), row))
         self._bound()
@@ -170,7 +168,7 @@ class Ledger:
             self._ranked = [(-label_hash(names[row]), row) for row in self.examples]
             heapq.heapify(self._ranked)
         while len(self.examples) > MOST_KEPT // LEAST:
-            del self.examples[heapq.heappop(self._ranked)[1]]
+            self._pool.drop(self.examples.pop(heapq.heappop(self._ranked)[1])[1])
 
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Ledger":
         """The other classes."""
@@ -210,8 +208,8 @@ class Ledger:
         return Support(labels, sums, counts, *self._kept(order), self.scatter, self.freedom)
 
     def as_arrived(self) -> Support:
-        """All of it in order of arrival, without a copy of the sums."""
-        kept = self._kept(np.arange(len(self)))
+        """All of it in order of arrival, without a copy of the sums, and examples as they are kept."""
+        kept = self._kept(np.arange(len(self)), wide=False)
         return Support(self.labels(), self.sums, self.counts, *kept, self.scatter, self.freedom)
 
     def parts(self) -> Iterator[Support]:
@@ -235,27 +233,21 @@ class Ledger:
         labels = np.array([names[row] for row in rows], self.kind)
         order = np.argsort(labels, kind="stable")
         chosen = np.array(rows, int)[order]
-        kept = self._kept(chosen)
-        support = Support(labels[order], self._sums[chosen], self._counts[chosen], *kept, self.scatter, self.freedom)
-        return support, chosen
+        sums, counts, kept = self._sums[chosen], self._counts[chosen], self._kept(chosen)
+        return Support(labels[order], sums, counts, *kept, self.scatter, self.freedom), chosen
 
     def _kept(
-        self, rows: Int[np.ndarray, " way"]
+        self, rows: Int[np.ndarray, " way"], *, wide: bool = True
     ) -> tuple[Float[np.ndarray, "kept d"], Int[np.ndarray, " kept"], UInt64[np.ndarray, " kept"]]:
-        """The kept examples of some rows, in their order, and which of them each is of."""
+        """The kept examples of some rows, in their order, and which of them each is of; in float64 where wide."""
         places = [place for place, row in enumerate(rows.tolist()) if row in self.examples]
         mine = [self.examples[int(rows[place])] for place in places]
         if not mine:
             return np.zeros((0, self._sums.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
         owner = np.repeat(np.array(places, np.int64), [len(keys) for keys, _ in mine])
-        vectors = np.concatenate([vectors for _, vectors in mine], dtype=np.float64)
+        vectors = self._pool.at(np.concatenate([slots for _, slots in mine]))
+        vectors = vectors.astype(np.float64) if wide else vectors
         return vectors, owner, np.concatenate([keys for keys, _ in mine])
-
-
-def _narrow(vectors: Float[np.ndarray, "kept d"]) -> Float[np.ndarray, "kept d"]:
-    """In half the memory where nothing is lost: of float32 features as they are."""
-    narrow = vectors.astype(np.float32)
-    return narrow if np.array_equal(narrow, vectors) else vectors
 
 
 def label_hash(label: Any) -> int:

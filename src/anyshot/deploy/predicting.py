@@ -25,7 +25,7 @@ from anyshot.data.store import open_store
 from anyshot.data.tables import read_paths
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, sentence
 from anyshot.files import write_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import embed_items
@@ -154,14 +154,13 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     table = Table("image", "class", "probability", "then")
     for row in rows:
         (name, sure), *others = row["best"]
-        then = ", ".join(f"{other} {chance:.1%}" for other, chance in others)
-        if row["is_known"]:
-            table.add_row(row["image"], str(name), f"{sure:.1%}", then)
-        else:  # its chances are those of the classes against each other, and say nothing of this
-            table.add_row(row["image"], NONE, "-", f"nearest: {', '.join(str(other) for other, _ in row['best'])}")
+        cells = row["image"], str(name), f"{sure:.1%}", ", ".join(f"{other} {chance:.1%}" for other, chance in others)
+        if not row["is_known"]:  # its chances are those of the classes against each other, and say nothing of this
+            cells = row["image"], NONE, "-", f"nearest: {', '.join(str(other) for other, _ in row['best'])}"
+        table.add_row(*map(sentence, cells))
     out = io.StringIO()
     width = None if sys.stdout.isatty() else 160
-    Console(file=out, width=width).print(table)
+    Console(file=out, width=width, markup=False, emoji=False).print(table)  # a class may be called [/red] or :cat:
     return out.getvalue()
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.deploy.ledger import SLACK, Ledger
+from anyshot.deploy.pool import make_room
 from anyshot.errors import BadInput
 from anyshot.models.law import Head, Inner, Parameters, Quadratic
 
@@ -25,7 +26,7 @@ BLOCK_FLOATS = 1 << 22  # products of queries and rows that are in memory at onc
 MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
 WORTH = 4096  # classes from which on an index is faster than looking at all of them
 CODED, CODES = 2, 16  # numbers of a point that are coded together in an index, and codes for them
-LEARNED_FROM = 16_384  # points that the codes are learned from
+LEARNED_FROM = 4096  # points that the codes are learned from, and that are coded at once
 PIECE = 2048  # classes whose rows are made at once
 CANDIDATES = 64  # classes that an index names for a query, at least
 UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
@@ -303,13 +304,7 @@ class Search:
         if not self._filled and not len(self._memory):
             self._memory = np.empty((len(self.ledger), new.shape[1]), np.float32)
         elif len(self._memory) < len(self.ledger):
-            room = len(self.ledger) + int(SLACK * len(self.ledger)), new.shape[1]
-            try:  # where they lie, if nobody else looks at them
-                self._memory.resize(room)
-            except ValueError:
-                more = np.empty(room, np.float32)
-                more[: self._filled] = self._memory[: self._filled]
-                self._memory = more
+            make_room(self, "_memory", len(self.ledger) + int(SLACK * len(self.ledger)))
         self._memory[rows] = new
 
 

@@ -17,18 +17,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from anyshot.data.arrays import WIDEST
 from anyshot.data.doctor import counted
+from anyshot.deploy.bursts import find_bursts
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, whole, write_json, write_text
-from anyshot.models.model import read_tensors
+from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
 
-FORMATS = (1, 2)  # 2: of many classes, whose labels are tensors and whose examples are kept of some
+FORMATS = (1, 2, 3)  # 2: of many classes, whose labels are tensors and whose examples are kept of some;
+# 3: these are float32 where nothing is lost
 MANY = 16_384  # classes
 LISTED = 1000  # classes in the card
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
@@ -81,10 +82,10 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
     if many:
         tensors |= _label_tensors(support.labels)
-    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "classifier.safetensors")
+    write_tensors(folder / "classifier.safetensors", tensors)
     config = {
         "library": "anyshot",
-        "format": 2 if many else 1,
+        "format": 3 if many else 1,
         **{name: getattr(classifier, name) for name in ARGUMENTS},
         "positions": classifier.positions_,
         "features": classifier.n_features_in_,
@@ -106,11 +107,11 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     unreadable = (KeyError, TypeError, ValueError, OverflowError, SyntaxError)
     with explaining(unreadable, f"{folder} is not a whole classifier", AGAIN):
         if config["library"] != "anyshot" or config["format"] not in FORMATS:
-            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 and 2.")
+            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 to 3.")
         kind = np.dtype(config["label_type"])
         if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
             raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-        if config["format"] == 2:
+        if config["format"] > 1:
             labels = _read_labels(tensors, kind)
         else:
             labels = np.array(config["labels"], kind)
@@ -222,7 +223,8 @@ def _check(
         and sums.ndim == kept.ndim == 2
         and (len(sums), len(kept)) == (way, many)
         and sums.shape[1] == kept.shape[1]
-        and sums.dtype == kept.dtype == np.float64
+        and sums.dtype == np.float64
+        and kept.dtype in (np.float64, np.float32)
         and counts.dtype == owner.dtype == keys.dtype == np.int64
         and np.isfinite(sums.sum())
         and np.isfinite(kept.sum())
@@ -304,28 +306,42 @@ def _measured_lines(classifier: FewShotClassifier) -> list[str]:
 
 
 def _shot_lines(classifier: FewShotClassifier) -> list[str]:
-    """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them."""
+    """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them; of photos
+    of one moment a draw has one, or its siblings would recognise it."""
     support = classifier.settled_.sample[0]
-    most = int(support.kept_counts.min()) - 1
+    group = find_bursts(support.kept, support.owner)
+    most = int(_moments(support, group.group).min()) - 1
     if most < 1 or len(support.labels) < 2:
-        return ["Some class has a single example: nothing can be left out to measure it."]
+        what = "is a single burst of photos of one moment" if group.told_by else "has a single example"
+        return [f"Some class {what}: nothing can be left out to measure it."]
     shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
     rng, rows = np.random.default_rng(0), []
     for shot in shots:
         draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
         right = []
         for _ in range(draws):
-            drawn = replace(support, keys=rng.permutation(len(support.keys)).astype(np.uint64)).first(shot + 1)
-            logits, owner = classifier.left_out(drawn)
+            order = rng.permutation(len(support.keys))
+            siblings = np.ones(len(order), bool)
+            siblings[order[np.unique(group.group[order], return_index=True)[1]]] = False
+            # The smallest keys are drawn, and so no sibling where there are others.
+            keys = np.argsort(order) + np.where(siblings, len(order), 0)
+            logits, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
             right.append(float((logits.argmax(1) == owner).mean()))
         rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
+    once = ", no two of a burst of photos of one moment at once" if group.told_by else ""
     return [
-        "Of the examples above, each left out alone; photos of other days, places and cameras are mostly harder.",
+        f"Of the examples above, each left out alone{once}; photos of other days and cameras are mostly harder.",
         "",
         "| shot | accuracy, leaving one out | mean of so many draws |",
         "|---|---|---|",
         *rows,
     ]
+
+
+def _moments(support: Support, group: np.ndarray) -> np.ndarray:
+    """How many bursts, or images alone, each class has."""
+    pairs = np.unique(np.stack([support.owner, group]), axis=1)
+    return np.bincount(pairs[0], minlength=len(support.labels))
 
 
 def _draws(support: Support, shot: int, *, adapts: bool) -> int:

@@ -63,6 +63,10 @@ class Result:
     calibration_error: float
     accepted: float
     """Share of the examples that were not called none of these."""
+    accepted_right: float
+    """Of those whose likeliest class is right; the others may well be called so."""
+    accepted_wrong: float
+    """And of those whose likeliest class is wrong."""
     classes: list[ClassResult]
     strangers: int
     """Examples of classes that the classifier does not have; they are not among the others."""
@@ -75,6 +79,15 @@ class Result:
     """The surest first."""
     learned: int
     """Examples that the classifier learned from, as far as it still has them: they make the test too easy."""
+
+    @property
+    def acceptance(self) -> str:
+        """What was called none of these, and whether rightly so, in a sentence."""
+        words = f"{self.accepted:.1%} are taken for one of the classes at all"
+        if self.accepted == 1 or not self.mistakes or not self.right:
+            return f"{words}."
+        right, wrong = f"{self.accepted_right:.1%}", f"{self.accepted_wrong:.1%}"
+        return f"{words}: {right} of those that are rightly classified, {wrong} of the mistakes."
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -126,6 +139,8 @@ def run_test(
         share(int(right.sum()), int(is_mine.sum())),
         calibration_error(probabilities[is_mine], place),
         float(is_known[is_mine].mean()),
+        float(is_known[right].mean()) if right.any() else 0.0,
+        float(is_known[is_mine & ~right].mean()) if (is_mine & ~right).any() else 0.0,
         classes,
         strangers,
         float((~is_known[~is_mine]).mean()) if strangers else 0.0,
@@ -168,8 +183,7 @@ def head_lines(result: Result) -> list[str]:
         f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {result.right} of {result.examples} examples of "
         f"{len(result.classes)} classes. Mean over the classes: "
         f"{np.mean([one.recall[0] for one in result.classes]):.1%}. (95 % intervals.)",
-        f"Expected calibration error {result.calibration_error:.1%}; {result.accepted:.1%} are taken for one of the "
-        "classes at all.",
+        f"Expected calibration error {result.calibration_error:.1%}; {result.acceptance}",
     ]
     if result.strangers:
         lines.append(

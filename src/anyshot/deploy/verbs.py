@@ -19,7 +19,7 @@ from anyshot.deploy.image_classifier import HEAD, ImageClassifier, Seen
 from anyshot.deploy.learned import Copies, Learned, accuracy_words
 from anyshot.deploy.predicting import Form, predict_sources
 from anyshot.deploy.sharing import what_lies_at
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, shown
 from anyshot.files import write_json, write_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedded, embedder
@@ -129,7 +129,7 @@ def examine(
         write_text(out / "test.txt", as_text(result) + "\n")
         write_text(out / "test.html", as_html(result, pictures, f"{model.name}, tested with {source.name}"))
         say(f"open {out / 'test.html'}")
-    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else as_text(result)
+    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else shown(as_text(result))
 
 
 def add_examples(
@@ -149,10 +149,25 @@ def add_examples(
     return _saved(classifier, out or model, words, replaced)
 
 
-def remove_classes(model: Path, names: Sequence[str], out: Path | None = None, registry: Registry = PACKAGE) -> str:
-    """Make a classifier forget classes, in its place or into another folder."""
+def remove_from(
+    model: Path,
+    names: Sequence[str],
+    examples: Sequence[Path] = (),
+    class_name: str = "",
+    out: Path | None = None,
+    registry: Registry = PACKAGE,
+    cache: FeatureCache | None = None,
+) -> str:
+    """Make a classifier forget classes, or single examples, in its place or into another folder."""
+    if bool(names) == bool(examples):
+        raise BadInput("name classes to remove, or examples: --examples FILES.")
+    replaced = what_lies_at(out) if out is not None else ""
     classifier = open_classifier(model, registry)
-    return _saved(classifier, out or model, changing.remove(classifier, names))
+    if names:
+        words = changing.remove(classifier, names)
+    else:
+        words = changing.remove_examples(classifier, examples, class_name, cache=cache, say=say)
+    return _saved(classifier, out or model, words, replaced)
 
 
 def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = PACKAGE) -> str:
@@ -279,7 +294,7 @@ def advise_source(
         write_json(out / "advice.json", advice.to_dict())
         write_text(out / "advice.md", as_markdown(advice))
         write_text(out / "advice.html", as_html(advice, thumbnails(picture, shown_images(advice))))
-    return as_text(advice)
+    return shown(as_text(advice))
 
 
 def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:

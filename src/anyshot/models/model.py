@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped, UInt8
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -156,21 +156,27 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     return model.eval()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
-    """A safetensors file of tensors and words, whole or not at all."""
-    data = save({name: value.contiguous() for name, value in tensors.items()}, about)
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
+    """A safetensors file of tensors and words, whole or not at all; without a copy of them in memory."""
     with whole(path) as aside:
-        aside.write_bytes(_in_order(data))
+        aside.touch()
+        mode = aside.stat().st_mode
+        save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
+        aside.chmod(mode)  # safetensors puts a file of its own in place, which nobody else may read
+        if about:
+            _put_in_order(aside)
 
 
-def _in_order(data: bytes) -> bytes:
-    """The same file with its words in order: safetensors writes them in any, and equal models should be equal bytes."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    if "__metadata__" in header:
+def _put_in_order(path: Path) -> None:
+    """Sort the words of a file: safetensors writes them in any order, and equal models should be equal bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
         header = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
-    words = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
-    return len(words).to_bytes(8, "little") + words + data[8 + size :]
+        words = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        assert len(words) == size, "the same words take the same room"
+        file.seek(8)
+        file.write(words)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from anyshot.data.packing import File, Item
-from anyshot.data.shards import list_items, read_shards, shard_path
+from anyshot.data.shards import is_shard, list_items, read_shards, shard_path
 from anyshot.errors import BadInput
 from anyshot.files import held, read_json, whole, write_json
 from anyshot.models.embedders import Embedder, embed_items, embedder
@@ -28,6 +28,8 @@ def embed_source(
     source: Path, out: Path, model: str, on: str = "here", workers: int = 0, using: Path | None = None
 ) -> str:
     """The `embed` verb: make the shards that are missing; says what there is."""
+    if on not in ("here", "ray") and not on.startswith("ray://"):
+        raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
     items = list_items(source)
     if not items:
         raise BadInput(f"there are no pictures in {source}.")
@@ -47,7 +49,7 @@ def embed_source(
         if any(out.iterdir()) and not (out / "shards.json").is_file():
             raise BadInput(f"{out} has other things in it: choose another folder.")
         write_json(out / "shards.json", about)
-        missing = [number for number in range(about["shards"]) if not shard_path(out, number).is_file()]
+        missing = [number for number in range(about["shards"]) if not is_shard(shard_path(out, number))]
         with progress(f"embedding {len(items)} pictures", float(len(items))) as advance:
             advance(float(ROWS * (about["shards"] - len(missing))))
             tasks = [(number, items[number * ROWS : (number + 1) * ROWS]) for number in missing]
@@ -70,10 +72,8 @@ def _run(
     if on == "here":
         for number, items in tasks:
             yield write_shard(embeds, items, shard_path(out, number))
-    elif on == "ray" or on.startswith("ray://"):
-        yield from _on_ray(on, tasks, out.resolve(), model, workers, using)
     else:
-        raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
+        yield from _on_ray(on, tasks, out.resolve(), model, workers, using)
 
 
 class _Worker:

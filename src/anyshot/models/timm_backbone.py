@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -115,18 +115,24 @@ def _made(timm: Any, name: str, fetch: bool) -> Any:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """While it lasts, the hub's client looks only at what it has on this machine."""
-    try:
+    """While it lasts, the hub's client looks only at what it has on this machine, and so does torch's."""
+    switches: list[tuple[Any, str, Any]] = [(torch.hub, "urlopen", _no_download)]
+    with contextlib.suppress(ImportError):
         from huggingface_hub import constants
-    except ImportError:
-        yield
-        return
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
+
+        switches.append((constants, "HF_HUB_OFFLINE", True))
+    before = [getattr(module, name) for module, name, _ in switches]
+    for module, name, value in switches:
+        setattr(module, name, value)
     try:
         yield
     finally:
-        constants.HF_HUB_OFFLINE = before
+        for (module, name, _), value in zip(switches, before, strict=True):
+            setattr(module, name, value)
+
+
+def _no_download(*_: object, **__: object) -> NoReturn:
+    raise OSError("its weights are not on this machine")
 
 
 def _unreachable(hub: str) -> str:

@@ -34,10 +34,15 @@ def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
     data = alt.NamedData(name="ranking")
     best = alt.EncodingSortField("accuracy", op="max", order="descending")
     y = alt.Y("label:N", sort=best, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
-    x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True))
+    axis = alt.Axis(tickCount=6, labelFlush=False, labelOverlap="greedy", labelSeparation=10)
+    x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True), axis=axis)
     tint = colour("name", names).legend(None)
     tooltip = [alt.Tooltip("label:N", title="choice"), *_two_decimals("accuracy", "low", "high")]
-    bar = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55).encode(alt.X("low:Q"), y, tint, alt.X2("high"))
+    bar = (
+        alt.Chart(data)
+        .mark_rule(strokeWidth=3, opacity=0.55)
+        .encode(alt.X("low:Q", axis=axis), y, tint, alt.X2("high"))
+    )
     point = alt.Chart(data).mark_point(filled=True, size=70, opacity=1).encode(x, y, tint, tooltip=tooltip)
     fit = alt.AutoSizeParams(type="fit-x", contains="padding")
     return finish((bar + point).properties(width="container", height=24 * lines + 10, autosize=fit))

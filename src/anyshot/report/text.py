@@ -49,11 +49,21 @@ def _table(summary: Summary) -> Group:
     settings = {row[0] for row in summary.rows}
     first = 1 if len(settings) == 1 else 0
     title = f"{summary.title}; {settings.pop()}" if first else summary.title
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=Text(title),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+    )
     last = len(summary.columns) - (summary.columns[-1] == "remark")
     for i, column in enumerate(summary.columns[first:last], first):
         words = i < summary.names
-        table.add_column(Text(column), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        # Headings and names break between words rather than numbers.
+        pieces = [piece for row in summary.rows for piece in (row[i].split() if words else [row[i]])]
+        widest = max(map(len, pieces), default=0)
+        table.add_column(Text(column), justify="left" if words else "right", overflow="fold", min_width=widest)
     remarks: dict[str, list[str]] = {}
     for row in summary.rows:
         table.add_row(*(Text(cell) for cell in row[first:last]))

@@ -30,11 +30,12 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel
 from scipy.special import softmax
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import Match, Route
 
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import ImageClassifier, Taken
 from anyshot.deploy.serving.guards import Budget, Guard
-from anyshot.deploy.serving.uploads import class_name, uploaded
+from anyshot.deploy.serving.uploads import MOST_NAME, NAME, class_name, uploaded
 from anyshot.errors import BadInput, sentence
 
 Result = TypeVar("Result")
@@ -47,7 +48,8 @@ LIKELIEST = 3  # classes of which they are shown
 
 
 class Shelf:
-    """The classifier that is served. Readers take `now`; writers, one at a time, put a changed copy in its place."""
+    """The classifier that is served. Readers take `now`; writers, one at a time, put a changed copy in its place, and
+    only they touch what can be undone."""
 
     def __init__(self, classifier: ImageClassifier, folder: Path | None = None) -> None:
         self.now, self.folder = classifier, folder
@@ -86,25 +88,32 @@ class Shelf:
     def remove(self, name: str, key: int | None = None) -> int:
         """Forget a class, or one of its examples; the number by which that can be undone."""
 
-        def forget(classifier: ImageClassifier) -> Taken:
+        def forget(classifier: ImageClassifier) -> int:
             there = names(classifier)
             if name not in there:
                 raise HTTPException(404, "There is no such class.")
-            return classifier.take_out(classifier.classes_[there.index(name)], key)
+            place, support = there.index(name), classifier.classifier.support_
+            if key is not None and key not in support.keys[support.owner == place]:
+                raise HTTPException(404, "There is no such example.")
+            taken = classifier.take_out(classifier.classes_[place], key)
+            number = next(self._numbers)
+            self._removals[number] = taken
+            if len(self._removals) > MOST_REMOVALS:
+                self._removals.pop(next(iter(self._removals)))
+            return number
 
-        taken = self.change(forget)
-        number = next(self._numbers)
-        self._removals[number] = taken
-        while len(self._removals) > MOST_REMOVALS:
-            self._removals.pop(next(iter(self._removals)), None)
-        return number
+        return self.change(forget)
 
     def undo(self, removal: int) -> None:
         """Put back what was removed."""
-        taken = self._removals.pop(removal, None)
-        if taken is None:
-            raise HTTPException(404, "This was undone before, or is too long ago.")
-        self.change(lambda classifier: classifier.put_back(taken))
+
+        def learn_again(classifier: ImageClassifier) -> None:
+            if removal not in self._removals:
+                raise HTTPException(404, "This was undone before, or is too long ago.")
+            classifier.put_back(self._removals[removal])
+            del self._removals[removal]  # what could not be put back can be tried again
+
+        self.change(learn_again)
 
     def save(self) -> None:
         """Write what is served to its folder; who asks meanwhile waits."""
@@ -184,6 +193,7 @@ class Shelf:
 
 
 def is_fitted(classifier: ImageClassifier) -> bool:
+    """Whether it has learned anything yet."""
     return hasattr(classifier.classifier, "ledger_")
 
 
@@ -224,6 +234,7 @@ IMAGE: dict[str, Any] = {
 }
 JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}, "description": "A small picture."}}
 UPLOADS = (408, 413, 415, 503)
+NewName = Annotated[str, Query(json_schema_extra={"minLength": 1, "maxLength": MOST_NAME, "pattern": NAME})]
 
 
 def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -> FastAPI:
@@ -241,6 +252,14 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -
     async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
         where = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
         return JSONResponse({"detail": f"The request lacks {where}, or has something else in its place."}, 422)
+
+    @app.exception_handler(405)
+    async def wrong_method(request: Request, error: HTTPException) -> JSONResponse:
+        """With all methods of the path: each of its routes knows its own alone."""
+        routes = (route for route in app.routes if isinstance(route, Route))
+        others = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+        methods = sorted({method for route in others for method in route.methods or ()})
+        return JSONResponse({"detail": "This path is not asked so."}, 405, {"Allow": ", ".join(methods)})
 
     budget = Budget()
 
@@ -268,26 +287,26 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -
         return shelf.about()
 
     @app.post("/api/classes/examples", responses=_problems(409, *UPLOADS), openapi_extra=IMAGE)
-    async def add_example(request: Request, name: str) -> dict[str, Any]:
-        label = class_name(name)
+    async def add_example(request: Request, name: NewName) -> dict[str, Any]:
+        label = name if name in shelf.classes else class_name(name)
         async with uploaded(request, budget) as image:
             await work(shelf.add, label, image)
-        return shelf.about()
+        return await work(shelf.about)
 
     @app.delete("/api/classes", responses=_problems(404))
     async def remove_class(name: str) -> dict[str, Any]:
-        removal = await work(shelf.remove, class_name(name))
-        return shelf.about() | {"removal": removal}
+        removal = await work(shelf.remove, name)
+        return await work(shelf.about) | {"removal": removal}
 
     @app.delete("/api/classes/examples", responses=_problems(404))
     async def remove_example(name: str, key: Annotated[str, Query(pattern="^[0-9a-f]{16}$")]) -> dict[str, Any]:
-        removal = await work(shelf.remove, class_name(name), int(key, 16))
-        return shelf.about() | {"removal": removal}
+        removal = await work(shelf.remove, name, int(key, 16))
+        return await work(shelf.about) | {"removal": removal}
 
     @app.post("/api/undo", responses=_problems(404))
     async def undo(removal: int) -> dict[str, Any]:
         await work(shelf.undo, removal)
-        return shelf.about()
+        return await work(shelf.about)
 
     @app.post("/api/classify", responses=_problems(409, *UPLOADS), openapi_extra=IMAGE)
     async def classify(request: Request, by_shot: bool = True) -> dict[str, Any]:

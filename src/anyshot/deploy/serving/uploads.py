@@ -7,6 +7,7 @@ by the decoders of a few formats only, after their size in pixels has been read 
 import asyncio
 import contextlib
 import io
+import re
 import warnings
 from collections.abc import AsyncIterator
 
@@ -21,6 +22,9 @@ FORMATS = tuple(kind for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "
 MOST_BYTES = 20_000_000
 MOST_PIXELS = 60_000_000
 MOST_NAME = 100
+# Neither a terminal's codes nor what hides a text or turns it round; and somewhere a character that is seen.
+HIDDEN = r"\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+NAME = rf"^[^{HIDDEN}]*[^\s{HIDDEN}][^{HIDDEN}]*$"
 MOST_DIGITS = 20  # of a length
 
 
@@ -76,8 +80,7 @@ def check_image(data: bytes) -> None:
 
 
 def class_name(text: str) -> str:
-    """The name of a class as a client gave it: any printable text, not too long."""
-    name = " ".join(text.split())
-    if not name or len(name) > MOST_NAME or not name.isprintable():
+    """The name of a new class as a client gave it: any text that can be shown, not too long."""
+    if len(text) > MOST_NAME or not re.fullmatch(NAME, text):
         raise HTTPException(422, f"A class needs a name of 1 to {MOST_NAME} printable characters.")
-    return name
+    return " ".join(text.split())
