@@ -340,7 +340,8 @@ def test_o_is_out_in_every_verb_that_writes():
 def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
     having = {name[-1] for name, verb in verbs() if "device" in options(verb)}
     assert having == {
-        "study", "pack", "evaluate", "consistency", "terms", "fit", "predict", "test", "add", "advise", "serve",
+        "study", "pack", "evaluate", "consistency", "terms",
+        "fit", "predict", "test", "add", "remove", "advise", "serve",
     }  # fmt: skip
     for command in ("fit photos -o x", "predict model photos", "evaluate photos", "study quick", "serve model"):
         done = run(f"anyshot {command} --device cuda:77", monkeypatch)
