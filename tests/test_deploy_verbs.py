@@ -77,7 +77,7 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("anyshot predict nowhere x.png", "is not an image classifier"),
+        ("anyshot predict nowhere x.png", "there is no folder nowhere"),
         ("anyshot predict model nowhere.png", "no file or folder nowhere.png"),
         ("anyshot predict model run", "there are no pictures"),
         ("anyshot fit nowhere --model run -o m", "there is no folder nowhere"),

@@ -79,6 +79,8 @@ def _features_classifier(
 
 def open_classifier(folder: Path, registry: Registry = PACKAGE) -> ImageClassifier | FewShotClassifier:
     """A classifier from its folder, of pictures or of features."""
+    if not folder.exists():
+        raise BadInput(f"there is no folder {folder}: name one that `anyshot fit` made.")
     if (folder / "config.json").is_file() and not (folder / "backbone.json").is_file():
         return FewShotClassifier.load(folder, registry)
     return ImageClassifier.load(folder, registry=registry)
@@ -281,7 +283,7 @@ def advise_source(
         "parameters": {} if trained is None else {trained.head: _floats(trained)},
         "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
     }
-    with progress("drawing episodes", 1.0) as advance:
+    with progress("weighing heads, shots and pictures", 1.0) as advance:
         advice = advise(
             features,
             labels,
