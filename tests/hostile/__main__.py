@@ -27,6 +27,8 @@ def main() -> int:
     asked = parser.parse_args()
     from hostile import crashes, good
 
+    from anyshot.progress import progress
+
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         folder = Path(name)
         os.environ["ANYSHOT_CACHE"] = str(folder / "cache")
@@ -47,11 +49,13 @@ def main() -> int:
             if 0 < sample < len(cases):
                 cases = random.Random(asked.seed).sample(cases, sample)
             wrong = 0
-            for words, attempt in cases:
-                what, said = attempt()
-                wrong += bool(what)
-                if what or asked.verbose:
-                    print(f"{'FAILED' if what else 'ok'}  {words}\n    {what or said}", flush=True)
+            with progress(part, float(len(cases)), every=30) as advance:
+                for words, attempt in cases:
+                    what, said = attempt()
+                    wrong += bool(what)
+                    advance(1.0)
+                    if what or asked.verbose:
+                        print(f"{'FAILED' if what else 'ok'}  {words}\n    {what or said}", flush=True)
             print(f"{part}: tried {len(cases)}, failed {wrong}, in {time.monotonic() - start:.0f} s", flush=True)
             failed += wrong
     return 1 if failed else 0
