@@ -25,9 +25,8 @@ def main() -> int:
     parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help="I N: every N-th case, from the I-th on")
     parser.add_argument("--verbose", action="store_true", help="print what every case said")
     asked = parser.parse_args()
-    from hostile import crashes, good
-
     from anyshot.progress import progress
+    from hostile import crashes, good
 
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         folder = Path(name)
