@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help="I N: every N-th case, from the I-th on")
     parser.add_argument("--verbose", action="store_true", help="print what every case said")
     asked = parser.parse_args()
+    from anyshot.progress import progress
     from hostile import crashes, good
 
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
@@ -47,11 +48,13 @@ def main() -> int:
             if 0 < sample < len(cases):
                 cases = random.Random(asked.seed).sample(cases, sample)
             wrong = 0
-            for words, attempt in cases:
-                what, said = attempt()
-                wrong += bool(what)
-                if what or asked.verbose:
-                    print(f"{'FAILED' if what else 'ok'}  {words}\n    {what or said}", flush=True)
+            with progress(part, float(len(cases)), every=30) as advance:
+                for words, attempt in cases:
+                    what, said = attempt()
+                    wrong += bool(what)
+                    advance(1.0)
+                    if what or asked.verbose:
+                        print(f"{'FAILED' if what else 'ok'}  {words}\n    {what or said}", flush=True)
             print(f"{part}: tried {len(cases)}, failed {wrong}, in {time.monotonic() - start:.0f} s", flush=True)
             failed += wrong
     return 1 if failed else 0

@@ -57,7 +57,10 @@ class Cell:
 
     def __call__(self) -> bytes:
         value = _group(self.path, self.group, self.column)[self.row].as_py()
-        return value["bytes"] if isinstance(value, dict) else value
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(data, bytes):
+            raise BadInput(f"row {self.row} has no bytes of a picture.")
+        return data
 
 
 @lru_cache(maxsize=4)
