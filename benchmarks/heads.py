@@ -3,7 +3,7 @@
     python benchmarks/heads.py --data FOLDER                    all of results/heads: some ten minutes of one core
     python benchmarks/heads.py --data FOLDER --split val --out runs/heads-val       on development classes
     python benchmarks/heads.py --data FOLDER --out results/heads-ours --classifiers cosine-proto,posterior \
-        --supports 1,2,4,5,8,10,16,20,32,step,tail --episodes 400 0 --draws 8 0     the two of ours, many episodes
+        --supports 1,2,4,5,8,10,16,20,32,step,tail --episodes 300 0 --draws 8 0     ours alone, many episodes
 
 FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip (docs/data.md says where the images come from). Pictures are
 embedded once, by efficientnet-lite0, into a cache (ten more minutes); `birds-conv4` are features of a Conv-4 that comes
@@ -457,6 +457,16 @@ def half(of: Examples, odd: int) -> Examples:
     return of[0][mine], of[1][mine] // 2
 
 
+def _command(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
+    """What was asked for, without where the files of this machine are."""
+    words = ["python benchmarks/heads.py --data FOLDER"]
+    for name in ("sets", "supports", "classifiers", "split", "episodes", "draws"):
+        value = getattr(arguments, name)
+        if tuple(value) != tuple(parser.get_default(name)):
+            words.append(f"--{name} {value if isinstance(value, str) else ' '.join(map(str, value))}")
+    return " ".join(words)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -491,7 +501,7 @@ def main() -> None:
             write_table(table, rows)
             advance(1.0, f"{name}, {way or 'all'} classes, {support}")
     rows = list(read_table(table))
-    write_text(arguments.out / "README.md", page(rows))
+    write_text(arguments.out / "README.md", page(rows, _command(arguments, parser)))
     print(show_table([{k: row[k] for k in list(row)[:11]} for row in rows]))
 
 

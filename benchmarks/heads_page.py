@@ -19,8 +19,11 @@ PROBABLE = ("cosine-proto", "posterior", "posterior (base)", "logistic regressio
 
 HEAD = """# Which classifier to use on given features
 
-Made by one command, `python benchmarks/heads.py --data FOLDER`, which says what each set, support and classifier is;
-all columns are in [heads.csv](heads.csv). Accuracy in %; in bold the first of a column, and all whose paired 95 %
+Made by one command, which says what each set, support and classifier is:
+
+    COMMAND
+
+All columns are in [heads.csv](heads.csv). Accuracy in %; in bold the first of a column, and all whose paired 95 %
 interval does not tell them from the first: among those that need no base, and, for those that have one, among all.
 Features of 1,280 numbers are seen in 320 random directions, the same for all, but for `natural`. `step`: half of the
 classes have 1 image and half 16; `tail`: 16 falling to 1; `natural`: the set's own folder of photos, against photos of
@@ -29,10 +32,10 @@ kind. Intervals are over episodes (5 classes) or over classes (all classes). Wha
 behind where it is: [docs/posterior.md](../../docs/posterior.md)."""
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The page of a table."""
+def page(rows: Sequence[Row], command: str) -> str:
+    """The page of a table that a command made."""
     rows = [{**row, "support": _support(row), "classes": int(float(str(row["classes"])))} for row in rows]
-    lines = [HEAD]
+    lines = [HEAD.replace("COMMAND", command)]
     for name, way in dict.fromkeys((row["set"], row["way"]) for row in rows):
         lines += [
             "",
@@ -50,7 +53,8 @@ def page(rows: Sequence[Row]) -> str:
     lines += ["", "## Rare classes: accuracy on classes of one or two images", ""]
     lines += _by_set(rows, ("step", "tail"), lambda row: _number(row, "rare", 1), (*NEEDS_NO_BASE, *WITH_BASE))
     lines += ["", "## Probabilities: expected calibration error in % / log-loss", ""]
-    supports = ("1", "2", "4", "8", "16", "32", "step", "tail", "natural")
+    every = ("1", "2", "4", "5", "8", "10", "16", "20", "32", "step", "tail", "natural")
+    supports = [support for support in every if any(row["support"] == support for row in rows)]
     both = lambda row: f"{_number(row, 'calibration_error', 0)} / {_number(row, 'log_loss', 2)}"  # noqa: E731
     lines += _by_set(rows, supports, both, PROBABLE)
     lines += [
@@ -59,7 +63,7 @@ def page(rows: Sequence[Row]) -> str:
         "",
     ]
     both = lambda row: f"{_number(row, 'auroc_unknown', 2)} / {_number(row, 'auroc_by_probability', 2)}"  # noqa: E731
-    lines += _by_set([r for r in rows if str(r["way"]) == "5"], supports[:-1], both, PROBABLE)
+    lines += _by_set([r for r in rows if str(r["way"]) == "5"], [s for s in supports if s != "natural"], both, PROBABLE)
     lines += ["", "## CPU milliseconds of fit / of all predictions", ""]
     both = lambda row: f"{1e3 * float(str(row['fit_seconds'])):.0f} / {1e3 * float(str(row['predict_seconds'])):.0f}"  # noqa: E731
     lines += _by_set(rows, ("1", "16", "natural"), both, (*NEEDS_NO_BASE, *WITH_BASE))

@@ -1,5 +1,6 @@
 """What our own processes ask of the machine they run on."""
 
+import contextlib
 import ctypes
 import os
 import time
@@ -16,6 +17,13 @@ def keep_memory() -> None:
         libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     except (OSError, AttributeError, TypeError):
         pass  # another C library: slower, not wrong
+
+
+def give_back_memory() -> None:
+    """Let the allocator return what it holds but nobody uses: after large work, where it would else hold as much as
+    lives."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library: more is held, nothing is wrong
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def cores() -> int:

@@ -25,6 +25,7 @@ from anyshot.deploy.search import Found
 from anyshot.deploy.settled import Settled
 from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.errors import BadInput, choose
+from anyshot.machine import give_back_memory
 from anyshot.measure.evaluation import untrained
 from anyshot.models.empirical import Base, Fit, fit_base
 from anyshot.models.heads import EMBEDS
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from anyshot.models.model import Model
 
 CHUNK_FLOATS = 1_000_000  # of features and vectors that are in memory at once, and what is made of them on the way
+A_FEW = 64  # examples, which leave nothing behind that is worth looking for
 
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
@@ -159,6 +161,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             else:
                 self.ledger_.add(support)
             fresh = False
+        if len(rows) > A_FEW and self.ledger_.is_vast:
+            give_back_memory()
         return self._settle()
 
     def merge(self, *others: "FewShotClassifier") -> "FewShotClassifier":
@@ -460,8 +464,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Labels:
         """The likeliest class."""
-        rows = [self._best(part, 1).rows[:, 0] for part, _ in self._vectors(self._check_rows(X))]
-        return self.ledger_.labels_of(np.concatenate(rows))
+        rows = np.concatenate([self._best(part, 1).rows[:, 0] for part, _ in self._vectors(self._check_rows(X))])
+        if len(rows) > A_FEW and self.ledger_.is_vast:
+            give_back_memory()
+        return self.ledger_.labels_of(rows)
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
         """The `k` likeliest classes of each image and their probabilities, without a matrix of all classes; all of

@@ -22,6 +22,7 @@ from anyshot.errors import BadInput
 MOST_KEPT = 32_768  # examples in all: what calibration, fewer shots and a person's eye want of any number of classes
 LEAST = 2  # examples of a class that are of use: one to leave out, one that stays
 SLACK = 1 / 16  # of the rows, for which there is room in advance
+VAST_BYTES = 1 << 26  # of sums
 PIECE = 4096  # classes that are handed on at once
 
 Examples = tuple[UInt64[np.ndarray, " kept"], Int[np.ndarray, " kept"]]
@@ -52,6 +53,11 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self.places)
+
+    @property
+    def is_vast(self) -> bool:
+        """Whether what the allocator holds back is to be looked after."""
+        return self._sums.nbytes > VAST_BYTES
 
     @property
     def sums(self) -> Float[np.ndarray, "way d"]:

@@ -18,11 +18,12 @@ from torch import Tensor
 from anyshot.deploy.ledger import SLACK, Ledger
 from anyshot.deploy.pool import make_room
 from anyshot.errors import BadInput
+from anyshot.machine import give_back_memory
 from anyshot.models.law import Head, Inner, Parameters, Quadratic
 
 QUERIES = 1024  # that are asked at once
 ASKED = 64  # of these, whose candidates are looked at at once
-BLOCK_FLOATS = 1 << 22  # products of queries and rows that are in memory at once
+BLOCK_FLOATS = 1 << 20  # products of queries and rows that are in memory at once
 MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
 WORTH = 4096  # classes from which on an index is faster than looking at all of them
 CODED, CODES = 2, 16  # numbers of a point that are coded together in an index, and codes for them
@@ -297,6 +298,8 @@ class Search:
             self._recent.update(rows.tolist())
             if self._index is None or len(self._recent) > max(QUERIES, UNINDEXED * way):
                 self._index, self._recent = build_index(self._linear, self._rows), set()
+        if len(rows) > PIECE and self.ledger.is_vast:
+            give_back_memory()
 
     def _put(self, rows: Int[np.ndarray, " row"]) -> None:
         assert self._linear is not None

@@ -30,6 +30,7 @@ from anyshot.deploy.calibration import (
 from anyshot.deploy.ledger import Ledger
 from anyshot.deploy.search import Search, can_search
 from anyshot.deploy.support import Support
+from anyshot.machine import give_back_memory
 from anyshot.models.empirical import Base, Fit, LeftOut
 from anyshot.models.law import Reading
 
@@ -175,6 +176,8 @@ class Settled:
             return None
         if self.sample[1] is not None:
             logits, evidence = self._among_all()
+            if self.ledger.is_vast:
+                give_back_memory()
             return rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
         if self.adapts:
             fit, left = self.adaptation
