@@ -97,9 +97,7 @@ def _accuracy(advice: "Advice") -> Part:
     words = [advice.left_out.words]
     test = advice.holdout
     if test is None:
-        return Part(
-            "How accurate it is", [*words, "Name such examples, --holdout FOLDER, to know how much harder."]
-        )
+        return Part("How accurate it is", [*words, "Name such examples, --holdout FOLDER, to know how much harder."])
     rate, low, high = test.accuracy
     words.append(
         f"On the {test.examples} examples that were held out, {advice.best} is right on {rate:.1%} "
