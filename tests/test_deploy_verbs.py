@@ -153,7 +153,7 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
         Image.open(file).save(file.with_suffix(".jpg"), exif=exif)
         file.unlink()
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
-    assert "24 of them are in 6 bursts of photos of one moment (told by times" in words
+    assert "24 of them are in 6 bursts of one moment (told by times" in words
     assert "with whole bursts left out it is" in words
 
 
