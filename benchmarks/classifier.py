@@ -135,7 +135,7 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
         say(name, classes, "save, wall time", wall(lambda: memory.during("save", lambda: fitted.save(place))), "s")
         for doing, most in memory.most.items():
             say(name, classes, f"memory at most, {doing}", most / sums, "x")
-        del fitted  # two of a million classes are more than many machines hold
+        fitted = None  # two of a million classes are more than many machines hold
         memory = Memory()
         spent = wall(lambda: memory.during("load", lambda: FewShotClassifier.load(place)))
         say(name, classes, "load, wall time", spent, "s")

@@ -272,7 +272,7 @@ def test_the_card_of_a_classifier_draws_one_photo_of_a_burst(tmp_path):
     card, shot, accuracy = last(X, y)
     assert "no two of a burst" in card
     assert shot == 3  # of four moments
-    assert accuracy < 90
+    assert accuracy < 60  # 74 with siblings
     assert "no two of a burst" not in last(*data(d=32))[0]
 
 

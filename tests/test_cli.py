@@ -74,6 +74,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["paper", "audti"], "there is no verb named 'audti': did you mean 'audit'?"),
         (["experiment", "xyz"], "choose one of consistency, terms, compare"),
         (["fit"], "anyshot fit needs SOURCE, --out (`anyshot fit --help` says more)"),
+        (["experiment", "terms", "--episodes", "3"], "anyshot experiment terms needs STORE"),
         (["fit", "x", "--outt", "y"], "there is no option named '--outt': did you mean '--out'?"),
         (["fit", "x", "--out", "y", "--label-colum", "z"], "did you mean '--label-column'?"),
         (["fit", "x", "y", "z", "--out", "w"], "anyshot fit does not take y z"),

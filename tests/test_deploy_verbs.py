@@ -8,6 +8,9 @@ import pytest
 from shell import run
 from test_classifier_files import pictures, small_model
 
+from anyshot import FewShotClassifier
+from anyshot.files import held
+
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
@@ -36,6 +39,21 @@ def test_names_are_neither_markup_nor_a_terminals_codes(tmp_path, monkeypatch):
             assert all(name in out for name in (*names[:3], "\\x1b[2Jgone"))
 
 
+def test_two_who_change_a_classifier_at_once_do_not_lose_what_one_of_them_learned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    FewShotClassifier("proto").fit(X, ["a", "b"] * 4).save("made")
+    np.savez("x.npz", features=X, labels=np.array(["a", "c"] * 4))
+    with held(Path("made")):
+        for command in ("add made x.npz", "remove made a"):
+            said = run(f"anyshot {command}", monkeypatch)
+            assert (said.code, said.err.count("\n")) == (2, 1)
+            assert "another process is writing made" in said.err
+        assert run("anyshot add made x.npz -o other", monkeypatch).code == 0
+    assert run("anyshot add made x.npz", monkeypatch).code == 0
+    assert FewShotClassifier.load("made").classes_.tolist() == ["a", "b", "c"]
+
+
 def test_predictions_as_table_csv_and_json(model, monkeypatch):
     pictures(model / "new", seed=3)
     out, _, _ = run("anyshot predict model new --format json --top 2", monkeypatch)
@@ -59,7 +77,7 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("anyshot predict nowhere x.png", "is not an image classifier"),
+        ("anyshot predict nowhere x.png", "there is no folder nowhere"),
         ("anyshot predict model nowhere.png", "no file or folder nowhere.png"),
         ("anyshot predict model run", "there are no pictures"),
         ("anyshot fit nowhere --model run -o m", "there is no folder nowhere"),

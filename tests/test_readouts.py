@@ -19,7 +19,7 @@ def both() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(VECTORS), torch.from_numpy(LABELS)
 
 
-@pytest.mark.parametrize("kept", [1, 4, 9])
+@pytest.mark.parametrize("dimensions", [1, 4, 9])
 def test_pca_is_scikit_learns(dimensions):
     theirs = PCA(dimensions).fit(VECTORS).components_
     ours = pca(*both(), dimensions)["basis"].numpy().T

@@ -192,7 +192,7 @@ def test_a_folder_of_another_recipe_is_left_alone(tiny, tmp_path):
         train(recipe("proto", epochs=2, lr=0.5), tiny, tmp_path)
 
 
-@pytest.mark.parametrize("kept", [0, 5, 200])
+@pytest.mark.parametrize("length", [0, 5, 200])
 def test_a_truncated_checkpoint_is_told(tiny, tmp_path, length):
     train(recipe("proto", epochs=1), tiny, tmp_path)
     path = tmp_path / "model.safetensors"

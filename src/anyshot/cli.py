@@ -1,16 +1,15 @@
 """The command line: one function a verb, each importing what it needs when it runs, so that --help answers at once."""
 
 import contextlib
-import inspect
 import io
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
 
 import tyro
 from tyro.extras import SubcommandApp
@@ -526,7 +525,8 @@ def fit(
             trained model, timm:NAME, or an .onnx file.
         head: posterior, proto, cosine-proto, frn or cosine-frn, or one that has to be trained, with the model that was;
             by default a trained model's own, and the posterior for pretrained features.
-        reject: Share of the classes' own examples that may be called none of these.
+        reject: Share of the classes' own examples that may be called none of these: of photos like those at hand. Of
+            other days it is more, as `anyshot test` tells; then take less.
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
         split: What to learn from, where the source is divided: train by default.
         how: How sources are read, and networks run.
@@ -782,21 +782,18 @@ def _written(argument: Any) -> str:
     return str(argument.field.extern_name.upper() if argument.is_positional() else argument.lowered.name_or_flags[-1])
 
 
-def _options(verb: Any) -> list[str]:
-    """What a verb can be told by name."""
-    if isinstance(verb, SubcommandApp):
+def _options(of: Any) -> list[str]:
+    """What a verb can be told by name, also what it shares with others."""
+    if isinstance(of, SubcommandApp):
         return ["--help", "--version", "--debug"]
-    named = [one for one in inspect.signature(verb).parameters.values() if one.annotation not in (Name, Place, Places)]
-    return [f"--{name.replace('_', '-')}" for one in named for name in _fields(one.name, one.default)]
-
-
-def _fields(name: str, default: Any) -> Iterator[str]:
-    """The name of an argument, or of all that are told as one."""
-    if not is_dataclass(default):
-        yield name
-        return
-    for part in fields(default):
-        yield from _fields(part.name, getattr(default, part.name))
+    options = []
+    for name, kind in get_type_hints(of, include_extras=True).items():
+        shared = getattr(kind, "__origin__", kind)
+        if is_dataclass(shared):
+            options += _options(shared)
+        elif name != "return" and tyro.conf.Positional not in getattr(kind, "__metadata__", ()):
+            options.append(f"--{name.replace('_', '-')}")
+    return options
 
 
 def main() -> None:

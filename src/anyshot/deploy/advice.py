@@ -459,6 +459,8 @@ def _vectors(
 
 def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> list[int]:
     """The measured shots nearest to those that are expected."""
+    if any(shot < 1 for shot in shots):
+        raise BadInput(f"{min(shots)} shots cannot be expected: name numbers from 1.")
     if not shots:
         return measured
     if max(shots) > measured[-1]:

@@ -84,7 +84,8 @@ def remove_examples(
     say: Say = quiet,
 ) -> str:
     """Forget single examples, those of a class where one is named: pictures, or rows of files of features. One that the
-    classifier does not have, or has under two labels, is bad input, and then nothing is forgotten."""
+    classifier does not have, or has under two labels neither of which is its folder's, is bad input, and then nothing
+    is forgotten."""
     inner, layout = inner_of(classifier), layout or Layout()
     if isinstance(classifier, FewShotClassifier):
         parts = {source: read_vectors(source, layout.feature_column) for source in sources}
@@ -113,6 +114,9 @@ def _example(inner: FewShotClassifier, vector: np.ndarray, name: str, wanted: An
     if not len(same):
         kept = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
         raise BadInput(f"{name} is not among the examples{kept}{f' of {wanted}' if wanted is not None else ''}.")
+    folder = Path(name).parent.name
+    if len(np.unique(labels)) > 1 and folder in labels.astype(str):  # the one that it was given under
+        same, labels = same[labels.astype(str) == folder], labels[labels.astype(str) == folder]
     if len(np.unique(labels)) > 1:
         raise BadInput(f"{name} is an example of {' and of '.join(np.unique(labels).astype(str))}: say which, --of.")
     return labels[0].item(), int(support.keys[same[0]])

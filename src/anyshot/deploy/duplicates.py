@@ -136,8 +136,8 @@ def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.n
     """Each image with its nearest ones, as pairs and their squared distances; of each image the distance to the last of
     these; and the variance of all."""
     x = torch.empty(*vectors.shape, dtype=torch.float64)
-    for part in _parts(len(x)):
-        x[part] = torch.from_numpy(vectors[part])
+    for rows in _parts(len(x)):
+        x[rows] = torch.from_numpy(vectors[rows])
     x -= x.mean(0)
     square = torch.cat([part.square().sum(1) for part in x.split(PART)])
     many = min(NEIGHBOURS, len(x) - 1)

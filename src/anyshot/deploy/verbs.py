@@ -1,5 +1,6 @@
 """What the deploying verbs of the command line do, as functions that return what is printed."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from anyshot.deploy.learned import Copies, Learned, accuracy_words
 from anyshot.deploy.predicting import Form, predict_sources
 from anyshot.deploy.sharing import what_lies_at
 from anyshot.errors import BadInput, shown
-from anyshot.files import write_json, write_text
+from anyshot.files import held, write_json, write_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedded, embedder
 from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
@@ -78,6 +79,8 @@ def _features_classifier(
 
 def open_classifier(folder: Path, registry: Registry = PACKAGE) -> ImageClassifier | FewShotClassifier:
     """A classifier from its folder, of pictures or of features."""
+    if not folder.exists():
+        raise BadInput(f"there is no folder {folder}: name one that `anyshot fit` made.")
     if (folder / "config.json").is_file() and not (folder / "backbone.json").is_file():
         return FewShotClassifier.load(folder, registry)
     return ImageClassifier.load(folder, registry=registry)
@@ -143,10 +146,13 @@ def add_examples(
     cache: FeatureCache | None = None,
 ) -> str:
     """Teach a classifier more examples, in its place or into another folder."""
+    if not sources:
+        raise BadInput("name the examples to learn: files, folders, archives or tables.")
     replaced = what_lies_at(out) if out is not None else ""
-    classifier = open_classifier(model, registry)
-    words = changing.add(classifier, sources, class_name, split, layout, cache, say)
-    return _saved(classifier, out or model, words, replaced)
+    with _changed(model, out):
+        classifier = open_classifier(model, registry)
+        words = changing.add(classifier, sources, class_name, split, layout, cache, say)
+        return _saved(classifier, out or model, words, replaced)
 
 
 def remove_from(
@@ -162,12 +168,18 @@ def remove_from(
     if bool(names) == bool(examples):
         raise BadInput("name classes to remove, or examples: --examples FILES.")
     replaced = what_lies_at(out) if out is not None else ""
-    classifier = open_classifier(model, registry)
-    if names:
-        words = changing.remove(classifier, names)
-    else:
-        words = changing.remove_examples(classifier, examples, class_name, cache=cache, say=say)
-    return _saved(classifier, out or model, words, replaced)
+    with _changed(model, out):
+        classifier = open_classifier(model, registry)
+        if names:
+            words = changing.remove(classifier, names)
+        else:
+            words = changing.remove_examples(classifier, examples, class_name, cache=cache, say=say)
+        return _saved(classifier, out or model, words, replaced)
+
+
+def _changed(model: Path, out: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Hold a classifier that is read and then replaced: what another process learned meanwhile would be lost."""
+    return held(model) if out is None and model.is_dir() else contextlib.nullcontext()
 
 
 def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = PACKAGE) -> str:
@@ -271,7 +283,7 @@ def advise_source(
         "parameters": {} if trained is None else {trained.head: _floats(trained)},
         "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
     }
-    with progress("drawing episodes", 1.0) as advance:
+    with progress("weighing heads, shots and pictures", 1.0) as advance:
         advice = advise(
             features,
             labels,

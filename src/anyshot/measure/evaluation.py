@@ -331,7 +331,7 @@ def evaluate_store(
 
     about: Row = {"data": store.path.name}
     if embed is not None:
-        about["backbone"] = embed.about["backbone"]
+        about["backbone"] = embed.name or embed.about["backbone"]
     if embed is not None and embed.model is not None:
         model = embed.model
         recipe = model.recipe

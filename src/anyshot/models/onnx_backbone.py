@@ -28,7 +28,7 @@ from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
 MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
-SIDE, MOST_SIDE = 224.0, 4096
+SIDE, MOST_SIDE, MOST_MARGIN = 224.0, 4096, 4
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
@@ -64,10 +64,13 @@ def onnx_embedder(path: Path) -> Embedder:
             "bilinearly and normalised as those of ImageNet.",
             stacklevel=3,
         )
+    margin = network.number("anyshot.margin", 1.0)
+    if not 1 <= margin <= MOST_MARGIN:
+        raise BadInput(f"{path} wants pictures resized to {margin:g} times what it sees: 1 to {MOST_MARGIN} are given.")
     return Embedder(
         network,
         network.side,
-        network.number("anyshot.margin", 1.0),
+        margin,
         network.resample,
         about={"backbone": f"{path.name}, an ONNX file, {network.side} px, sha256 {sha256[:12]}"},
         weights=lambda: sha256,
