@@ -12,6 +12,8 @@ Fits of few classes are repeated in turns with NearestCentroid's, and the median
 take longer than all others together. Recall is that of `index=True` against the exact answer on the same queries.
 """
 
+import anyshot as package  # noqa: F401, I001 (before faiss and torch: it chooses how threads wait)
+
 import argparse
 import csv
 import gc
@@ -216,7 +218,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.table and options.table.exists():
         with options.table.open(newline="") as file:
-            ROWS.extend({**row, "classes": int(row["classes"])} for row in csv.DictReader(file))
+            for row in csv.DictReader(file):
+                ROWS.append({**row, "classes": int(row["classes"]), "value": float(row["value"])})
     for classes in options.classes:
         data = Data(classes)
         many = data.draw(data.rng.integers(classes, size=options.many))
