@@ -12,6 +12,8 @@ Fits of few classes are repeated in turns with NearestCentroid's, and the median
 take longer than all others together. Recall is that of `index=True` against the exact answer on the same queries.
 """
 
+import anyshot as package  # noqa: F401, I001 (before faiss and torch: it chooses how threads wait)
+
 import argparse
 import csv
 import gc
@@ -133,7 +135,7 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
         say(name, classes, "save, wall time", wall(lambda: memory.during("save", lambda: fitted.save(place))), "s")
         for doing, most in memory.most.items():
             say(name, classes, f"memory at most, {doing}", most / sums, "x")
-        del fitted  # two of a million classes are more than many machines hold
+        fitted = None  # two of a million classes are more than many machines hold
         memory = Memory()
         spent = wall(lambda: memory.during("load", lambda: FewShotClassifier.load(place)))
         say(name, classes, "load, wall time", spent, "s")
@@ -216,7 +218,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.table and options.table.exists():
         with options.table.open(newline="") as file:
-            ROWS.extend({**row, "classes": int(row["classes"])} for row in csv.DictReader(file))
+            for row in csv.DictReader(file):
+                ROWS.append({**row, "classes": int(row["classes"]), "value": float(row["value"])})
     for classes in options.classes:
         data = Data(classes)
         many = data.draw(data.rng.integers(classes, size=options.many))

@@ -77,12 +77,12 @@ def _unseen(advice: "Advice") -> str:
     test = advice.holdout
     if test is None:
         return (
-            "All of this is of the examples at hand. How much harder photos of other days, places and cameras are they "
+            "All of this is of the examples at hand. How much harder those of other days, places and sources are they "
             "cannot say: --holdout FOLDER can."
         )
     _, low, high = test.accuracy
     return (
-        f"{test.examples} examples held out tell the accuracy to about {50 * (high - low):.0f} points, for photos like "
+        f"{test.examples} examples held out tell the accuracy to about {50 * (high - low):.0f} points, for others like "
         "these. Labels that may be wrong, copies and classes that may be one are looked for among the examples at hand."
     )
 
@@ -97,9 +97,7 @@ def _accuracy(advice: "Advice") -> Part:
     words = [advice.left_out.words]
     test = advice.holdout
     if test is None:
-        return Part(
-            "How accurate it is", [*words, "Name a folder of such photos, --holdout FOLDER, to know how much harder."]
-        )
+        return Part("How accurate it is", [*words, "Name such examples, --holdout FOLDER, to know how much harder."])
     rate, low, high = test.accuracy
     words.append(
         f"On the {test.examples} examples that were held out, {advice.best} is right on {rate:.1%} "
@@ -185,7 +183,7 @@ def _gains(advice: "Advice") -> Part:
         [f"+{more}", f"{100 * gain:+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"]
         for more, gain, low, high in zip(forecast.more, forecast.gain, forecast.low, forecast.high, strict=True)
     ]
-    kind = "examples of the same kind" if advice.judged_on == "at hand" else "photos like those held out"
+    kind = "examples of the same kind" if advice.judged_on == "at hand" else "examples like those held out"
     words.append(
         f"With about {forecast.now} examples per class {advice.best} should reach {forecast.accuracy:.1%} on {kind}; "
         "further ones per class, of the kind at hand and up to twice as many, are expected to bring so many points:"

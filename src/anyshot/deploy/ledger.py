@@ -142,21 +142,31 @@ class Ledger:
         self._each = each
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
         names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
+        taken, here = list[tuple[int, int]](), np.zeros(len(more.owner), bool)
         for start, stop in pairwise([*starts, len(more.owner)]):
             place = int(more.owner[start])
-            row = int(rows[place])
-            keys, vectors = more.keys[start:stop][:each], more.kept[start:stop][:each]
-            if row in self.examples:
-                mine, places = self.examples[row]
-                keys, slots = np.concatenate([mine, keys]), np.concatenate([places, self._pool.put(vectors)])
-                order = np.argsort(keys, kind="stable")
-                self._pool.drop(slots[order[each:]])
-                self.examples[row] = keys[order[:each]], slots[order[:each]]
-            elif row >= before and not (names and self._is_last(label_hash(names[place]))):
-                self.examples[row] = keys.copy(), self._pool.put(vectors)
-                if names and self._ranked:
-                    heapq.heappush(self._ranked, (-label_hash(names[place]), row))
+            row, is_new = int(rows[place]), int(rows[place]) >= before
+            if is_new and names and self._is_last(label_hash(names[place])):
+                continue
+            if is_new and names and self._ranked:
+                heapq.heappush(self._ranked, (-label_hash(names[place]), row))
+            if is_new or row in self.examples:
+                taken.append((row, min(each, stop - start)))
+                here[start : min(start + each, stop)] = True
+        keys, slots, at = more.keys[here], self._pool.put(more.kept[here]), 0
+        for row, many in taken:
+            self._add_examples(row, keys[at : at + many].copy(), slots[at : at + many].copy())
+            at += many
         self._bound()
+
+    def _add_examples(self, row: int, keys: UInt64[np.ndarray, " new"], slots: Int[np.ndarray, " new"]) -> None:
+        if row in self.examples:
+            mine, places = self.examples[row]
+            keys, slots = np.concatenate([mine, keys]), np.concatenate([places, slots])
+            order = np.argsort(keys, kind="stable")
+            self._pool.drop(slots[order[self._each :]])
+            keys, slots = keys[order[: self._each]], slots[order[: self._each]]
+        self.examples[row] = keys, slots
 
     @property
     def _is_full(self) -> bool:

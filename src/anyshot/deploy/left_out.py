@@ -22,8 +22,8 @@ class LeftOut:
         words = f"Left out one at a time, {self.alone:.1%} of these examples are recognised."
         if self.in_bursts is not None:
             words += (
-                f" {self.images} of them are in {self.bursts} bursts of photos of one moment (told by "
+                f" {self.images} of them are in {self.bursts} bursts of one moment (told by "
                 f"{' and '.join(self.told_by)}), which may be recognised by their siblings: with whole bursts left out "
                 f"it is {self.in_bursts:.1%}."
             )
-        return words + " This is of the photos at hand; those of other days, places and cameras are mostly harder."
+        return words + " This is of the examples at hand; those of other days, places and sources are mostly harder."

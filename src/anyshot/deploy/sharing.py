@@ -312,7 +312,7 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     group = find_bursts(support.kept, support.owner)
     most = int(_moments(support, group.group).min()) - 1
     if most < 1 or len(support.labels) < 2:
-        what = "is a single burst of photos of one moment" if group.told_by else "has a single example"
+        what = "is a single burst of one moment" if group.told_by else "has a single example"
         return [f"Some class {what}: nothing can be left out to measure it."]
     shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
     rng, rows = np.random.default_rng(0), []
@@ -328,9 +328,9 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
             logits, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
             right.append(float((logits.argmax(1) == owner).mean()))
         rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
-    once = ", no two of a burst of photos of one moment at once" if group.told_by else ""
+    once = ", no two of one burst at once" if group.told_by else ""
     return [
-        f"Of the examples above, each left out alone{once}; photos of other days and cameras are mostly harder.",
+        f"Of the examples above, each left out alone{once}; those of other days and sources are mostly harder.",
         "",
         "| shot | accuracy, leaving one out | mean of so many draws |",
         "|---|---|---|",

@@ -104,7 +104,8 @@ def support_of(
     chosen, kept_owner = _smallest(keys[among], owner[among], keep)
     chosen = among[chosen]
     scatter = _scatter(vectors, owner, sums, counts) if adapts else None
-    kept = vectors[chosen].astype(np.float64, copy=False)
+    is_all = np.array_equal(chosen, np.arange(len(vectors)))  # then they are not copied
+    kept = (vectors if is_all else vectors[chosen]).astype(np.float64, copy=False)
     return Support(names, sums, counts, kept, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
 
 

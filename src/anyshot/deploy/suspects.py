@@ -52,8 +52,9 @@ class Found:
 
 def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
     """Leave every image out once."""
-    numbers = np.arange(len(labels)).astype(np.uint64)
-    support = support_of(np.asarray(vectors[:], np.float64), numbers, labels, len(labels), reading.head.adapts)
+    order = np.argsort(labels, kind="stable")  # as a support has them
+    sorted_vectors = np.asarray(vectors[order], np.float64)
+    support = support_of(sorted_vectors, order.astype(np.uint64), labels[order], len(labels), reading.head.adapts)
     if reading.head.adapts:
         left = adapted(support, most=len(labels) * len(support.labels))[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()

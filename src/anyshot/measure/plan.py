@@ -96,7 +96,7 @@ class Plan:
             most = f"the largest feasible shot is {feasible}" if feasible > 0 else "not even 1 shot is feasible"
             raise BadInput(
                 f"class {name} has {self._counts[smallest]} examples, too few for {self.shot} shots and {self.queries} "
-                f"queries: {most} with {self.queries} queries."
+                f"queries: {most} with {self.queries} queries, and fewer queries allow more."
             )
 
     @cached_property
