@@ -258,12 +258,13 @@ def test_a_copy_learns_without_touching_the_pictures_of_the_other(tmp_path):
     """The server changes a copy while others read, and save, what is served."""
     folder = pictures(tmp_path / "photos")
     first = ImageClassifier(small_model()).fit(folder)
-    other = ImageClassifier(first.backbone).fit(pictures(tmp_path / "more", ("grey",)))
+    grey = [np.full((20, 20, 3), value, np.uint8) for value in (40, 90, 140)]
+    other = ImageClassifier(first.backbone).fit(grey, ["grey"] * 3)
     shown, before = first.thumbnails, dict(first.thumbnails)
     second, third = copy.copy(first), copy.copy(first)
     for one in (second, third):
         one.classifier = copy.copy(first.classifier)
-    second.partial_fit(tmp_path / "more")
+    second.partial_fit(grey, ["grey"] * 3)
     assert shown == before
     assert first.thumbnails is shown
     third.merge(other)
