@@ -132,9 +132,8 @@ def added(path: Path, rows: Sequence[Row]) -> list[Row]:
     there, rows = (read_table(path) if path.exists() else []), [as_read(row) for row in rows]
     if not there or not rows:
         return there or rows
-    missing = {
-        name: rows[0][name] for name in SETTING if name in rows[0]
-    }  # tables had them later, and hold one setting
+    # Tables had them later, and hold one setting.
+    missing = {name: rows[0][name] for name in SETTING if name in rows[0] and name not in there[0]}
     there = [with_kind(missing | row) if "learner" in rows[0] else missing | row for row in there]
     names = [name for name in NAMES if name in rows[0] and name in there[0]]
     merged = {tuple(row[name] for name in names): row for row in there}
@@ -149,7 +148,7 @@ def added(path: Path, rows: Sequence[Row]) -> list[Row]:
                     f"{old['accuracy']} is published for {' '.join(map(str, key))}, and this run has {row['accuracy']}"
                 )
                 raise BadInput(f"{path}: {both}.")
-            merged[key] = row | old
+            merged[key] = old | {name: value for name, value in row.items() if name not in old}
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]
 
