@@ -270,10 +270,10 @@ def test_the_card_of_a_classifier_draws_one_photo_of_a_burst(tmp_path):
         return card, int(rows[-1][1]), float(rows[-1][2].strip(" %"))
 
     card, shot, accuracy = last(X, y)
-    assert "no two of a burst" in card
+    assert "no two of one burst" in card
     assert shot == 3  # of four moments
     assert accuracy < 60  # 74 with siblings
-    assert "no two of a burst" not in last(*data(d=32))[0]
+    assert "no two of one burst" not in last(*data(d=32))[0]
 
 
 def test_progress_is_told_to_the_end():

@@ -161,7 +161,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, st
     with whole(path) as aside:
         aside.touch()
         mode = aside.stat().st_mode
-        save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
+        try:
+            save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
+        except SafetensorError as error:  # a full disk, say
+            raise OSError(str(error)) from None
         aside.chmod(mode)  # safetensors puts a file of its own in place, which nobody else may read
         if about:
             _put_in_order(aside)
