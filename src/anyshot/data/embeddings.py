@@ -59,7 +59,8 @@ def read_vectors(path: Path, feature_column: str = "") -> Float[np.ndarray, "ima
 def _columns(path: Path) -> Columns:
     check_file(path)
     columns = choose("kind of embedding file", path.suffix.lower(), READERS)(path)
-    return {name: values for name, values in columns.items() if np.ndim(values)}  # what has rows
+    single = [name for name, values in columns.items() if isinstance(values, np.ndarray) and not values.ndim]
+    return {name: values for name, values in columns.items() if name not in single}
 
 
 def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:
