@@ -155,7 +155,7 @@ def is_shards(source: Path) -> bool:
 def read_shards(source: Path) -> Iterator[Shard]:
     """The shards of a folder, one after the other; all of them must be there."""
     many = read_json(source / "shards.json").get("shards")
-    if type(many) is not int:
+    if type(many) is not int or many < 1:
         raise BadInput(f"{source}/shards.json does not say how many shards there are: run `anyshot embed` again.")
     for number in range(many):
         path = shard_path(source, number)

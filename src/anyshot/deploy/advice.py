@@ -194,6 +194,9 @@ def advise(
         [times[image] for image in original.tolist()] if times else (),
     )
     held_out = None if holdout is None else _HeldOut.of(holdout, used_names)
+    if held_out is not None and held_out.maps.shape[1:] != maps.shape[1:]:
+        numbers = [" x ".join(map(str, each.shape[1:])) for each in (held_out.maps, maps)]
+        raise BadInput(f"the examples held out have {numbers[0]} numbers each, those at hand {numbers[1]}.")
     judged = _judged(used_maps, used, bursts, held_out, way, episodes, seed, doubts, used_names)
     if any(registry.head(name).adapts for name in tried):
         judged = judged.at_most(_affordable(episodes, used_maps[0].numel(), judged.plan.way, judged.shots))

@@ -187,7 +187,13 @@ def _read_labels(tensors: Mapping[str, torch.Tensor], kind: np.dtype) -> np.ndar
             raise ValueError("its labels are not of their type")
         return labels
     data, ends = labels.tobytes(), tensors["ends"].numpy()
-    if ends.ndim != 1 or ends.dtype != np.int64 or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
+    if (
+        labels.ndim != 1
+        or ends.ndim != 1
+        or ends.dtype != np.int64
+        or (np.diff(ends, prepend=0) < 0).any()
+        or ends[-1] != len(data)
+    ):
         raise ValueError("its labels do not end where they should")
     starts = np.concatenate([[0], ends[:-1]]).tolist()
     texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends.tolist(), strict=True)]

@@ -114,6 +114,8 @@ class _Network:
         default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
         self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
         self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
+        if not (self._deviation > 0).all():
+            raise BadInput(f"{path} has a deviation of {self._deviation.min():g}: pixels are divided by it.")
         resample = words.get("anyshot.resample", "bilinear")
         if resample not in get_args(Resample):
             raise BadInput(f"{path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")
