@@ -14,6 +14,7 @@ from test_features import SAID, colours
 
 from anyshot import BadInput, FewShotClassifier
 from anyshot.data.shards import read_shards
+from anyshot.files import ROOM
 from anyshot.models import sharding
 from anyshot.models.embedders import embedder
 from anyshot.models.examples import read_examples
@@ -147,6 +148,14 @@ def test_a_shard_that_is_empty_or_cut_is_made_anew(photos):
     Path("features/shard-00001.safetensors").write_bytes(whole["shard-00001.safetensors"][:-9])
     sharding.embed_source(photos, Path("features"), "net.onnx")
     assert content(Path("features")) == whole
+
+
+def test_what_one_who_was_killed_left_of_its_beginning_is_in_nobodys_way(photos):
+    room = Path("made") / f"{ROOM}1.part"
+    room.mkdir(parents=True)
+    (room / "new").write_text("{")
+    sharding.embed_source(photos, Path("made"), "net.onnx")
+    assert not room.exists()
 
 
 @pytest.mark.parametrize("ends", [lambda data: len(data) // 3, lambda data: data.rindex(b"teal") // 512 * 512])

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from anyshot.data.packing import File, Item
 from anyshot.data.shards import is_shard, list_items, read_shards, shard_path
 from anyshot.errors import BadInput
-from anyshot.files import held, read_json, whole, write_json
+from anyshot.files import held, read_json, sweep, whole, write_json
 from anyshot.models.embedders import Embedder, embed_items, embedder
 from anyshot.models.registry import registry_of
 from anyshot.progress import progress
@@ -44,6 +44,7 @@ def embed_source(
     }
     out.mkdir(parents=True, exist_ok=True)
     with held(out):
+        sweep(out)  # one who was killed may have begun to write shards.json
         if (out / "shards.json").is_file() and read_json(out / "shards.json") != about:
             raise BadInput(f"{out} holds features of other pictures, or of another model: choose another folder.")
         if any(out.iterdir()) and not (out / "shards.json").is_file():
