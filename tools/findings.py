@@ -115,8 +115,8 @@ CAVEATS = """
   epochs); that of the Euclidean heads was not varied. This may flatter the accuracy of the cosine heads.
 - Neither interval speaks of another training. Three seeds of the ProtoNets on CUB have
   sensitivities of 4.64, 4.61, 4.42 and of 1.22, 1.23, 1.23 ([the third](../results/cub32-more/README.md)); the same
-  recipe and seed on another kind of processor is another training too (rounding grows: cells of three ProtoNets of seed 0
-  moved by up to 0.9 points), and unit-proto was trained on another kind than the models beside it.
+  recipe and seed on another kind of processor is another training too (rounding grows: cells of three ProtoNets of seed
+  0 moved by up to 0.9 points), and unit-proto was trained on another kind than the models beside it.
 - Intervals over new classes of a sensitivity need the recalls of all models: where a line says *episodes only*, the
   models were published before there were such intervals.
 - FEAT trains from scratch at a tenth of the learning rate, as the paper's Conv-4 FEATs do; in so short a time it stays
