@@ -7,7 +7,8 @@ FOLDER has cub84.npz, cub32.npz and grocery.zip (docs/data.md). Pictures are emb
 of the groceries; `bursts` looks at the groceries' photos of other days, too.
 
 forecasts  what twice the images would bring, said from 5, 10 and 18 a class, against what they bring; how often the
-           95 % interval holds it. Before: without drawing the curve's offset to the usual one.
+           95 % interval holds it. Before: without drawing the curve's offset to the usual one. The same where curves
+           are judged on others: `forecasts-held-out`, `forecasts-bursts`, and `forecasts-days` (photos of other days).
 where      classes to add images to: gain in recall of the rule, of what it was before (by the last doubling), of the
            lowest recall and of random choices, with six images added to five of twenty classes.
 suspects   5 % of the labels wrong, at random or taken for the class that looks most alike: recall at a precision of 0.9
@@ -19,9 +20,11 @@ bursts     accuracy of the training photos each left out and in whole bursts, an
 
 import argparse
 import io
+import itertools
 import tempfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +36,13 @@ from scipy.special import softmax
 from anyshot import FewShotClassifier
 from anyshot.data.likeness import Sketch
 from anyshot.deploy import shot_curve
-from anyshot.deploy.advice import STEPS
-from anyshot.deploy.bursts import find_bursts, leave_out_bursts
+from anyshot.deploy.advice import _HeldOut, _judged
+from anyshot.deploy.bursts import Bursts, find_bursts, leave_out_bursts
 from anyshot.deploy.duplicates import near_duplicates
-from anyshot.deploy.shot_curve import Pool, forecast
+from anyshot.deploy.shot_curve import forecast
 from anyshot.deploy.suspects import suspects_of
 from anyshot.measure.evaluation import evaluate
+from anyshot.measure.plan import Apart, Plan
 from anyshot.models.embedders import embedder
 
 CONV4 = "cub32-conv4-cosine-proto-16shot"
@@ -83,52 +87,113 @@ def half(values: np.ndarray) -> float:
 
 
 def forecasts(sets: dict[str, Set], draws: int) -> None:
+    _compare_forecasts("forecasts", sets, draws, AT_HAND)
+
+
+def forecasts_held_out(sets: dict[str, Set], draws: int) -> None:
+    _compare_forecasts("forecasts, judged on 8 images a class held out", sets, draws, HELD_OUT)
+
+
+def forecasts_bursts(sets: dict[str, Set], draws: int) -> None:
+    """Only the groceries have bursts."""
+    _compare_forecasts("forecasts, in whole bursts", {"groceries": sets["groceries"]}, draws, IN_BURSTS)
+
+
+def forecasts_days(data: Path, cache: Path, draws: int = 4) -> None:
+    """Of each class half of the photos of other days is held out; all of them tell the truth."""
+    read = [
+        embedded(cache, f"grocery-{split}", "efficientnet-lite0", groceries(data / "grocery.zip", split))
+        for split in ("train", "test")
+    ]
+    x, y = (np.concatenate([one, other]) for one, other in zip(*read, strict=True))
+    what, both = "forecasts, judged on photos of other days", {"groceries": (_few_directions(x), y)}
+    _compare_forecasts(what, both, draws, OTHER_DAYS, len(read[0][1]))
+
+
+AT_HAND, HELD_OUT, IN_BURSTS, OTHER_DAYS = "at hand", "held out", "bursts", "other days"
+HELD = 8  # images of a class
+
+
+def _compare_forecasts(what: str, sets: dict[str, Set], draws: int, kind: str, at_hand: int | None = None) -> None:
+    """All but the first `at_hand` images are of other days."""
     rows: dict[tuple[int, int], list[list[tuple[float, float, float]]]] = {}
     for name, (x, y) in sets.items():
-        for images in (5, 10, 18):
-            for way in (5, 20):
-                rng = np.random.default_rng([images, way])
-                if (np.bincount(y) >= 2 * images + 4).sum() < way:
+        ours, other = y[:at_hand], np.arange(len(y)) >= (at_hand or len(y))
+        for images, way in itertools.product((5, 10, 18), (5, 20)):
+            rng = np.random.default_rng([images, way])
+            least = 2 * images + (HELD if kind == HELD_OUT else 0 if kind == OTHER_DAYS else 4)
+            if (np.bincount(ours) >= least).sum() < way:
+                continue
+            for _ in range(draws):
+                places = drawn(ours, way, least, rng)
+                asked = [rng.permutation(np.flatnonzero(other & (y == y[mine[0]]))) for mine in places]
+                if kind == OTHER_DAYS and min(map(len, asked)) < 2:
                     continue
-                for _ in range(draws):
-                    places = drawn(y, way, 2 * images + 4, rng)
-                    for head in heads_of(name):
-                        rows.setdefault((images, way), []).append(_one_forecast(x, places, images, head))
-    doubt = shot_curve.DOUBT
+                for head in heads_of(name):
+                    if one := _one_forecast(x, places, asked, images, head, kind):
+                        rows.setdefault((images, way), []).append(one)
     for (images, way), every in sorted(rows.items()):
         before, after, truth = np.array([[*row] for row in every]).transpose(1, 0, 2) * 100
-        words = f"forecasts, {images} images, {way}-way ({len(every)}): true {truth[:, 0].mean():+.2f}"
-        for what, said in (("before", before), ("after", after)):
+        words = f"{what}, {images} images, {way}-way ({len(every)}): true {truth[:, 0].mean():+.2f}"
+        for when, said in (("before", before), ("after", after)):
             held = (said[:, 1] <= truth[:, 0]) & (truth[:, 0] <= said[:, 2])
             words += (
-                f"; {what} {said[:, 0].mean():+.2f}, off by {np.abs(said[:, 0] - truth[:, 0]).mean():.2f}, interval "
+                f"; {when} {said[:, 0].mean():+.2f}, off by {np.abs(said[:, 0] - truth[:, 0]).mean():.2f}, interval "
                 f"{np.mean(said[:, 2] - said[:, 1]):.1f} wide holds {held.mean():.0%}"
             )
         print(words, flush=True)
-    assert doubt == shot_curve.DOUBT
 
 
-def _one_forecast(x: np.ndarray, places: list[np.ndarray], images: int, head: str) -> list[tuple[float, float, float]]:
+def _one_forecast(
+    x: np.ndarray, places: list[np.ndarray], asked: list[np.ndarray], images: int, head: str, kind: str
+) -> list[tuple[float, float, float]]:
     """What is said before and after, with its interval, and the truth."""
-    way, queries, episodes = len(places), max(1, images // 4), 100
-    shots = [step for step in STEPS if step <= images - queries]
-    labels = np.repeat(np.arange(way), images)
-    pool = np.concatenate([mine[:images] for mine in places])
-    right = evaluate(x[pool], labels, head, shots, way, queries, episodes).accuracies(head) / 100
+    way, episodes = len(places), 100
+    names = [str(place) for place in range(way)]
+    rows, labels = np.concatenate([mine[:images] for mine in places]), np.repeat(np.arange(way), images)
     every, owner = np.concatenate(places), np.repeat(np.arange(way), [len(mine) for mine in places])
-    later = min(min(len(mine) for mine in places) - 2 * images, 16)
-    truth = (
-        evaluate(x[every], owner, head, [images, 2 * images], way, later, episodes, 1).accuracies(head).mean(1) / 100
+    alone = Bursts(np.arange(len(rows)), ())
+    bursts = find_bursts(x[rows], labels) if kind == IN_BURSTS else alone
+    held: list[np.ndarray] = []
+    if kind == HELD_OUT:
+        held = [mine[-HELD:] for mine in places]
+    elif kind == OTHER_DAYS:
+        held = [mine[: (len(mine) + 1) // 2] for mine in asked]
+    held_out = None
+    if held:
+        held_out = _HeldOut.of((x[np.concatenate(held)], np.repeat(names, [len(some) for some in held])), names)
+    judged = _judged(
+        torch.from_numpy(x[rows]).float()[:, None], labels, bursts, held_out, "all", episodes, 0, [], names
     )
+    shots, pool = np.array(judged.shots), judged.pool
+    right = evaluate(judged.maps, judged.plan.labels, head, judged.shots, plan=judged.plan).accuracies(head) / 100
+    steps = [images, 2 * images]
+    if kind == IN_BURSTS:
+        plan: Plan = Apart(owner, way, steps[-1], 1, episodes, 1, names, group=find_bursts(x[every], owner).group)
+        steps = [min(step, int(plan.feasible.min())) for step in steps]
+        plan = replace(plan, shot=steps[-1])
+    elif kind == OTHER_DAYS:
+        mine, owners = np.concatenate(asked), np.repeat(np.arange(way), [len(one) for one in asked])
+        every, owner = np.concatenate([every, mine]), np.concatenate([owner, owners])
+        is_asked = np.repeat([False, True], [len(every) - len(mine), len(mine)])
+        fewest = min(16, min(len(one) for one in asked))
+        plan = Apart(owner, way, steps[-1], fewest, episodes, 1, names, held_out=is_asked)
+    else:
+        later = min(min(len(mine) for mine in places) - 2 * images, 16)
+        plan = Plan(owner, way, steps[-1], later, episodes, 1, names)
+    truth = evaluate(x[every], owner, head, steps, plan=plan).accuracies(head).mean(1) / 100
     said = []
     doubt = shot_curve.DOUBT
     for strength in (0.0, doubt):
         shot_curve.DOUBT = strength
-        forecasted = forecast(np.array(shots), right, images, (images,), Pool(images, way, way, queries))
-        assert forecasted is not None
+        now, more = pool.images, steps[-1] - steps[0]
+        forecasted = forecast(shots, right, now, (more,), pool)
+        if forecasted is None:  # too few shots to say anything
+            shot_curve.DOUBT = doubt
+            return []
         said.append((forecasted.gain[0], forecasted.low[0], forecasted.high[0]))
     shot_curve.DOUBT = doubt
-    gain = float(truth[1] - truth[0])
+    gain = float(truth[-1] - truth[0])
     return [*said, (gain, gain, gain)]
 
 
@@ -348,11 +413,17 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     torch.set_num_threads(1)
     parts = asked.parts.split(",")
-    simulations = {"forecasts": (forecasts, 4), "where": (where, 60), "suspects": (suspects, 5)}
+    simulations = {
+        "forecasts": (forecasts, 4),
+        "forecasts-held-out": (forecasts_held_out, 4),
+        "forecasts-bursts": (forecasts_bursts, 4),
+        "where": (where, 60),
+        "suspects": (suspects, 5),
+    }
     sets = read_sets(asked.data, asked.cache) if set(parts) & set(simulations) else {}
     for part in parts:
         if part in simulations:
             simulate, usual = simulations[part]
             simulate(sets, asked.draws or usual)
         else:
-            {"copies": copies, "bursts": bursts}[part](asked.data, asked.cache)
+            {"copies": copies, "bursts": bursts, "forecasts-days": forecasts_days}[part](asked.data, asked.cache)

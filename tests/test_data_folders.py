@@ -51,6 +51,15 @@ def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
     assert store.class_names == ("cat", "dog")
 
 
+@pytest.mark.parametrize("wrapped_in", ["My Photos/", "a/b/"])
+def test_splits_in_a_wrapped_zip_are_splits(tmp_path, wrapped_in):
+    root = folder(tmp_path, "train/cat/0.png", "train/dog/0.png", "test/cat/0.png", "test/dog/0.png")
+    with labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
+        assert {(item.class_name, item.split) for item in source.items} == {
+            (name, split) for name in ("cat", "dog") for split in ("train", "test")
+        }
+
+
 def test_split_folders_beside_others_are_splits(tmp_path):
     root = folder(tmp_path, "train/cat/0.png", "test/cat/0.png", "icons/cat/0.png", "readme.png")
     assert read(root) == {"train/cat/0.png": ("cat", "train"), "test/cat/0.png": ("cat", "test")}

@@ -30,13 +30,18 @@ COPY = 0.83  # correlation of the details of two copies of one picture
 class Sketch:
     """A picture as small copies of it."""
 
-    large: Float[np.ndarray, "side side 3"]
+    pixels: UInt8[np.ndarray, "side side 3"]
 
     @staticmethod
     def of(image: UInt8[np.ndarray, "height width channel"]) -> "Sketch":
         """The sketch of a picture of any size, in grey or colour."""
         picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
-        return Sketch(np.asarray(picture.resize((LARGE, LARGE), Image.Resampling.BOX), np.float32))
+        return Sketch(np.asarray(picture.resize((LARGE, LARGE), Image.Resampling.BOX)))
+
+    @cached_property
+    def large(self) -> Float[np.ndarray, "side side 3"]:
+        """In colour, of LARGE pixels."""
+        return self.pixels.astype(np.float32)
 
     @cached_property
     def small(self) -> Float[np.ndarray, "side side"]:

@@ -22,6 +22,7 @@ from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
 from anyshot.deploy.suspects import Found, Suspect, confusions, look
 from anyshot.deploy.testing import Result, run_test
 from anyshot.errors import BadInput
+from anyshot.machine import give_back_memory
 from anyshot.measure.engine import vectors_of
 from anyshot.measure.evaluation import check_features, check_labels, evaluate, untrained
 from anyshot.measure.plan import Apart, Plan
@@ -40,7 +41,7 @@ FEW_CLASS = 20  # images a class below which the curve is rough
 FLOATS = 400_000_000  # of a bank of vectors: beyond, a head is left out
 OPERATIONS = 2e11  # of heads that are fitted to every support anew: about a minute; episodes are as many as fit
 LEAST_EPISODES = 20
-MOST_ASKED = 16  # held-out examples of a class that an episode asks
+MOST_ASKED = 16  # examples of a class that an episode asks
 SHARES = {"curves": 0.5, "left out": 0.1, "held out": 0.1, "copies": 0.3}  # of the time, about
 LOW, FLAT = 0.85, 0.15  # accuracy below which, and share of the errors that doubling ends, features are the limit
 
@@ -206,6 +207,7 @@ def advise(
         parameters=together, embed=embed, registry=registry, progress=scaled(progress, SHARES["curves"]),
     )  # fmt: skip
     accuracies = {name: evaluation.accuracies(name) / 100 for name in tried}
+    give_back_memory()  # what the threads of the episodes hold
     expected = _expected(shots, measured, doubts)
     places = [measured.index(shot) for shot in expected]
     best, robust = _choose_heads(accuracies, places)
@@ -378,7 +380,7 @@ def _judged(
             return _Judged(features, plan, shots, pool, held_out)
         doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
     ways, smallest = len(counts) if way == "all" else way, int(counts.min())
-    pool = Pool(int(np.median(counts)), len(counts), ways, max(1, smallest // 4))
+    pool = Pool(int(np.median(counts)), len(counts), ways, max(1, min(MOST_ASKED, smallest // 4)))
     group = _separable(labels, bursts) if bursts.told_by else np.arange(len(labels))
 
     def plan_of(shot: int, queries: int) -> Plan:

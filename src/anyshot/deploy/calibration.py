@@ -56,9 +56,10 @@ def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tu
     chosen = support.first(max(2, most // len(support.labels)))
     head = reading.head
     owner, every = torch.from_numpy(chosen.owner), torch.from_numpy(chosen.kept)
-    sums, counts = torch.from_numpy(support.sums)[owner], torch.from_numpy(support.counts)[owner, None]
-    left = (counts - 1).clamp_min(1)
-    without, left = torch.where(counts > 1, (sums - every) / left, every), left[:, 0]
+    counts = torch.from_numpy(support.counts)[owner]
+    single, left = counts == 1, (counts - 1).clamp_min(1)
+    without = torch.from_numpy(support.sums)[owner].sub_(every).div_(left[:, None])
+    without[single] = every[single]
     if head.refine is not None and not head.couples:
         pieces = zip(*(x.split(_rows(without.shape[1])) for x in (without, left)), strict=True)
         without = torch.cat([head.refine(means, many, reading.parameters) for means, many in pieces])

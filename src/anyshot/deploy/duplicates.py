@@ -5,7 +5,7 @@ Without them a pair is named only if it is nearer than chance would ever bring t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,8 @@ def near_duplicates(
             for image in (one, other):
                 if image not in sketches:
                     sketches[image] = sketch(image)
-            alike = likeness(sketches[one], sketches[other])
+            # copies of them: what is worked out of a sketch is some ten times as large, and not kept
+            alike = likeness(replace(sketches[one]), replace(sketches[other]))
             if pairs[one, other] <= equal or alike >= COPY:
                 copies.append((one, other, 1.0 if pairs[one, other] <= equal else alike))
             progress(1 / len(order))
@@ -135,17 +136,19 @@ def _parts(many: int) -> list[slice]:
 def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " image"], float]:
     """Each image with its nearest ones, as pairs and their squared distances; of each image the distance to the last of
     these; and the variance of all."""
-    x = torch.empty(*vectors.shape, dtype=torch.float64)
-    for rows in _parts(len(x)):
-        x[rows] = torch.from_numpy(vectors[rows])
-    x -= x.mean(0)
-    square = torch.cat([part.square().sum(1) for part in x.split(PART)])
-    many = min(NEIGHBOURS, len(x) - 1)
+    centre = sum(vectors[part].sum(0) for part in _parts(len(vectors))) / len(vectors)
+
+    def about(images: slice) -> Float[torch.Tensor, "some d"]:
+        return torch.from_numpy(vectors[images] - centre)
+
+    square = torch.cat([about(part).square().sum(1) for part in _parts(len(vectors))])
+    many = min(NEIGHBOURS, len(vectors) - 1)
     pairs: dict[tuple[int, int], float] = {}
-    last = np.empty(len(x))
-    for start in range(0, len(x), NEAREST):
-        some = x[start : start + NEAREST]
-        apart = (2 * some @ x.mT).neg_().add_(square).add_(square[start : start + NEAREST, None]).clamp_min_(0)
+    last = np.empty(len(vectors))
+    for start in range(0, len(vectors), NEAREST):
+        some = about(slice(start, start + NEAREST))
+        apart = torch.cat([some @ about(part).mT for part in _parts(len(vectors))], 1).mul_(-2)
+        apart.add_(square).add_(square[start : start + NEAREST, None]).clamp_min_(0)
         apart[torch.arange(len(some)), torch.arange(start, start + len(some))] = torch.inf
         near, place = apart.topk(many, largest=False)
         last[start : start + NEAREST] = near[:, -1].numpy()

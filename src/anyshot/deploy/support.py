@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
+PART = 1024  # images whose scatter is summed at once: what is made of them on the way takes as much memory as they do
+
 
 @dataclass(frozen=True)
 class Support:
@@ -82,7 +84,8 @@ class Support:
     def first(self, shot: int) -> "Support":
         """The classes as they would be with at most `shot` examples: sums of the first kept ones, nested in `shot`."""
         chosen, owner = _smallest(self.keys, self.owner, shot)
-        kept, keys = self.kept[chosen], self.keys[chosen]
+        is_all = len(chosen) == len(self.kept)  # in the same order; then they are not copied
+        kept, keys = self.kept if is_all else self.kept[chosen], self.keys[chosen]
         sums, counts = _sums(kept, owner, len(self.labels))
         scatter = None if self.scatter is None else _scatter(kept, owner, sums, counts)
         return Support(self.labels, sums, counts, kept, owner, keys, scatter, len(kept) - len(counts))
@@ -134,8 +137,11 @@ def _scatter(
 ) -> Float[np.ndarray, "d d"]:
     if len(vectors) == len(counts):  # each is the mean of its class
         return np.broadcast_to(0.0, 2 * vectors.shape[1:])
-    inside = vectors - (sums / counts[:, None])[owner]
-    return inside.T @ inside
+    means, scatter = sums / counts[:, None], np.zeros(2 * vectors.shape[1:])
+    for start in range(0, len(vectors), PART):
+        inside = vectors[start : start + PART] - means[owner[start : start + PART]]
+        scatter += inside.T @ inside
+    return scatter
 
 
 def _smallest(

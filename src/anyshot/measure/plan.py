@@ -94,9 +94,11 @@ class Plan:
         if feasible < self.shot:
             name = repr(self.class_names[smallest]) if self.class_names else str(smallest)
             most = f"the largest feasible shot is {feasible}" if feasible > 0 else "not even 1 shot is feasible"
+            fewer = self.queries - (self.shot - feasible)
+            fit = f"--queries {fewer} would do" if fewer > 0 else "no number of queries allows so many shots"
             raise BadInput(
                 f"class {name} has {self._counts[smallest]} examples, too few for {self.shot} shots and {self.queries} "
-                f"queries: {most} with {self.queries} queries, and fewer queries allow more."
+                f"queries: {most} with {self.queries} queries; {fit}."
             )
 
     @cached_property

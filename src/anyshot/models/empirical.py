@@ -39,7 +39,7 @@ FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much
 CHANCE = 1.4  # beyond so many times what chance makes of it
 AWAY = 1.645  # or is less like the base's centre than 95 % of the centres of the base's kind
 EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
-PART = 2048  # examples that are left out together: what is made of them on the way takes several times their memory
+PART = 512  # examples that are left out together: what is made of them on the way takes several times their memory
 
 Examples = tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
 
@@ -121,21 +121,23 @@ class Fit:
 def fit_support(support: Moments) -> Fit:
     """The support as its own base: W shrunk to the identity, B = r W. Its scale is what is assumed of any images."""
     d, variance, covariance = support.means.shape[1], support.between, support.within
-    eye, scale = torch.eye(d).to(support.means), min(1.0, DIMENSIONS / d)
+    scale = min(1.0, DIMENSIONS / d)
     within = float(covariance.trace()) if support.freedom else variance / (1 + RATIO)
-    least = max(within, variance / MOST_RATIO, torch.finfo(eye.dtype).eps)  # no class is without any variation
+    least = max(within, variance / MOST_RATIO, torch.finfo(covariance.dtype).eps)  # no class is without any variation
     if not support.freedom or within < least:  # single images or copies: nothing is known but sizes
         ratio = _bounded(variance / least) if support.freedom else RATIO
-        return Fit(support.centre, eye * (d / least) ** 0.5, torch.full((d,), ratio).to(eye), scale, 0.0)
+        matrix = torch.eye(d).to(covariance) * (d / least) ** 0.5
+        return Fit(support.centre, matrix, torch.full((d,), ratio).to(covariance), scale, 0.0)
     s = support_shrinkage(covariance, d, support.freedom)
-    root = torch.linalg.cholesky((1 - s) * covariance + s * within / d * eye)
-    matrix = torch.linalg.solve_triangular(root, eye, upper=False).mT
+    covariance.mul_(1 - s).diagonal().add_(s * within / d)  # in its place: the matrices here are the largest there are
+    root = torch.linalg.cholesky(covariance)
+    matrix = torch.linalg.solve_triangular(root, torch.eye(d).to(root), upper=False).mT
     size = apparent_size(float(matrix.square().sum()), within, d, s, support.freedom)
-    matrix = matrix / size**0.5
+    matrix /= size**0.5
     means = (support.means - support.centre) @ matrix
     ratio = _ratio(float(means.square().sum()), support.noise, len(means), d)
     share = (1 - s) * size / support.freedom
-    return Fit(support.centre, matrix, torch.full((d,), ratio).to(eye), scale, share)
+    return Fit(support.centre, matrix, torch.full((d,), ratio).to(root), scale, share)
 
 
 def _ratio(square: float, noise: float, way: int, d: int) -> float:
