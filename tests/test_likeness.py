@@ -13,10 +13,13 @@ from anyshot.data.taken import taken
 from anyshot.deploy.duplicates import near_duplicates
 
 
-def photo(seed):
-    """Forms and details, as photos have them."""
+def photo(seed, details=None):
+    """Forms and details, as photos have them; with a seed of their own, other details of the same forms."""
     rng = np.random.default_rng(seed)
     layers = [gaussian_filter(rng.normal(size=(160, 160, 3)), (size, size, 0)) * size**1.3 for size in (1.5, 4, 12)]
+    if details is not None:
+        other = np.random.default_rng(details).normal(size=(160, 160, 3))
+        layers[0] = 0.6 * gaussian_filter(other, (1.5, 1.5, 0)) * 1.5**1.3
     image = sum(layers)
     return Image.fromarray((128 + 90 * np.tanh(image / image.std())).astype(np.uint8))
 
@@ -49,6 +52,12 @@ def test_other_pictures_are_no_copies():
     flat = Sketch.of(np.full((50, 40, 1), 200, np.uint8))
     assert likeness(flat, flat) == 0
     assert likeness(flat, sketches[0]) == 0
+
+
+def test_two_photos_of_one_thing_are_no_copies():
+    """One can be laid upon the other, and then their details differ."""
+    one, other = (Sketch.of(np.asarray(photo(1, details))) for details in (10, 11))
+    assert 0 < likeness(one, other) < COPY
 
 
 def test_pictures_decide_where_features_only_suggest():
