@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from anyshot.deploy.classifier import FewShotClassifier
-from anyshot.errors import BadInput, explaining
+from anyshot.errors import BadInput, explaining, first_line
 from anyshot.files import whole
 from anyshot.models.embedders import Embedder
 from anyshot.models.onnx_backbone import MISSING, metadata
@@ -140,7 +140,11 @@ def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: li
         for exporter in ("torch.onnx", "onnxscript"):
             logging.getLogger(exporter).setLevel(logging.ERROR)
         about: dict[str, Any] = {"dynamic_shapes": free, "input_names": names, "output_names": outputs}
-        program = torch.onnx.export(network, inputs, dynamo=True, opset_version=OPSET, verbose=False, **about)
+        try:
+            program = torch.onnx.export(network, inputs, dynamo=True, opset_version=OPSET, verbose=False, **about)
+        except torch.onnx.OnnxExporterError as error:  # as of networks that others have written
+            why = first_line(error.__cause__ or error).rstrip(".")
+            raise BadInput(f"torch cannot write this network as ONNX ({why}).") from None
     assert program is not None
     return program.model_proto
 
