@@ -18,9 +18,8 @@ import os
 import shutil
 import warnings
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from anyshot.data.splits import divide
 from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
 from anyshot.errors import BadInput
 from anyshot.files import held, put, read_bytes
+from anyshot.machine import in_order
 from anyshot.progress import progress
 
 CHUNK = 64  # images: what a thread decodes in one go, and a line of progress
@@ -245,17 +245,9 @@ def _decoded(
             return reason(error, data[:64] if isinstance(data, bytes) else b"")
 
     workers = workers or os.cpu_count() or 1
+    parts = (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[list]] = deque()
-        try:
-            for start in range(0, len(items), CHUNK):
-                waiting.append(pool.submit(lambda part: [decode(item) for item in part], items[start : start + CHUNK]))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        yield from in_order(pool, lambda part: [decode(item) for item in part], parts, 2 * workers)
 
 
 class _Log(contextlib.AbstractContextManager):

@@ -27,12 +27,13 @@ from torch import Tensor
 from anyshot.data.layout import Layout
 from anyshot.data.store import Part, Store, open_store
 from anyshot.errors import BadInput, choose
-from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, side_by_side, vectors_of
+from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, vectors_of
 from anyshot.measure.intervals import LEAST_WITHOUT
-from anyshot.measure.plan import Draw, Plan, Protocol
+from anyshot.measure.plan import Plan, Protocol
 from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
 from anyshot.models.cache import FeatureCache
+from anyshot.models.devices import side_by_side
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.empirical import scores_of_products, support_scores
 from anyshot.models.examples import holds_features, read_examples
@@ -284,7 +285,8 @@ def _adapted(
         rows = _in_double(vectors, np.arange(vectors.shape[0]))
         table = rows @ rows.mT
 
-    def run(first: int, draw: Draw) -> None:
+    def run(first: int) -> int:
+        draw = plan.draw(first, min(first + EPISODES, plan.episodes))
         for episode, query in enumerate(draw.query.reshape(len(draw.query), -1)):
             for number, counts in enumerate(patterns[:, first + episode]):
                 images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
@@ -295,10 +297,10 @@ def _adapted(
                     products = table[images[:, None], images], table[query[:, None], images], table[query, query]
                     scores = scores_of_products(*products, owner, vectors.shape[1])
                 out[number, first + episode] = recall(scores.mT[None, None], plan)[0, 0]
-            progress(1 / plan.episodes)
+        return len(draw.query)
 
-    parts = range(0, plan.episodes, EPISODES)
-    side_by_side(run, ((first, plan.draw(first, min(first + EPISODES, plan.episodes))) for first in parts))
+    for episodes in side_by_side(run, range(0, plan.episodes, EPISODES), ahead=4):
+        progress(episodes / plan.episodes)
     return out
 
 

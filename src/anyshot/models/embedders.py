@@ -13,13 +13,11 @@ import hashlib
 import io
 import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +29,7 @@ from anyshot.data.packing import Embedding, Item
 from anyshot.data.pictures import Box, Resample, picture, reason
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache, Kept, content_key
-from anyshot.models.devices import embedding_device
+from anyshot.models.devices import embedding_device, side_by_side
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, folded, pretrained
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import PACKAGE, Registry
@@ -45,8 +43,6 @@ Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
 CARRIED = ("backbone.onnx", "backbone.safetensors")  # what a classifier brings along, beside what was trained on it
 PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -296,26 +292,6 @@ def _embed_part(embeds: Embedder, kept: Kept | None, part: Sequence[Item]) -> li
             if kept is not None:
                 kept.add(keys[place], row)
     return [done[place] for place in range(len(part))]
-
-
-def side_by_side(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-    """The results of tasks in their order, one thread per core and each on one core of torch; few are ahead of the
-    caller, so that memory stays bounded."""
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
-            ahead: deque[Future[R]] = deque()
-            try:
-                for task in tasks:
-                    ahead.append(pool.submit(work, task))
-                    if len(ahead) > 2 * threads:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            finally:
-                pool.shutdown(cancel_futures=True)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def embedder(

@@ -8,7 +8,6 @@ weights or anything that only this machine needs. A report can be made from it a
 
 import shutil
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +15,14 @@ from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
 from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
-from anyshot.measure.recalls import (
-    GRID,
-    SETTING,
-    Recalls,
-    accuracy_differences,
-    gains,
-    sensitivities,
-    sensitivity_differences,
-)
+from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences, gains, study_tables
 from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, as_read, read_table, write_table
-from anyshot.show import figures
+from anyshot.show import figures, summaries
 from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.grid import grids, with_kind
-from anyshot.show.summaries import (
-    Summary,
-    counterpart,
-    gain_summary,
-    sensitivity_summary,
-    three_uncertainties,
-    two_decimals,
-)
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Source, Study, select
 from anyshot.train.training import featured
@@ -84,11 +67,9 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *,
             _copy(run / "about.json", aside / "about.json")
         recalls = recalls_of_study(study, recipes, run)
         tables: dict[str, list[Row]] = {
-            "table": [row for one in recalls for row in one.rows()],
-            "sensitivity": sensitivities(recalls),
+            **study_tables(recalls),
             "gains": gains(recalls),
             "differences": accuracy_differences(recalls),
-            "sensitivity-differences": sensitivity_differences(recalls),
             **_side_experiments(study, recipes, run, data, advance),
         }
         if add:
@@ -104,9 +85,9 @@ def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     """What follows from the tables: comparisons, and all figures."""
     rows = tables["table"]
     scored = [grid for grid in grids(rows) if grid.is_scored]
-    charts: dict[str, Any] = (
-        {"tradeoff": figures.scatter(scored)} if any(map(counterpart, scored, repeat(scored))) else {}
-    )
+    charts: dict[str, Any] = {}
+    if any(summaries.counterpart(grid, scored) for grid in scored):
+        charts["tradeoff"] = figures.scatter(scored)
     for kind, (compare, _) in COMPARISONS.items():
         if compared := compare(rows):
             if kind != "gains":
@@ -217,11 +198,11 @@ def _page(name: str, folder: Path) -> str:
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):
-        score, noise = two_decimals(row["sensitivity"]), two_decimals(row["noise_floor"])
-        cells.append([row["head"], row["readout"], score, *three_uncertainties(row), noise])
-    first = Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
+        score, noise = (summaries.two_decimals(row[name]) for name in ("sensitivity", "noise_floor"))
+        cells.append([row["head"], row["readout"], score, *summaries.three_uncertainties(row), noise])
+    first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
     parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
-    for summary in (first, sensitivity_summary(scored), gain_summary(scored)):
+    for summary in (first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)):
         parts += [f"## {summary.title}", summary.markdown().rstrip()]
     there = [
         f"- [{table}.csv]({table}.csv): {words}"
