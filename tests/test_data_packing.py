@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from anyshot.data import benchmarks, packing
+from anyshot.data.benchmarks import published
 from anyshot.data.kinds import pack
+from anyshot.data.packing import divide
 from anyshot.data.pictures import picture
-from anyshot.data.splits import divide, published
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 from anyshot.files import held

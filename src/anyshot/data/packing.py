@@ -15,6 +15,7 @@ import io
 import json
 import math
 import os
+import random
 import shutil
 import warnings
 import zlib
@@ -29,7 +30,6 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 
 from anyshot.data.pictures import Box, Fit, picture, reason
-from anyshot.data.splits import divide
 from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
 from anyshot.errors import BadInput
 from anyshot.files import held, put, read_bytes
@@ -97,6 +97,27 @@ def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) 
     )
     placed = [item if item.split else replace(item, split=split[item.class_name]) for item in items]
     return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
+
+
+def divide(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:
+    """Put a share of the classes into train, val and test, at random but the same for the same names and seed."""
+    if len(fractions) != 3 or not (min(fractions) >= 0 and 0 < sum(fractions) < float("inf")):
+        raise BadInput(
+            f"a split is three shares of the classes (train, val, test), such as 0.6 0.2 0.2, not {fractions}."
+        )
+    wanted = [index for index in range(3) if fractions[index] > 0]
+    if len(classes) < len(wanted):
+        raise BadInput(f"{len(classes)} classes cannot be divided into {len(wanted)} splits: try --split 0 0 1.")
+    shares = [fraction * len(classes) / sum(fractions) for fraction in fractions]
+    counts = [max(int(share), int(share > 0)) for share in shares]
+    while sum(counts) != len(classes):  # the split furthest from its share gains or gives one
+        step = 1 if sum(counts) < len(classes) else -1
+        able = [index for index in wanted if counts[index] + step > 0]
+        counts[max(able, key=lambda index: step * (shares[index] - counts[index]))] += step
+    shuffled = sorted(classes)
+    random.Random(seed).shuffle(shuffled)
+    splits = [split for split, count in zip(SPLITS, counts, strict=True) for _ in range(count)]
+    return dict(zip(shuffled, splits, strict=True))
 
 
 def numbered(items: Sequence[Item]) -> tuple[list[int], list[str], list[str]]:

@@ -34,9 +34,9 @@ from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import on_threads, training_device
 from anyshot.models.embedders import embedder
 from anyshot.models.gram import gram, overlap
+from anyshot.models.heads import class_logits
 from anyshot.models.law import contrastive, fold
 from anyshot.models.model import Model, load_model, read_tensors, write_tensors
-from anyshot.models.pretraining import class_logits
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
