@@ -91,23 +91,23 @@ class Evaluation:
 
     def __str__(self) -> str:
         """The rows for a terminal, and what their intervals mean."""
-        lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
-        rows = list(self)
-        for row in rows:
-            numbers = f"{row['accuracy']:8.2f}% {shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
-            lines.append(f"{title(row):26} {row['test_shot']:>11} {numbers}")
-        plan = self.plan
-        episodes = f"{plan.episodes} paired episodes, seed {plan.seed}"
-        lines.append(f"{plan.way}-way, {plan.queries} queries per class, {episodes}.")
-        lines.append(
-            "95 % intervals: '+- episodes' over other draws of episodes from these examples (is this table well"
-        )
-        lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
+        rows, plan = list(self), self.plan
+        lines = [
+            f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}",
+            *(
+                f"{title(row):26} {row['test_shot']:>11} {row['accuracy']:8.2f}% "
+                f"{shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
+                for row in rows
+            ),
+            f"{plan.way}-way, {plan.queries} queries per class, {plan.episodes} paired episodes, seed {plan.seed}.",
+            "95 % intervals: '+- episodes' over other draws of episodes from these examples (is this table well",
+            "measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).",
+        ]
         if plan.episodes < 2:
             lines.append("An interval over episodes needs at least two episodes.")
         if any(np.isnan(row["ci95_classes"]) for row in rows):
-            needs = f"three classes, each absent from {LEAST_WITHOUT} episodes"
-            lines.append(f"An interval over new classes needs {needs}.")
+            absent = f"three classes, each absent from {LEAST_WITHOUT} episodes"
+            lines.append(f"An interval over new classes needs {absent}.")
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
         return "\n".join(lines)

@@ -134,11 +134,7 @@ class Shelf:
                     "name": name,
                     "count": int(support.counts[place]),
                     "recall": None if np.isnan(inner.recalls_[place]) else float(inner.recalls_[place]),
-                    "examples": [  # the same picture twice has one key
-                        f"{key:016x}"
-                        for key in dict.fromkeys(support.keys[support.owner == place].tolist())
-                        if key in now.thumbnails
-                    ],
+                    "examples": shown_keys(now, support.keys[support.owner == place]),
                 }
                 for place, name in enumerate(names(now))
             ],
@@ -168,12 +164,8 @@ class Shelf:
             "is_known": bool(inner.evidence_of(vectors)[0] >= threshold(inner)),
             "can_reject": bool(np.isfinite(threshold(inner))),
             "nearest": {
-                str(inner.classes_[place]): [
-                    f"{key:016x}"
-                    for key in inner.nearest(vectors[0], inner.classes_[place], NEAREST).tolist()
-                    if key in now.thumbnails
-                ]
-                for place in dict.fromkeys(shown)
+                str(label): shown_keys(now, inner.nearest(vectors[0], label, NEAREST))
+                for label in inner.classes_[list(dict.fromkeys(shown))]
             },
             "by_shot": [{"shot": shot, "probabilities": each.round(6).tolist()} for shot, each in fewer.items()],
         }
@@ -200,6 +192,11 @@ def is_fitted(classifier: ImageClassifier) -> bool:
 def names(classifier: ImageClassifier) -> list[str]:
     """The classes as a page shows them."""
     return [str(label) for label in classifier.classes_] if is_fitted(classifier) else []
+
+
+def shown_keys(classifier: ImageClassifier, keys: np.ndarray) -> list[str]:
+    """The keys of those examples that have a picture to show; the same picture twice has one key."""
+    return [f"{key:016x}" for key in dict.fromkeys(keys.tolist()) if key in classifier.thumbnails]
 
 
 def threshold(classifier: FewShotClassifier) -> float:
