@@ -149,9 +149,9 @@ class Results:
 
     @property
     def first_seed(self) -> "Results":
-        """What was published of the first seed alone, where that has what the whole study's tables lack."""
+        """What was published of the first seed alone: with the intervals that need the recalls of all its models."""
         alone = self.folder.with_name(f"{self.name}-seed0")
-        return self if PROTO_READ in self.sensitivities or not alone.exists() else Results(alone)
+        return Results(alone) if alone.exists() else self
 
     def accuracy(self, head: str, test: int, train: int, readout: str = "own") -> float:
         grid = self.grids[head, readout]
