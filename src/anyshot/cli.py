@@ -559,9 +559,12 @@ def predict(
         how: How sources are read, and networks run.
     """
     registry = how.registry()
-    from anyshot.deploy.verbs import predict_images
+    from anyshot.deploy.predicting import predict_sources
+    from anyshot.deploy.verbs import open_classifier
+    from anyshot.progress import say
 
-    print(predict_images(model, images, format, top, out, how.layout, registry, how.features()), end="")
+    asked = format, top, out, how.layout, how.features(), say
+    print(predict_sources(open_classifier(model, registry), images, *asked), end="")
 
 
 @app.command(name="test")

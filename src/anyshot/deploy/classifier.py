@@ -354,6 +354,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self._settled.coverage
 
     @property
+    def threshold_(self) -> float:
+        """The evidence below which an image is of none of the classes; minus infinity where that cannot be told."""
+        return -np.inf if self.coverage_ is None else self.coverage_.threshold
+
+    @property
     def recalls_(self) -> Float[np.ndarray, " way"]:
         """Of each class's kept examples, each left out, the share that is told right; NaN for a class of one, and for
         those of many that took no part."""
@@ -484,8 +489,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
         """Whether each image looks like one of the classes, rather than none of these."""
-        evidence = self.evidence_of(self.vectors(X))
-        return evidence >= (-np.inf if self.coverage_ is None else self.coverage_.threshold)
+        return self.evidence_of(self.vectors(X)) >= self.threshold_
 
     def calibration_error(self, X: Any, y: Any) -> float:
         """Expected calibration error on labelled images; without any, see `support_calibration_error`."""

@@ -22,16 +22,8 @@ from anyshot.deploy.support import Support, keys_of
 from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import (
-    DEFAULT,
-    Embed,
-    Embedded,
-    Embedder,
-    FeatureRows,
-    embed_items,
-    embedder,
-    side_by_side,
-)
+from anyshot.models.devices import side_by_side
+from anyshot.models.embedders import DEFAULT, Embed, Embedded, Embedder, FeatureRows, embed_items, embedder
 from anyshot.models.examples import chosen_pictures
 from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry

@@ -124,8 +124,7 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
     _check(labels, folder=folder, **arrays)
-    classes, examples = (arrays["sums"], arrays["counts"]), (arrays["kept"], arrays["owner"])
-    support = Support(labels, *classes, *examples, arrays["keys"].view(np.uint64))
+    support = Support(labels, **{**arrays, "keys": arrays["keys"].view(np.uint64)})
     if "scatter" in tensors:
         scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
         fits = scatter.shape == 2 * arrays["sums"].shape[1:] and np.isfinite(scatter).all()

@@ -161,8 +161,8 @@ class Shelf:
         return {
             "classes": [str(label) for label in inner.classes_],
             "probabilities": probabilities.round(6).tolist(),
-            "is_known": bool(inner.evidence_of(vectors)[0] >= threshold(inner)),
-            "can_reject": bool(np.isfinite(threshold(inner))),
+            "is_known": bool(inner.evidence_of(vectors)[0] >= inner.threshold_),
+            "can_reject": bool(np.isfinite(inner.threshold_)),
             "nearest": {
                 str(label): shown_keys(now, inner.nearest(vectors[0], label, NEAREST))
                 for label in inner.classes_[list(dict.fromkeys(shown))]
@@ -199,14 +199,9 @@ def shown_keys(classifier: ImageClassifier, keys: np.ndarray) -> list[str]:
     return [f"{key:016x}" for key in dict.fromkeys(keys.tolist()) if key in classifier.thumbnails]
 
 
-def threshold(classifier: FewShotClassifier) -> float:
-    """The evidence below which a picture is of none of the classes; minus infinity where that cannot be told."""
-    return -np.inf if classifier.coverage_ is None else classifier.coverage_.threshold
-
-
 def until_rejection(classifier: FewShotClassifier) -> int | None:
     """How many more examples in classes of two or more it takes to tell what is none of these; None: never."""
-    if np.isfinite(threshold(classifier)):
+    if np.isfinite(classifier.threshold_):
         return 0
     judged = int(np.where(classifier.support_.counts > 1, classifier.support_.kept_counts, 0).sum())
     return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - judged)
