@@ -117,17 +117,18 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             labels = np.array(config["labels"], kind)
             if labels.ndim != 1 or labels.tolist() != config["labels"]:
                 raise ValueError("its labels are not of their type")
-        arrays = {name: tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")}
+        arrays = [tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")]
         arguments = {name: config[name] for name in ARGUMENTS}
         _check_arguments(**arguments)
         positions, features = config["positions"], config["features"]
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
-    _check(labels, folder=folder, **arrays)
-    support = Support(labels, **{**arrays, "keys": arrays["keys"].view(np.uint64)})
+    _check(labels, *arrays, folder)
+    *most, keys = arrays
+    support = Support(labels, *most, keys.view(np.uint64))
     if "scatter" in tensors:
         scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
-        fits = scatter.shape == 2 * arrays["sums"].shape[1:] and np.isfinite(scatter).all()
+        fits = scatter.shape == 2 * support.sums.shape[1:] and np.isfinite(scatter).all()
         if not fits or freedom.shape != () or freedom.dtype.kind != "i" or freedom < 0:
             raise BadInput(f"{folder} is not a whole classifier (its scatter does not fit): save it again.")
         support = replace(support, scatter=scatter, freedom=int(freedom))
