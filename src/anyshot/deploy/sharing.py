@@ -117,15 +117,16 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             labels = np.array(config["labels"], kind)
             if labels.ndim != 1 or labels.tolist() != config["labels"]:
                 raise ValueError("its labels are not of their type")
-        arrays = [tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")]
+        sums, counts, kept, owner, keys = (
+            tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")
+        )
         arguments = {name: config[name] for name in ARGUMENTS}
         _check_arguments(**arguments)
         positions, features = config["positions"], config["features"]
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
-    _check(labels, *arrays, folder)
-    *most, keys = arrays
-    support = Support(labels, *most, keys.view(np.uint64))
+    _check(labels, sums, counts, kept, owner, keys, folder)
+    support = Support(labels, sums, counts, kept, owner, keys.view(np.uint64))
     if "scatter" in tensors:
         scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
         fits = scatter.shape == 2 * support.sums.shape[1:] and np.isfinite(scatter).all()
