@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import vl_convert
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import anyshot
@@ -27,6 +26,7 @@ from anyshot.report.methods import CITATION, methods
 from anyshot.report.runs import Findings
 from anyshot.rows import as_csv
 from anyshot.show.grid import Grid, shot_order
+from anyshot.show.pages import fill
 from anyshot.show.summaries import ENDINGS, counterpart, gain_summary
 
 VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
@@ -37,14 +37,12 @@ TOP = 12  # choices in the ranking chart; all are in its table
 def page(findings: Findings, audit: bool = False) -> str:
     """The report as HTML; with the audit of the paper as a section where asked for."""
     folder = Path(__file__).parent
-    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
-    pages = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, **blocks)
     context = _context(findings, audit=audit)
     code = {"data": as_script(context.pop("data")), "vega": vega_code()}
     files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
     code |= {name: (folder / file).read_text(encoding="utf-8") for name, file in files.items()}
     context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
-    return pages.get_template("page.html").render(context, version=anyshot.__version__)
+    return fill(folder / "page.html", **context, version=anyshot.__version__)
 
 
 def policy(*scripts: str) -> str:
