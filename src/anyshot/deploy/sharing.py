@@ -27,6 +27,7 @@ from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.show.pages import fill
 
 FORMATS = (1, 2, 3)  # 2: of many classes, whose labels are tensors and whose examples are kept of some;
 # 3: these are float32 where nothing is lost
@@ -249,67 +250,23 @@ def _check(
 
 def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, Any]) -> None:
     """The model card. `about` may name the backbone, where it classifies pictures, its data and its sensitivity."""
-    of_pictures = "backbone" in about
     settled, labels = classifier.settled_, classifier.classes_
     counts = classifier.ledger_.counts[settled.order[:LISTED]]
-    is_measured = not settled.is_large or "coverage" in settled.__dict__  # of many classes only where it was asked for
-    coverage = classifier.coverage_ if is_measured else None
-    lines = [
-        "---",
-        "library_name: anyshot",
-        *(["pipeline_tag: image-classification"] if of_pictures else []),
-        f"tags: [few-shot, {'image-classification, ' if of_pictures else ''}anyshot]",
-        "---",
-        "",
-        f"# A few-shot classifier of {len(labels)} classes",
-        "",
-        f"Each class is the mean of its examples (head `{classifier.head}`, readout `{classifier.readout}`); "
-        "more examples and more classes can be added at any time, without training.",
-        "",
-        *(f"- {name}: {value}" for name, value in about.items()),
-        "",
-        "```python",
-        *(_OF_PICTURES if of_pictures else _OF_FEATURES),
-        "```",
-        "",
-        "## Classes and shots",
-        "",
-        "| class | examples |",
-        "|---|---|",
-        *(f"| {_cell(label)} | {n} |" for label, n in zip(labels[:LISTED], counts, strict=True)),
-        *(["", f"and {len(labels) - LISTED} more."] if len(labels) > LISTED else []),
-        "",
-        *(_measured_lines(classifier) if not settled.is_large else []),
-    ]
-    if coverage is not None:
-        what = "Images" if of_pictures else "Examples"
-        lines += [
-            "",
-            f"{what} whose best logit is below {coverage.threshold:.4g} count as none of these. Left out, "
-            f"{coverage.accepted:.1%} of the examples are accepted, {coverage.accuracy:.1%} of those rightly "
-            f"classified ({coverage.accuracy_of_all:.1%} of all); with its own class taken away, "
-            f"{coverage.unknown_rejected:.1%} of them are rejected.",
-        ]
-    write_text(folder / "README.md", "\n".join(lines) + "\n")
-
-
-_OF_PICTURES = (
-    "from anyshot import ImageClassifier",
-    "",
-    'classifier = ImageClassifier.load("path/of/this/folder")',
-    'classifier.predict(["photo.jpg"])',
-)
-_OF_FEATURES = (
-    "from anyshot import FewShotClassifier",
-    "",
-    'classifier = FewShotClassifier.load("path/of/this/folder")',
-    "classifier.predict(features)  # one row per example, of the kind that it was fitted on",
-)
-
-
-def _measured_lines(classifier: FewShotClassifier) -> list[str]:
-    shots = ["## How it holds at fewer shots", "", *_shot_lines(classifier), ""]
-    return [*shots, "## Can its probabilities be believed?", "", *_calibration_lines(classifier)]
+    is_measured = not settled.is_large  # of many classes only what was asked for
+    card = fill(
+        Path(__file__).with_name("card.md"),
+        classifier=classifier,
+        about=about,
+        of_pictures="backbone" in about,
+        many=len(labels),
+        rows=[(_cell(label), many) for label, many in zip(labels[:LISTED], counts, strict=True)],
+        is_measured=is_measured,
+        shots="\n".join(_shot_lines(classifier)) if is_measured else "",
+        calibration=_calibration(classifier) if is_measured else "",
+        coverage=classifier.coverage_ if is_measured or "coverage" in settled.__dict__ else None,
+        percent="{:.1%}".format,
+    )
+    write_text(folder / "README.md", card)
 
 
 def _shot_lines(classifier: FewShotClassifier) -> list[str]:
@@ -360,13 +317,11 @@ def _draws(support: Support, shot: int, *, adapts: bool) -> int:
     return max(LEAST_DRAWS, min(MOST_DRAWS, int(OPERATIONS / operations)))
 
 
-def _calibration_lines(classifier: FewShotClassifier) -> list[str]:
+def _calibration(classifier: FewShotClassifier) -> str:
     if not classifier.calibrated_:
-        return [f"They are not calibrated: the scale of the logits, {classifier.scale_:.4g}, was given or guessed."]
-    return [
-        f"The scale of the logits, {classifier.scale_:.4g}, is fitted by leaving examples out; the expected "
-        f"calibration error on them is {classifier.support_calibration_error():.1%}."
-    ]
+        return f"They are not calibrated: the scale of the logits, {classifier.scale_:.4g}, was given or guessed."
+    error = f"the expected calibration error on them is {classifier.support_calibration_error():.1%}."
+    return f"The scale of the logits, {classifier.scale_:.4g}, is fitted by leaving examples out; {error}"
 
 
 def _cell(label: Any) -> str:

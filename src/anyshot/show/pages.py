@@ -1,4 +1,4 @@
-"""Pages from templates."""
+"""Pages from templates, HTML or Markdown."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 def fill(template: Path, **values: Any) -> str:
-    """A page: what is not said to be HTML is escaped, and a value that the template lacks is an error.
+    """A page; in HTML what is not said to be such is escaped, and a value that the template lacks is an error.
 
     Args:
-        template: The file of the template, for Jinja.
+        template: The file of the template, for Jinja; what it is tells its ending.
         values: What it asks for, by name.
     """
-    files = FileSystemLoader(template.parent)
-    pages = Environment(loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    how: dict[str, Any] = {"autoescape": template.suffix == ".html", "trim_blocks": True, "lstrip_blocks": True}
+    pages = Environment(loader=FileSystemLoader(template.parent), undefined=StrictUndefined, **how)
     return pages.get_template(template.name).render(values)
