@@ -2,7 +2,7 @@
 weights or anything that only this machine needs. A report can be made from it as from the run itself.
 
     about.json, MODEL/recipe.json, MODEL/history.csv    as the study left them
-    *.csv                                               what TABLES says
+    *.csv                                               what published.md says of each
     figures/, README.md
 """
 
@@ -23,29 +23,12 @@ from anyshot.rows import Row, as_read, read_table, write_table
 from anyshot.show import figures, summaries
 from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.grid import grids, with_kind
+from anyshot.show.pages import fill
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Source, Study, select
 from anyshot.train.training import featured
 
 UNEQUAL = ("step", "long-tailed")
-TABLES = {
-    "table": "every cell: a model, a readout, a test shot; intervals over episodes and over new classes",
-    "sensitivity": "the scores above, with their intervals over episodes and over new classes",
-    "sensitivity-differences": "how much more sensitive each way to read a head is than others of its kind",
-    "differences": "how much more accurate, paired, by test shot and over all",
-    "gains": "each cosine head above its Euclidean counterpart, paired, by test shot and train shot and over all",
-    "offsets": "how far each model lies above its group",
-    "swapped": "models read with the other score",
-    "frn-forms": "the new FRN above the original",
-    "mixed": "one model for all shots beside those trained for one",
-    "consistency": "1-shot predictions that stay when the support is drawn anew, in percent",
-    "terms": "the ratio of FRN's two terms by train shot",
-    "learned": "the numbers that each model's head has learned: its temperature (scale), the logarithm of FRN's ridge",
-    "unequal": "accuracy where classes have unequal shots",
-    "unequal-gains": "what the cosine gains there",
-    "unequal-differences": "how much more accurate each way to read a head is there than others of its kind",
-    "unequal-recall": "the recall of a class by its own number of shots there",
-}
 
 
 def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *, add: bool = False) -> None:
@@ -202,14 +185,11 @@ def _page(name: str, folder: Path) -> str:
         score, noise = (summaries.two_decimals(row[name]) for name in ("sensitivity", "noise_floor"))
         cells.append([row["head"], row["readout"], score, *summaries.three_uncertainties(row), noise])
     first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
-    parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
-    for summary in (first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)):
-        parts += [f"## {summary.title}", summary.markdown().rstrip()]
-    there = [
-        f"- [{table}.csv]({table}.csv): {words}"
-        for table, words in TABLES.items()
-        if (folder / f"{table}.csv").is_file()
-    ]
-    drawn = [f"- [{path.stem}](figures/{path.name})" for path in sorted((folder / "figures").glob("*.svg"))]
-    parts += ["## All tables", "\n".join(there), "## Figures", "\n".join(drawn)]
-    return "\n\n".join(parts) + "\n"
+    drawn = sorted((folder / "figures").glob("*.svg"))
+    return fill(
+        Path(__file__).with_name("published.md"),
+        name=name,
+        summaries=(first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)),
+        tables=[path.stem for path in folder.glob("*.csv")],
+        figures=[path.stem for path in drawn],
+    )
