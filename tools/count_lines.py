@@ -112,19 +112,16 @@ def since(old: list[Piece], new: list[Piece]) -> None:
     Definitions are paired by name, the most alike first; then each old one that is left with the new one that is most
     like it, whatever the likeness. Imports and constants count in which a paired definition of their file has a use."""
     total, left, served = Counter(), [one for one in old if one.name], []
-    for kind in ("of the same name", "that took the place of others"):
-        fresh = {one for one in new if one.name} - set(served)
-        pairs = [
-            (a.likeness(b), i, j, a, b)
-            for i, a in enumerate(left)
-            for j, b in enumerate(fresh)
-            if a.name == b.name or kind[0] == "t"
-        ]
-        for _, _, _, a, b in sorted(pairs, key=lambda pair: -pair[0]):
+    for by_name in (True, False):
+        fresh = [one for one in new if one.name and one not in served]
+        pairs = [(a.likeness(b), a, b) for a in left for b in fresh if not by_name or a.name == b.name]
+        for likeness, a, b in sorted(pairs, key=lambda pair: -pair[0]):
             if a in left and b in fresh:
                 left.remove(a)
                 fresh.remove(b)
                 served.append(b)
+                alike = "at least half alike" if likeness >= 0.5 else "less than half alike"
+                kind = "of the same name" if by_name else f"of another name, {alike}"
                 total[kind, "then"] += len(a.words)
                 total[kind, "now"] += len(b.words)
     loose = [one for one in new if not one.name]
