@@ -76,8 +76,8 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
         raise BadInput(f"labels of type {support.labels.dtype} cannot be saved: use text or numbers.")
     tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
     tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
-    for name in ("sums", "counts", "kept", "owner"):
-        tensors[name] = torch.from_numpy(getattr(support, name))
+    arrays = {"sums": support.sums, "counts": support.counts, "kept": support.examples, "owner": support.owner}
+    tensors |= {name: torch.from_numpy(array) for name, array in arrays.items()}
     tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
     if support.scatter is not None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
@@ -118,7 +118,7 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             labels = np.array(config["labels"], kind)
             if labels.ndim != 1 or labels.tolist() != config["labels"]:
                 raise ValueError("its labels are not of their type")
-        sums, counts, kept, owner, keys = (
+        sums, counts, examples, owner, keys = (
             tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")
         )
         arguments = {name: config[name] for name in ARGUMENTS}
@@ -126,8 +126,8 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         positions, features = config["positions"], config["features"]
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
-    _check(labels, sums, counts, kept, owner, keys, folder)
-    support = Support(labels, sums, counts, kept, owner, keys.view(np.uint64))
+    _check(labels, sums, counts, examples, owner, keys, folder)
+    support = Support(labels, sums, counts, examples, owner, keys.view(np.uint64))
     if "scatter" in tensors:
         scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
         fits = scatter.shape == 2 * support.sums.shape[1:] and np.isfinite(scatter).all()
@@ -218,7 +218,7 @@ def _check(
     labels: np.ndarray,
     sums: np.ndarray,
     counts: np.ndarray,
-    kept: np.ndarray,
+    examples: np.ndarray,
     owner: np.ndarray,
     keys: np.ndarray,
     folder: Path,
@@ -228,14 +228,14 @@ def _check(
     if not (
         labels.shape == counts.shape == (way,)
         and owner.shape == keys.shape == (many,)
-        and sums.ndim == kept.ndim == 2
-        and (len(sums), len(kept)) == (way, many)
-        and sums.shape[1] == kept.shape[1]
+        and sums.ndim == examples.ndim == 2
+        and (len(sums), len(examples)) == (way, many)
+        and sums.shape[1] == examples.shape[1]
         and sums.dtype == np.float64
-        and kept.dtype in (np.float64, np.float32)
+        and examples.dtype in (np.float64, np.float32)
         and counts.dtype == owner.dtype == keys.dtype == np.int64
         and np.isfinite(sums.sum())
-        and np.isfinite(kept.sum())
+        and np.isfinite(examples.sum())
         and (np.diff(owner) >= 0).all()
         and (not many or (owner[0] >= 0 and owner[-1] < way))
         and (counts > 0).all()
@@ -273,7 +273,7 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them; of photos
     of one moment a draw has one, or its siblings would recognise it."""
     support = classifier.settled_.sample[0]
-    group = find_bursts(support.kept, support.owner)
+    group = find_bursts(support.examples, support.owner)
     most = int(_moments(support, group.group).min()) - 1
     if most < 1 or len(support.labels) < 2:
         what = "is a single burst of one moment" if group.told_by else "has a single example"
