@@ -98,14 +98,11 @@ def remove_examples(
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
         names, features = [item.name for item in readable], rows.array
     wanted = choose("class", class_name, {str(label): label for label in inner.classes_}) if class_name else None
-    removed = [
-        _example(inner, vector, name, wanted) for vector, name in zip(inner.vectors(features), names, strict=True)
-    ]
-    for label, key in dict.fromkeys(removed):
+    pairs = zip(inner.vectors(features), names, strict=True)
+    removed = list(dict.fromkeys(_example(inner, vector, name, wanted) for vector, name in pairs))
+    for label, key in removed:
         classifier.take_out(label, key)
-    return (
-        f"{counted(len(set(removed)), 'example')} of {counted(len({label for label, _ in removed}), 'class')} removed"
-    )
+    return f"{counted(len(removed), 'example')} of {counted(len({label for label, _ in removed}), 'class')} removed"
 
 
 def _example(inner: FewShotClassifier, vector: np.ndarray, name: str, wanted: Any) -> tuple[Any, int]:

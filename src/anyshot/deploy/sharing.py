@@ -118,22 +118,12 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             labels = np.array(config["labels"], kind)
             if labels.ndim != 1 or labels.tolist() != config["labels"]:
                 raise ValueError("its labels are not of their type")
-        sums, counts, examples, owner, keys = (
-            tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")
-        )
+        support = _read_support(labels, tensors, folder)
         arguments = {name: config[name] for name in ARGUMENTS}
         _check_arguments(**arguments)
         positions, features = config["positions"], config["features"]
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
-    _check(labels, sums, counts, examples, owner, keys, folder)
-    support = Support(labels, sums, counts, examples, owner, keys.view(np.uint64))
-    if "scatter" in tensors:
-        scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
-        fits = scatter.shape == 2 * support.sums.shape[1:] and np.isfinite(scatter).all()
-        if not fits or freedom.shape != () or freedom.dtype.kind != "i" or freedom < 0:
-            raise BadInput(f"{folder} is not a whole classifier (its scatter does not fit): save it again.")
-        support = replace(support, scatter=scatter, freedom=int(freedom))
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
     # Tensors of other shapes or types fail in any way, in any head.
@@ -214,16 +204,10 @@ def _check_arguments(head: Any, embed: Any, readout: Any, scale: Any, reject: An
         raise ValueError(f"reject is {reject}, keep {keep}")
 
 
-def _check(
-    labels: np.ndarray,
-    sums: np.ndarray,
-    counts: np.ndarray,
-    examples: np.ndarray,
-    owner: np.ndarray,
-    keys: np.ndarray,
-    folder: Path,
-) -> None:
+def _read_support(labels: np.ndarray, tensors: Mapping[str, torch.Tensor], folder: Path) -> Support:
     """Sizes agree and indices point into what is there: a damaged file is told apart before it is used."""
+    stored = (tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys"))
+    sums, counts, examples, owner, keys = stored
     way, many = len(labels), len(keys)
     if not (
         labels.shape == counts.shape == (way,)
@@ -243,6 +227,14 @@ def _check(
         and len(np.unique(labels)) == way
     ):
         raise BadInput(f"{folder} is not a whole classifier (its classes and tensors do not fit): save it again.")
+    support = Support(labels, sums, counts, examples, owner, keys.view(np.uint64))
+    if "scatter" not in tensors:
+        return support
+    scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
+    fits = scatter.shape == 2 * sums.shape[1:] and np.isfinite(scatter).all()
+    if not fits or freedom.shape != () or freedom.dtype.kind != "i" or freedom < 0:
+        raise BadInput(f"{folder} is not a whole classifier (its scatter does not fit): save it again.")
+    return replace(support, scatter=scatter, freedom=int(freedom))
 
 
 # ----------------------------------------------------------------------------------------------------------------- card
