@@ -13,6 +13,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from pathlib import Path
 
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -74,10 +75,11 @@ class Piece:
     gives: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.bag = Counter(word for line in self.words.values() for word in line)
+        every = (word for line in self.words.values() for word in line)
+        self.bag = Counter(word for word in every if word.strip("\"'_")[:1].isalnum() and not iskeyword(word))
 
     def likeness(self, other: "Piece") -> float:
-        """Which share of their words they have in common."""
+        """Which share of their words they have in common: names, texts and numbers."""
         return 2 * (self.bag & other.bag).total() / max(1, self.bag.total() + other.bag.total())
 
 
@@ -124,8 +126,9 @@ def since(old: list[Piece], new: list[Piece]) -> None:
                 kind = "of the same name" if by_name else f"of another name, {alike}"
                 total[kind, "then"] += len(a.words)
                 total[kind, "now"] += len(b.words)
+                total["of these, without what they gained", "now"] += min(len(a.words), len(b.words))
     loose = [one for one in new if not one.name]
-    used = {(one.file, word) for one in served for word in one.bag}
+    used = {(one.file, word.strip("\"'")) for one in served for word in one.bag}
     while some := [one for one in loose if any((one.file, word) in used for word in one.gives)]:
         served += some
         loose = [one for one in loose if one not in some]
@@ -135,7 +138,7 @@ def since(old: list[Piece], new: list[Piece]) -> None:
     total["that nothing took the place of", "then"] = sum(len(one.words) for one in left)
     for kind in dict.fromkeys(kind for kind, _ in total):
         print(f"{kind:44} {total[kind, 'then']:8} {total[kind, 'now']:8}")
-    for what, many in (("lines", lambda one: len(one.words)), ("words", lambda one: one.bag.total())):
+    for what, many in (("lines", lambda one: len(one.words)), ("words", lambda one: sum(map(len, one.words.values())))):
         print(f"{what + ' in all':44} {sum(map(many, old)):8} {sum(map(many, served)):8}")
 
 
