@@ -126,7 +126,7 @@ def since(old: list[Piece], new: list[Piece]) -> None:
                 kind = "of the same name" if by_name else f"of another name, {alike}"
                 total[kind, "then"] += len(a.words)
                 total[kind, "now"] += len(b.words)
-                total["of these, without what they gained", "now"] += min(len(a.words), len(b.words))
+                total["all of these, without what they gained", "now"] += min(len(a.words), len(b.words))
     loose = [one for one in new if not one.name]
     used = {(one.file, word.strip("\"'")) for one in served for word in one.bag}
     while some := [one for one in loose if any((one.file, word) in used for word in one.gives)]:
