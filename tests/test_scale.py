@@ -132,7 +132,7 @@ def test_a_sample_of_the_classes_settles_nearly_what_all_of_them_do(head, monkey
 def test_nothing_needs_to_be_kept():
     X, y = examples()
     fitted = FewShotClassifier("proto", keep=0).fit(X, y)
-    assert not len(fitted.support_.kept)
+    assert not len(fitted.support_.examples)
     assert not fitted.calibrated_
     assert fitted.coverage_ is None
     np.testing.assert_array_equal(fitted.predict(X), FewShotClassifier("proto").fit(X, y).predict(X))

@@ -39,9 +39,9 @@ def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES)
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
     chosen = support.kept_of(max(2, most // len(counts)))
-    is_all = len(chosen) == len(support.kept)  # in the same order; then they are not copied
-    kept, owner = (support.kept, support.owner) if is_all else (support.kept[chosen], support.owner[chosen])
-    examples = torch.from_numpy(kept), torch.from_numpy(owner)
+    is_all = len(chosen) == len(support.examples)  # in the same order; then they are not copied
+    vectors, owner = (support.examples, support.owner) if is_all else (support.examples[chosen], support.owner[chosen])
+    examples = torch.from_numpy(vectors), torch.from_numpy(owner)
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
 

@@ -38,7 +38,7 @@ Coordinates = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Found:
+class Best:
     """The best classes of each query, the best first."""
 
     rows: Int[np.ndarray, "query k"]
@@ -205,7 +205,7 @@ class Search:
         means = self.coordinates(torch.from_numpy(self.ledger.sums[rows] / counts[..., None]))
         return self.head.refined(means, torch.from_numpy(counts), self.parameters)
 
-    def best(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> Found:
+    def best(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> Best:
         """The k best classes of each query; equal ones in order of their labels."""
         k = min(k, len(self.ledger))
         with self._lock:
@@ -215,13 +215,13 @@ class Search:
             for start in range(0, len(vectors), QUERIES)
         ]
         logs = [part.log_sums for part in parts if part.log_sums is not None]
-        return Found(
+        return Best(
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.scores for part in parts]),
             np.concatenate(logs) if logs else None,
         )
 
-    def _best(self, query: Float[Tensor, "query d"], k: int, scale: float | None) -> Found:
+    def _best(self, query: Float[Tensor, "query d"], k: int, scale: float | None) -> Best:
         assert self._linear is not None
         queries, many = self._linear.queries(query), min(k + MORE, len(self.ledger))
         logs: Tensor | None = None
@@ -235,7 +235,7 @@ class Search:
         again = self.head.score(query[:, None], self._refined(rows))[:, 0].numpy()
         again[rows < 0] = -np.inf  # an index named fewer
         order = self._order(rows, again)[:, :k]
-        return Found(
+        return Best(
             np.take_along_axis(rows, order, 1),
             np.take_along_axis(again, order, 1),
             logs.double().numpy() if logs is not None else None,
@@ -313,7 +313,7 @@ class Search:
 
 def can_search(head: Head) -> bool:
     """Whether the classes of a head can be searched row by row."""
-    known = isinstance(head.score, Quadratic) or (
+    is_searched = isinstance(head.score, Quadratic) or (
         isinstance(head.score, Inner) and head.score.name in ("Euclidean", "cosine", "dot")
     )
-    return known and not head.couples
+    return is_searched and not head.couples
