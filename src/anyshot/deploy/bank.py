@@ -4,7 +4,7 @@ Sums and counts only add, so a writer appends what it learned and never waits fo
 rows. Compaction folds rows together and lets the database index the prototypes; it may run at any time, beside writers.
 
     log               (label, sum, count, part): one row per class and call of `add`; a part is one call, one commit
-    folded-N-NAME     (label, sum, count, vector): one row per class, of all parts up to some moment
+    folded-N-M-NAME   (label, sum, count, vector): one row per class, M in all, of all parts up to some moment
     state             one row: the law of the classes; which folded table counts, and which parts of the log are in it
 
 A part counts once it is in the log and as long as `state` does not name it. Compaction writes a new folded table, then
@@ -189,7 +189,12 @@ class ClassBank:
         return _support(rows.filter(~np.isin(parts, json.loads(state["parts"]))))
 
     def _folded(self, state: dict[str, Any]) -> Any:
-        return self._open(state["folded"]) if state["folded"] else None
+        if not state["folded"]:
+            return None
+        table, (_, *about) = self._open(state["folded"]), state["folded"].split("-")
+        if len(about) == 3 and table.count_rows() != int(about[1]):  # earlier ones do not say
+            raise ValueError(f"{table.count_rows()} of {about[1]} classes are there")
+        return table
 
     # ------------------------------------------------------------------------------------------------------ compaction
 
@@ -211,7 +216,7 @@ class ClassBank:
         if ledger is None:
             return 0
         number = state["number"] + 1
-        name = f"folded-{number}-{uuid.uuid4().hex}"
+        name = f"folded-{number}-{len(ledger)}-{uuid.uuid4().hex}"
         if self._fold(name, number, ledger.snapshot(), parts):
             with suppress(Exception):  # what is left only takes room
                 log = self._open("log")
