@@ -21,7 +21,7 @@ from anyshot.errors import BadInput
 from anyshot.machine import give_back_memory
 from anyshot.models.law import Head, Inner, Parameters, Quadratic
 
-QUERIES = 1024  # that are asked at once
+QUERIES = 512  # that are asked at once
 ASKED = 64  # of these, whose candidates are looked at at once: each of them has its own
 TABLED = 256  # of these, for which an index makes its tables at once
 BLOCK_FLOATS = 1 << 20  # products of queries and rows that are in memory at once
@@ -307,6 +307,8 @@ class Search:
             if self._linear is None:
                 raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
             rows = np.arange(way)
+            if self.ledger.is_vast:  # before there are rows
+                give_back_memory()
         else:
             rows = np.union1d(changed, np.arange(self._filled, way))
         for start in range(0, len(rows), PIECE):

@@ -223,16 +223,18 @@ class Settled:
 
     def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:
         """Logits of left-out examples for their own class and for the best of all others; and what speaks for these."""
-        support = self.sample[0]
+        support, scale = self.sample[0], self.scale
         many = min(QUERIES, max(LEAST_QUERIES, PRODUCTS // len(self.ledger)))
         chosen = support.kept_of(2)
         chosen = chosen[support.counts[support.owner[chosen]] > 1]
         chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
         parts = [self._among_others(chosen[start : start + PART]) for start in range(0, len(chosen), PART)]
         if self.ledger.is_vast:
+            del support
+            self.__dict__.pop("sample", None)  # the scale is settled too: who asks for more draws it again
             give_back_memory()
         mine, other, nothing = np.concatenate([np.zeros((3, 0)), *parts], 1)
-        logits = self.scale * np.stack([mine, other], 1)
+        logits = scale * np.stack([mine, other], 1)
         return logits, logits - nothing[:, None]
 
     def _among_others(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
