@@ -128,13 +128,14 @@ def test_columns_that_came_later_are_filled_in(ran, published, tmp_path):
             assert one == other or ("head", "frn") in other
 
 
-def test_an_accuracy_that_is_published_is_not_changed_by_adding(ran, published, tmp_path):
+@pytest.mark.parametrize(("table", "value"), [("table", "accuracy"), ("sensitivity", "sensitivity")])
+def test_what_is_published_is_not_changed_by_adding_another_training(ran, published, tmp_path, table, value):
     source, run, data = ran
     out = tmp_path / "own"
     shutil.copytree(published, out)
-    rows = read_table(out / "table.csv")
-    rows[0]["accuracy"] += 0.01
-    write_table(out / "table.csv", rows)
+    rows = read_table(out / f"{table}.csv")
+    rows[0][value] += 0.02
+    write_table(out / f"{table}.csv", rows)
     with pytest.raises(BadInput, match="is published for"):
         publish(source, run, data, out, add=True)
     with pytest.raises(BadInput, match="nothing published"):

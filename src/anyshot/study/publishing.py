@@ -123,12 +123,14 @@ def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
 # What names a row of any table; and how many models it rests on, where that is not one.
 NAMES = (*GRID, "against", "against_readout", "score", "parameter", "train_shot", "seed", "test_shot", "own_shot")
 COUNTS = ("seeds", "models")
-SAME = 1e-3  # points: a query or two of all episodes, as another build of the same libraries may decide
+VALUES = ("accuracy", "sensitivity")
+SAME = 1e-2  # points: what weights of half precision, or another build of the same libraries, may decide otherwise
 
 
 def added(path: Path, rows: Sequence[Row]) -> list[Row]:
     """The rows of a published table and those that a run adds to it. A row that is there stays, and is given what
-    columns it lacked; one that rests on more models takes its place. An accuracy that is there must be the same."""
+    columns it lacked; one that rests on more models takes its place. What is there and rests on as many must be the
+    same: another training belongs into a folder of its own."""
     there, rows = (read_table(path) if path.exists() else []), [as_read(row) for row in rows]
     if not there or not rows:
         return there or rows
@@ -143,11 +145,10 @@ def added(path: Path, rows: Sequence[Row]) -> list[Row]:
         if not old or _models(row) > _models(old):
             merged[key] = row
         elif _models(row) == _models(old):
-            if abs(old.get("accuracy", 0) - row.get("accuracy", 0)) > SAME:
-                both = (
-                    f"{old['accuracy']} is published for {' '.join(map(str, key))}, and this run has {row['accuracy']}"
-                )
-                raise BadInput(f"{path}: {both}.")
+            for value in VALUES:
+                if value in row and abs(old[value] - row[value]) > SAME:
+                    both = f"{old[value]} is published for {' '.join(map(str, key))}, and this run has {row[value]}"
+                    raise BadInput(f"{path}: {both}. Publish another training in a folder of its own.")
             merged[key] = old | {name: value for name, value in row.items() if name not in old}
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]
