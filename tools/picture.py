@@ -6,12 +6,19 @@ python tools/picture.py
 from dataclasses import replace
 from pathlib import Path
 
-from anyshot.report.answer import Sensitivity, beside_paper, list_sensitivities
+from anyshot.report.answer import Sensitivity, list_sensitivities
 from anyshot.report.charts import frontier
-from anyshot.report.runs import read_runs
+from anyshot.report.runs import paper_findings, read_runs
 from anyshot.show.figures import save
 
 ROOT = Path(__file__).resolve().parents[1]
+# Panels of our own, and where each head and readout is found: in the first of these results that has it.
+PANELS = {
+    ("cub32", "conv4"): ("cub32-more", "cub32"),
+    ("cub32", "resnet12"): ("cub32-resnet12",),
+    ("mini32", "conv4"): ("mini32",),
+    ("cub84-lite0", "efficientnet-lite0"): ("birds-pretrained",),
+}
 HEADS = (
     "proto", "cosine-proto", "unit-proto", "feat", "cosine-feat", "frn", "cosine-frn", "linear-proto",
     "cosine-linear-proto",
@@ -19,13 +26,25 @@ HEADS = (
 
 
 def points() -> list[Sensitivity]:
-    """Ours, study by study, then the paper's of the same images."""
-    ours = [
-        replace(one, grid=replace(one.grid, data=f"{folder.name}, {one.grid.backbone}: ours", backbone=""))
-        for folder in sorted(path.parent for path in (ROOT / "results").glob("*/sensitivity.csv"))
-        for one in list_sensitivities(read_runs([folder]))
+    """Ours of small images, below them the paper's of the same data and backbone, then ours on pretrained features."""
+    ours, paper = [], list_sensitivities(paper_findings())
+    for folders in PANELS.values():
+        ways = {}
+        for folder in reversed(folders):
+            ways |= {
+                (one.grid.head, one.grid.readout): one
+                for one in list_sensitivities(read_runs([ROOT / "results" / folder]))
+            }
+        ours.append([_named(one, "ours") for one in ways.values()])
+    printed = [
+        [_named(one, "the paper's") for one in paper if (f"{one.grid.data}32", one.grid.backbone) == panel]
+        for panel in PANELS
     ]
-    return ours + beside_paper([replace(one, grid=replace(one.grid, data=one.grid.data.split(",")[0])) for one in ours])
+    return [one for panel in [*ours[:-1], *printed[:-1], ours[-1]] for one in panel]
+
+
+def _named(one: Sensitivity, whose: str) -> Sensitivity:
+    return replace(one, grid=replace(one.grid, data=f"{one.grid.data}, {one.grid.backbone}: {whose}", backbone=""))
 
 
 if __name__ == "__main__":
