@@ -140,6 +140,8 @@ class Ledger:
                 self._pool.drop(slots[each:])
                 self.examples[row] = keys[:each], slots[:each]
         self._each = each
+        if len(self) > MOST_KEPT // LEAST:  # of some classes alone, for measuring: single precision will do
+            self._pool.narrow()
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
         names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
         taken, here = list[tuple[int, int]](), np.zeros(len(more.owner), bool)

@@ -39,7 +39,7 @@ FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much
 CHANCE = 1.4  # beyond so many times what chance makes of it
 AWAY = 1.645  # or is less like the base's centre than 95 % of the centres of the base's kind
 EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
-PART = 2048  # examples that are left out together: what is made of them on the way takes several times their memory
+PART = 512  # examples that are left out together: what is made of them on the way takes several times their memory
 
 Examples = tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
 
