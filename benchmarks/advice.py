@@ -306,7 +306,7 @@ def _left_out(x: np.ndarray, labels: np.ndarray, head: str) -> tuple[np.ndarray,
     """Logits of images left out, their labels, and which images they are."""
     fitted = FewShotClassifier(head, keep=len(labels)).fit(x, labels)
     logits, owner = fitted.left_out(fitted.support_)
-    examples = fitted.support_.kept[fitted.support_.counts[fitted.support_.owner] > 1]
+    examples = fitted.support_.examples[fitted.support_.counts[fitted.support_.owner] > 1]
     vectors = fitted.vectors(x)
     order = {row.tobytes(): place for place, row in enumerate(vectors)}
     return logits, owner, np.array([order[row.tobytes()] for row in examples])

@@ -1,15 +1,18 @@
 """FewShotClassifier as classes grow, beside scikit-learn's and faiss: generated classes of 384-d features, one run.
 
     pip install -e '.[index]'
-    python benchmarks/classifier.py                                        100 to 100,000 classes
-    python benchmarks/classifier.py --classes 1000000 --only anyshot       needs 8 GB
-    python benchmarks/classifier.py --table growth.csv --chart docs/images/growth.png
-                                                                           adds to a table, and draws all of it
+    python benchmarks/classifier.py                                        100 to 1,000,000 classes; needs 16 GB
+    python benchmarks/classifier.py --classes 100 1000 --who "anyshot proto" NearestCentroid
+    python benchmarks/classifier.py --out results/growth --chart docs/images/growth.png
+                                                                           writes the table, its page and the figure
+    python benchmarks/classifier.py --classes --out results/growth --chart docs/images/growth.png
+                                                                           draws them again
 
-Times are CPU time (of all threads), so that a busy machine changes them little, but for those of saving and loading.
-Memory is what the process holds more than before, over that of the sums (float64): at rest, and at most meanwhile.
-Fits of few classes are repeated in turns with NearestCentroid's, and the median counts. Peers stop where they would
-take longer than all others together. Recall is that of `index=True` against the exact answer on the same queries.
+Each who of each number of classes is a process of its own, which is stopped after `--limit` seconds or where memory
+ends; the table says so. Times are CPU time (of all threads), so that a busy machine changes them little, but for those
+of saving and loading. Memory is what the process holds more than before, at most meanwhile, in MB and over that of the
+sums (float64): libraries were loaded before, by a small classifier that did the same. Fits of few classes are repeated
+in turns with NearestCentroid's, and the median counts. Recall is that of `index=True` against the exact answer.
 """
 
 import anyshot as package  # noqa: F401, I001 (before faiss and torch: it chooses how threads wait)
@@ -17,27 +20,35 @@ import anyshot as package  # noqa: F401, I001 (before faiss and torch: it choose
 import argparse
 import csv
 import gc
+import json
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import faiss
 import numpy as np
+from growth_page import page
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from anyshot import FewShotClassifier
+from anyshot.machine import give_back_memory
 from anyshot.show import figures
 
 D, EACH, BATCH = 384, 5, 10_000
 SPREAD = (1 / np.sqrt(1 + np.arange(D) / 8)).astype(np.float32)  # variances fall off, as those of features do
 REPEATS = 5
-ROWS: list[dict[str, Any]] = []
+IN_TURNS = 10_000  # classes up to which fits are repeated
+HEADS = ("cosine-proto", "proto", "posterior")
+COLUMNS = ("who", "classes", "what", "value", "unit")
 
 
 class Data:
@@ -96,61 +107,79 @@ class Memory:
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def say(name: str, classes: int, what: str, value: float, unit: str) -> None:
-    ROWS.append({"who": name, "classes": classes, "what": what, "value": value})
-    print(f"{classes:9,} {name:28} {what:26} {value:12.4g} {unit}", flush=True)
+def say(who: str, classes: int, what: str, value: float, unit: str) -> None:
+    """One row, for whoever started this process."""
+    print(json.dumps(dict(zip(COLUMNS, (who, classes, what, value, unit), strict=True))), flush=True)
 
 
-def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, head: str, index: bool) -> None:
-    name, fitted = f"anyshot {head}", FewShotClassifier(head)
-    batches = data.batches()
-    first = next(batches)
-    FewShotClassifier(head).fit(first[0][:50], first[1][:50])  # what is loaded and looked up once
-    memory, spent = Memory(), 0.0  # with a batch: that is the caller's
-    for X, y in chain([first], batches):
-        spent += memory.during("fit", lambda X=X, y=y: fitted.partial_fit(X, y))
-    say(name, classes, "fit", spent, "s")
+def warm_up(head: str) -> None:
+    """Load and look up what is loaded and looked up once."""
+    X, y = np.random.default_rng(1).normal(size=(10_000, 32)), np.arange(10_000) % 5000
+    small = FewShotClassifier(head, index=True).fit(X, y)
+    with tempfile.TemporaryDirectory() as folder:
+        small.predict(X[:100]), small.top(X[:100]), small.coverage_, small.save(Path(folder) / "c")
+        FewShotClassifier.load(Path(folder) / "c")
+
+
+def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, head: str) -> None:
+    who, fitted = f"anyshot {head}", FewShotClassifier(head)
+    warm_up(head)
+    X, y = data.draw(data.labels[:BATCH]), data.labels[:BATCH]
+    gc.collect()
+    give_back_memory()
+    memory, spent = Memory(), 0.0  # with a batch, which is the caller's
+    for start in range(0, len(data.labels), BATCH):
+        y = data.labels[start : start + BATCH]
+        X[: len(y)] = data.draw(y)
+        spent += memory.during("fit", lambda y=y: fitted.partial_fit(X[: len(y)], y))
+    say(who, classes, "fit", spent, "s")
     sums = fitted.ledger_.sums.nbytes
-    say(name, classes, "memory at rest, fit", memory.rest() / sums, "x")
+    say(who, classes, "memory of the sums", sums / 1e6, "MB")
+    say(who, classes, "memory at rest, fit", memory.rest() / 1e6, "MB")
     one = data.draw(np.arange(50) % classes)
     fitted.partial_fit(one[:1], [0])
     spent = cpu(lambda: [fitted.partial_fit(row[None], [label % classes]) for label, row in enumerate(one)])
-    say(name, classes, "add one", 1000 * spent / len(one), "ms")
-    say(name, classes, "first answer", memory.during("predict", lambda: fitted.predict(queries[:1])), "s")
+    say(who, classes, "add one", 1000 * spent / len(one), "ms")
+    say(who, classes, "first answer", memory.during("predict", lambda: fitted.predict(queries[:1])), "s")
     spent = memory.during("predict", lambda: [fitted.predict(row[None]) for row in queries[:20]])
-    say(name, classes, "predict one", 1000 * spent / 20, "ms")
-    say(name, classes, f"predict {len(many):,}", memory.during("predict", lambda: fitted.predict(many)), "s")
-    say(name, classes, "memory at rest, predict", memory.rest() / sums, "x")
-    say(name, classes, "calibrate", memory.during("calibrate", lambda: fitted.coverage_), "s")
-    if index:
+    say(who, classes, "predict one", 1000 * spent / 20, "ms")
+    say(who, classes, f"predict {len(many):,}", memory.during("predict", lambda: fitted.predict(many)), "s")
+    say(who, classes, "memory at rest, predict", memory.rest() / 1e6, "MB")
+    say(who, classes, "calibrate", memory.during("calibrate", lambda: fitted.coverage_), "s")
+    if classes >= 10_000:
         exact = fitted.predict(queries)
         fitted.set_params(index=True).partial_fit(one[:1], [0])
-        say(f"{name}, index", classes, "first answer", memory.during("index", lambda: fitted.predict(queries[:1])), "s")
+        say(f"{who}, index", classes, "first answer", memory.during("index", lambda: fitted.predict(queries[:1])), "s")
         spent = memory.during("index", lambda: [fitted.predict(row[None]) for row in queries[:200]])
-        say(f"{name}, index", classes, "predict one", 1000 * spent / 200, "ms")
+        say(f"{who}, index", classes, "predict one", 1000 * spent / 200, "ms")
         again = fitted.predict(queries)
-        say(f"{name}, index", classes, "recall@1", float((again == exact).mean()), "")
+        say(f"{who}, index", classes, "recall@1", float((again == exact).mean()), "")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "c"
-        say(name, classes, "save, wall time", wall(lambda: memory.during("save", lambda: fitted.save(place))), "s")
-        for doing, most in memory.most.items():
-            say(name, classes, f"memory at most, {doing}", most / sums, "x")
+        say(who, classes, "save, wall time", wall(lambda: memory.during("save", lambda: fitted.save(place))), "s")
         fitted = None  # two of a million classes are more than many machines hold
-        memory = Memory()
+        gc.collect()
+        give_back_memory()
+        most, memory = memory.most, Memory()
         spent = wall(lambda: memory.during("load", lambda: FewShotClassifier.load(place)))
-        say(name, classes, "load, wall time", spent, "s")
-        say(name, classes, "memory at most, load", memory.most["load"] / sums, "x")
+        say(who, classes, "load, wall time", spent, "s")
+    for doing, held in {**most, **memory.most}.items():
+        say(who, classes, f"memory at most, {doing}", held / 1e6, "MB")
+        say(who, classes, f"memory at most, {doing}, over the sums", held / sums, "x")
 
 
-def peer(name: str, classes: int, data: Data, model: Any, queries: np.ndarray, many: np.ndarray) -> None:
+def peer(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, who: str) -> None:
+    model = PEERS[who]()
     if isinstance(model, Flat):
-        spent = sum(cpu(lambda X=X: model.add(X)) for X, _ in data.batches())
-        say(name, classes, "fit", spent, "s")
+        say(who, classes, "fit", sum(cpu(lambda X=X: model.add(X)) for X, _ in data.batches()), "s")
     else:
         X = data.draw(data.labels)
-        say(name, classes, "fit", cpu(lambda: model.fit(X, data.labels)), "s")
-    say(name, classes, "predict one", 1000 * cpu(lambda: [model.predict(row[None]) for row in queries[:20]]) / 20, "ms")
-    say(name, classes, f"predict {len(many):,}", cpu(lambda: model.predict(many)), "s")
+        say(who, classes, "fit", cpu(lambda: model.fit(X, data.labels)), "s")
+    say(who, classes, "predict one", 1000 * cpu(lambda: [model.predict(row[None]) for row in queries[:20]]) / 20, "ms")
+    say(who, classes, f"predict {len(many):,}", cpu(lambda: model.predict(many)), "s")
+    if who == "NearestCentroid" and classes <= IN_TURNS:
+        for head in HEADS:
+            in_turns(classes, data, head)
 
 
 def in_turns(classes: int, data: Data, head: str) -> None:
@@ -180,18 +209,48 @@ class Flat:
         return self.index.search(X, 1)[1][:, 0]
 
 
-PEERS: dict[str, tuple[Callable[[], Any], int]] = {
-    "NearestCentroid": (NearestCentroid, 100_000),
-    "k nearest neighbours": (lambda: KNeighborsClassifier(1), 100_000),
-    "faiss flat, means": (Flat, 1_000_000),
-    "logistic regression": (lambda: LogisticRegression(max_iter=20), 1000),
+PEERS: dict[str, Callable[[], Any]] = {
+    "NearestCentroid": NearestCentroid,
+    "k nearest neighbours": lambda: KNeighborsClassifier(1),
+    "faiss flat, means": Flat,
+    "logistic regression": lambda: LogisticRegression(max_iter=20),
 }
+WHO = (*(f"anyshot {head}" for head in HEADS), *PEERS)
 
 
-def chart(path: Path) -> None:
+def measure(who: str, classes: int, most_queries: int) -> None:
+    """In this process; its rows are printed."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # else the machine would be at its end
+    try:
+        data = Data(classes)
+        many = data.draw(data.rng.integers(classes, size=most_queries))
+        if who in PEERS:
+            peer(classes, data, many[:1000], many, who)
+        else:
+            anyshot(classes, data, many[:1000], many, who.removeprefix("anyshot "))
+    except MemoryError:
+        say(who, classes, "stopped: memory", memory / 1e9, "GB")
+
+
+def started(who: str, classes: int, most_queries: int, limit: int) -> list[dict[str, Any]]:
+    """The rows of a process of its own."""
+    again = [sys.executable, __file__, "--only", who, "--classes", str(classes), "--many", str(most_queries)]
+    with subprocess.Popen(again, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            words = process.communicate(timeout=limit)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stopped = dict(zip(COLUMNS, (who, classes, "stopped: time", limit, "s"), strict=True))
+            words = process.communicate()[0] + json.dumps(stopped)
+    return [json.loads(line) for line in words.splitlines()]
+
+
+def chart(rows: list[dict[str, Any]], path: Path) -> None:
     """What grows, and how."""
     shown = {"fit": "fit: CPU s", "add one": "add one: CPU ms", "predict one": "predict one: CPU ms"}
-    values = [{**row, "figure": shown[row["what"]]} for row in ROWS if row["what"] in shown]
+    values = [{**row, "figure": shown[row["what"]]} for row in rows if row["what"] in shown]
     lines = (
         alt.Chart(alt.Data(values=values), width=260, height=220)
         .mark_line(point=True)
@@ -208,38 +267,53 @@ def chart(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--classes", type=int, nargs="*", default=[100, 1000, 10_000, 100_000])
-    parser.add_argument("--heads", nargs="+", default=["cosine-proto"])
-    parser.add_argument("--only", default="", help="anyshot, or the name of a peer")
-    parser.add_argument("--no-index", action="store_true")
-    parser.add_argument("--many", type=int, default=10_000)
-    parser.add_argument("--table", type=Path, help="CSV file that rows are added to")
+    parser.add_argument("--classes", type=int, nargs="*", default=[100, 1000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--who", nargs="+", default=WHO, choices=WHO)
+    parser.add_argument("--limit", type=int, default=240, help="seconds that each of them may take")
+    parser.add_argument("--many", type=int, default=10_000, help="queries at once; of a million classes a tenth")
+    parser.add_argument("--out", type=Path, help="folder of the table and its page; other rows in it stay")
     parser.add_argument("--chart", type=Path)
+    parser.add_argument("--only", choices=WHO, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.table and options.table.exists():
-        with options.table.open(newline="") as file:
-            for row in csv.DictReader(file):
-                ROWS.append({**row, "classes": int(row["classes"]), "value": float(row["value"])})
-    for classes in options.classes:
-        data = Data(classes)
-        many = data.draw(data.rng.integers(classes, size=options.many))
-        queries = many[:1000]
-        if options.only in ("", "anyshot"):
-            for head in options.heads:
-                anyshot(classes, data, queries, many, head, not options.no_index and classes >= 10_000)
-        for name, (make, most) in PEERS.items():
-            if options.only in ("", name) and classes <= most:
-                peer(name, classes, data, make(), queries, many)
-        if not options.only and classes <= 10_000:
-            for head in options.heads:
-                in_turns(classes, data, head)
-        if options.table:
-            with options.table.open("w", newline="") as file:
-                writer = csv.DictWriter(file, ["who", "classes", "what", "value"])
-                writer.writeheader()
-                writer.writerows(ROWS)
+    if options.only:
+        measure(options.only, options.classes[0], options.many)
+        return
+    rows = read(options.out / "growth.csv") if options.out else []
+    stopped: set[str] = set()
+    for classes in sorted(options.classes):
+        for who in options.who:
+            if who in stopped:  # of fewer classes: of more it would be too
+                continue
+            new = started(who, classes, options.many if classes < 1_000_000 else options.many // 10, options.limit)
+            for row in new:
+                print(f"{classes:9,} {row['who']:28} {row['what']:40} {row['value']:12.4g} {row['unit']}", flush=True)
+            if any(row["what"].startswith("stopped") for row in new):
+                stopped.add(who)
+            measured = {(row["who"], row["classes"], row["what"]) for row in new}
+            rows = [row for row in rows if (row["who"], row["classes"], row["what"]) not in measured] + new
+            if options.out:
+                write(options.out, rows)
+    if options.out:
+        write(options.out, rows)
     if options.chart:
-        chart(options.chart)
+        chart(rows, options.chart)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [{**row, "classes": int(row["classes"]), "value": float(row["value"])} for row in csv.DictReader(file)]
+
+
+def write(folder: Path, rows: list[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = sorted(rows, key=lambda row: row["classes"])
+    with (folder / "growth.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({**row, "value": f"{row['value']:.4g}"} for row in rows)
+    (folder / "README.md").write_text(page(rows))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from own_study import recipe
 
-from anyshot.models.pretraining import PRETRAINING
+from anyshot.models.heads import PRETRAINING
 from anyshot.models.registry import PACKAGE
 from anyshot.recipe import Recipe
 from anyshot.train.training import Learner

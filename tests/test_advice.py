@@ -30,16 +30,16 @@ def data(images=40, classes=6, d=16, spread=1.2, seed=0):
 @given(a=st.floats(0.3, 1.0), gap=st.floats(0.05, 0.6), c=st.floats(0.05, 10))
 def test_a_curve_of_its_own_kind_is_found_again(a, gap, c):
     true = Curve(a, min(gap, a) * (1 + c) * 0.9, c)
-    found = fit_curve(SHOTS, true(SHOTS))
-    np.testing.assert_allclose(found(np.array([16, 32])), true(np.array([16, 32])), atol=0.004)
+    advice = fit_curve(SHOTS, true(SHOTS))
+    np.testing.assert_allclose(advice(np.array([16, 32])), true(np.array([16, 32])), atol=0.004)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=6))
 def test_a_curve_never_falls_and_never_passes_one(accuracy):
-    found = fit_curve(SHOTS, np.array(accuracy))(np.arange(1, 200))
-    assert (np.diff(found) >= -1e-12).all()
-    assert found.max() <= 1 + 1e-12
+    advice = fit_curve(SHOTS, np.array(accuracy))(np.arange(1, 200))
+    assert (np.diff(advice) >= -1e-12).all()
+    assert advice.max() <= 1 + 1e-12
 
 
 def test_the_interval_of_gains_covers_the_truth_about_as_often_as_it_says():
@@ -52,9 +52,9 @@ def test_the_interval_of_gains_covers_the_truth_about_as_often_as_it_says():
         # disjoint episodes with noise that the shots of an episode share in part, as nested ones do
         shared = rng.normal(0, 0.04, (1, 50))
         episodes = true(shots)[:, None] + shared + rng.normal(0, 0.03, (len(shots), 50))
-        told = forecast(shots, episodes, 16, (16,), Pool(images=200, classes=5, way=5, queries=4))
+        ahead = forecast(shots, episodes, 16, (16,), Pool(images=200, classes=5, way=5, queries=4))
         gain = float(true(np.array([32]))[0] - true(np.array([16]))[0])
-        inside.append(told.low[0] <= gain <= told.high[0])
+        inside.append(ahead.low[0] <= gain <= ahead.high[0])
     assert np.mean(inside) >= 0.9
 
 
@@ -73,30 +73,30 @@ def test_intervals_cover_the_accuracy_on_other_images():
 
 def test_advice_on_good_data():
     X, y = data()
-    found = advise(X, y, episodes=150)
-    assert found.shots == [1, 2, 3, 4, 6, 8, 12, 16, 24]
-    assert found.best in found.curves
-    told = found.forecasts[found.best]
-    assert told.now == 40
-    assert [shot for shot, _, _ in told.held_out] == [16, 24]
-    assert told.error < 0.03
-    assert all(low <= gain <= high for low, gain, high in zip(told.low, told.gain, told.high, strict=True))
-    assert len(found.mislabelled) <= 5  # of 240
-    assert len(found.unlikely) <= 5
-    assert found.left_out.in_bursts is None
-    assert found.duplicates == []
-    assert found.same_class == []
-    assert {row["class"] for row in found.classes} == set(y)
+    advice = advise(X, y, episodes=150)
+    assert advice.shots == [1, 2, 3, 4, 6, 8, 12, 16, 24]
+    assert advice.best in advice.curves
+    ahead = advice.forecasts[advice.best]
+    assert ahead.now == 40
+    assert [shot for shot, _, _ in ahead.held_out] == [16, 24]
+    assert ahead.error < 0.03
+    assert all(low <= gain <= high for low, gain, high in zip(ahead.low, ahead.gain, ahead.high, strict=True))
+    assert len(advice.mislabelled) <= 5  # of 240
+    assert len(advice.unlikely) <= 5
+    assert advice.left_out.in_bursts is None
+    assert advice.duplicates == []
+    assert advice.same_class == []
+    assert {row["class"] for row in advice.classes} == set(y)
 
 
 def test_the_better_head_is_chosen_for_the_expected_shots():
     rng = np.random.default_rng(1)
     X, y = data(spread=0.7)
     X = X * np.exp(rng.normal(0, 1.2, (len(X), 1)))  # lengths say nothing: only directions do
-    found = advise(X, y, ["proto", "cosine-proto"], shots=[1, 2], episodes=100)
-    assert found.best == found.robust == "cosine-proto"
-    assert found.lead["proto"][0] > found.lead["proto"][1] > 0
-    assert found.expected_shots == [1, 2]
+    advice = advise(X, y, ["proto", "cosine-proto"], shots=[1, 2], episodes=100)
+    assert advice.best == advice.robust == "cosine-proto"
+    assert advice.lead["proto"][0] > advice.lead["proto"][1] > 0
+    assert advice.expected_shots == [1, 2]
 
 
 def test_planted_mistakes_are_found():
@@ -105,14 +105,14 @@ def test_planted_mistakes_are_found():
     y[5], y[100] = "class 3", "class 0"
     X = np.concatenate([X, X[[7, 130]]])
     y = np.concatenate([y, y[[7]], ["class 5"]])  # a copy under another label is a conflict, and comes first
-    found = advise(X, y, ["cosine-proto"], episodes=50, names=[f"{i}.jpg" for i in range(len(y))])
-    for ranking in (found.unlikely, found.mislabelled):
+    advice = advise(X, y, ["cosine-proto"], episodes=50, names=[f"{i}.jpg" for i in range(len(y))])
+    for ranking in (advice.unlikely, advice.mislabelled):
         assert {(one["name"], one["looks_like"]) for one in ranking[:3]} == {
             ("5.jpg", "class 0"),
             ("100.jpg", "class 2"),
             ("241.jpg", "class 3"),
         }
-    pairs = [(row["one"]["image"], row["other"]["image"], row["conflict"]) for row in found.duplicates]
+    pairs = [(row["one"]["image"], row["other"]["image"], row["conflict"]) for row in advice.duplicates]
     assert pairs == [(130, 241, True), (7, 240, False)]
 
 
@@ -120,9 +120,9 @@ def test_more_than_ten_suspects_are_shown():
     X, y = data(spread=0.4)
     wrong = np.arange(0, 240, 16)  # 15 of them
     y = np.where(np.isin(np.arange(240), wrong), np.roll(y, 80), y)
-    found = advise(X, y, ["cosine-proto"], episodes=30, names=[f"{i}.jpg" for i in range(240)])
-    assert {one["image"] for one in found.mislabelled} >= set(wrong.tolist())
-    shown = as_text(found).partition("Labels that may be wrong")[2].partition("The same example twice")[0]
+    advice = advise(X, y, ["cosine-proto"], episodes=30, names=[f"{i}.jpg" for i in range(240)])
+    assert {one["image"] for one in advice.mislabelled} >= set(wrong.tolist())
+    shown = as_text(advice).partition("Labels that may be wrong")[2].partition("The same example twice")[0]
     assert all(f"  {image}.jpg" in shown for image in wrong)
 
 
@@ -156,19 +156,19 @@ def bursts(pieces=4, size=6, classes=4, seed=0):
 
 def test_bursts_are_told_and_left_out_whole():
     X, y, moment = bursts()
-    found = advise(X, y, ["cosine-proto"], episodes=30)
-    assert found.left_out.told_by == ("near-identical features",)
-    assert found.left_out.bursts == 16
-    assert found.left_out.alone > 0.95
-    assert found.left_out.in_bursts < found.left_out.alone - 0.1
-    assert found.accuracy == found.left_out.in_bursts
+    advice = advise(X, y, ["cosine-proto"], episodes=30)
+    assert advice.left_out.told_by == ("near-identical features",)
+    assert advice.left_out.bursts == 16
+    assert advice.left_out.alone > 0.95
+    assert advice.left_out.in_bursts < advice.left_out.alone - 0.1
+    assert advice.accuracy == advice.left_out.in_bursts
     right = []  # the same by hand: all but one moment, of every class one, at a time
     codes = np.unique(y, return_inverse=True)[1]
     for one in range(16):
         fitted = FewShotClassifier("cosine-proto").fit(X[moment != one], codes[moment != one])
         right += (fitted.predict(X[moment == one]) == codes[moment == one]).tolist()
-    assert abs(found.left_out.in_bursts - np.mean(right)) < 0.15
-    words = as_text(found)
+    assert abs(advice.left_out.in_bursts - np.mean(right)) < 0.15
+    words = as_text(advice)
     assert "with whole bursts left out it is" in words
     assert "other days" in words
 
@@ -179,9 +179,9 @@ def test_times_and_numbers_tell_of_bursts():
     times = [3600.0 * (i // 3) + 5 * (i % 3) for i in range(len(y))]
     assert find_bursts(X, codes, times=times).many == 12
     named = [f"IMG_20240131_12{i // 3:02}{5 * (i % 3):02}.jpg" for i in range(len(y))]
-    found = find_bursts(X, codes, named)
-    assert found.told_by == ("times",)
-    np.testing.assert_array_equal(found.group, np.arange(len(y)) // 3)
+    advice = find_bursts(X, codes, named)
+    assert advice.told_by == ("times",)
+    np.testing.assert_array_equal(advice.group, np.arange(len(y)) // 3)
     numbered = [f"photo {i}.jpg" for i in range(len(y))]
     assert find_bursts(X, codes, numbered).told_by == ()  # counted, but neighbours are not alike
     walk = np.cumsum(np.random.default_rng(0).normal(size=X.shape), 0)  # each photo is like the one before
@@ -192,22 +192,22 @@ def test_times_and_numbers_tell_of_bursts():
 def test_a_class_that_is_one_burst_is_said_to_be():
     X, y, _ = bursts(pieces=3)
     once = np.repeat(X[:1], 6, 0) + 5 + 0.1 * np.random.default_rng(1).normal(size=(6, 32))
-    found = advise(np.r_[X, once], np.r_[y, ["once"] * 6], ["cosine-proto"], episodes=30)
-    assert any("single burst (once)" in doubt for doubt in found.doubts)
-    assert next(row for row in found.classes if row["class"] == "once")["recall"] is None
+    advice = advise(np.r_[X, once], np.r_[y, ["once"] * 6], ["cosine-proto"], episodes=30)
+    assert any("single burst (once)" in doubt for doubt in advice.doubts)
+    assert next(row for row in advice.classes if row["class"] == "once")["recall"] is None
 
 
 def test_a_test_on_examples_held_out_comes_with_the_advice():
     X, y = data(images=60)
     first, later = np.arange(len(y)) % 60 < 30, np.arange(len(y)) % 60 >= 30
     strange = X[later] + np.random.default_rng(3).normal(size=X[later].shape)  # of another day
-    found = advise(X[first], y[first], ["proto", "cosine-proto"], episodes=30, holdout=(strange, y[later]))
-    fitted = FewShotClassifier(found.best).fit(X[first], y[first])
-    assert found.accuracy == found.holdout.accuracy[0] == np.mean(fitted.predict(strange) == y[later])
-    assert found.holdout_accuracies.keys() == {"proto", "cosine-proto"}
-    assert found.to_dict()["holdout"]["accuracy"][0] == found.accuracy
+    advice = advise(X[first], y[first], ["proto", "cosine-proto"], episodes=30, holdout=(strange, y[later]))
+    fitted = FewShotClassifier(advice.best).fit(X[first], y[first])
+    assert advice.accuracy == advice.holdout.accuracy[0] == np.mean(fitted.predict(strange) == y[later])
+    assert advice.holdout_accuracies.keys() == {"proto", "cosine-proto"}
+    assert advice.to_dict()["holdout"]["accuracy"][0] == advice.accuracy
     for form in (as_text, as_markdown, as_html):
-        assert f"{found.accuracy:.1%}" in form(found)
+        assert f"{advice.accuracy:.1%}" in form(advice)
 
 
 def of_another_day():
@@ -225,24 +225,24 @@ def of_another_day():
 
 def test_with_a_holdout_all_that_can_be_judged_on_it_is():
     X, y, later = of_another_day()
-    kept = y != "class 4"  # of which nothing is held out
+    others = y != "class 4"  # of which nothing is held out
     alone = advise(X, y, ["cosine-proto"], episodes=60)
-    found = advise(X, y, ["cosine-proto"], episodes=60, holdout=(later[kept], y[kept]))
+    advice = advise(X, y, ["cosine-proto"], episodes=60, holdout=(later[others], y[others]))
     assert alone.classes[0]["class"] == "class 5"
-    assert {row["class"] for row in found.classes[:2]} == {"class 0", "class 1"}
-    assert {row["class"]: row["judged_on"] for row in found.classes}["class 4"] == "at hand"
-    assert found.classes[0]["judged_on"] == found.judged_on == "held out"
-    recalls = {one.name: one.recall[0] for one in found.holdout.classes}
-    assert all(row["recall"] == recalls[row["class"]] for row in found.classes if row["class"] != "class 4")
-    assert {(one["class"], one["taken_for"]) for one in found.confused[:2]} <= {
+    assert {row["class"] for row in advice.classes[:2]} == {"class 0", "class 1"}
+    assert {row["class"]: row["judged_on"] for row in advice.classes}["class 4"] == "at hand"
+    assert advice.classes[0]["judged_on"] == advice.judged_on == "held out"
+    recalls = {one.name: one.recall[0] for one in advice.holdout.classes}
+    assert all(row["recall"] == recalls[row["class"]] for row in advice.classes if row["class"] != "class 4")
+    assert {(one["class"], one["taken_for"]) for one in advice.confused[:2]} <= {
         ("class 0", "class 1"),
         ("class 1", "class 0"),
     }
-    told = found.forecasts["cosine-proto"]
-    assert abs(told.accuracy - found.accuracy) < 0.05 < alone.forecasts["cosine-proto"].accuracy - found.accuracy
-    words = as_text(found)
+    ahead = advice.forecasts["cosine-proto"]
+    assert abs(ahead.accuracy - advice.accuracy) < 0.05 < alone.forecasts["cosine-proto"].accuracy - advice.accuracy
+    words = as_text(advice)
     assert "asked of those held out" in words
-    assert "class 4" in next(doubt for doubt in found.doubts if "no example held out" in doubt)
+    assert "class 4" in next(doubt for doubt in advice.doubts if "no example held out" in doubt)
     assert "Photos of other days rather than more like these" in words
     assert "Nothing" not in words.partition("What these data cannot say")[2]
     assert "Nothing" not in as_text(alone).partition("What these data cannot say")[2]
@@ -251,12 +251,12 @@ def test_with_a_holdout_all_that_can_be_judged_on_it_is():
 def test_curves_of_bursts_are_drawn_from_whole_bursts():
     """Else the support holds a sibling of nearly every query, and all looks solved."""
     X, y, _ = bursts(pieces=6, size=4)
-    found = advise(X, y, ["cosine-proto"], episodes=60)
+    advice = advise(X, y, ["cosine-proto"], episodes=60)
     each = FewShotClassifier("cosine-proto")
     leaking = np.mean([each.fit(X[i::4], y[i::4]).score(X[i + 1 :: 4], y[i + 1 :: 4]) for i in range(3)])
-    assert found.curves["cosine-proto"][-1]["accuracy"] < leaking - 0.1
-    assert abs(found.curves["cosine-proto"][-1]["accuracy"] - found.left_out.in_bursts) < 0.15
-    assert "bursts drawn whole" in as_text(found)
+    assert advice.curves["cosine-proto"][-1]["accuracy"] < leaking - 0.1
+    assert abs(advice.curves["cosine-proto"][-1]["accuracy"] - advice.left_out.in_bursts) < 0.15
+    assert "bursts drawn whole" in as_text(advice)
 
 
 def test_the_card_of_a_classifier_draws_one_photo_of_a_burst(tmp_path):
@@ -285,18 +285,18 @@ def test_progress_is_told_to_the_end():
 
 def test_a_flat_curve_at_a_low_accuracy_asks_for_better_features():
     X, y = data(images=60, classes=8, d=4, spread=2.5)
-    found = advise(X, y, ["cosine-proto"], episodes=60)
-    assert found.accuracy < 0.6
-    assert found.features_are_the_limit
-    assert "Better features, not more labels" in as_text(found)
-    better = replace(found, other_features=OtherFeatures("efficientnet-lite0", 0.5, 0.9, 8, 8, 96))
+    advice = advise(X, y, ["cosine-proto"], episodes=60)
+    assert advice.accuracy < 0.6
+    assert advice.features_are_the_limit
+    assert "Better features, not more labels" in as_text(advice)
+    better = replace(advice, other_features=OtherFeatures("efficientnet-lite0", 0.5, 0.9, 8, 8, 96))
     assert "90.0% where these features are on 50.0%" in as_text(better)
     assert not advise(*data(images=60, spread=0.6), ["cosine-proto"], episodes=60).features_are_the_limit
 
 
 def test_forecasts_go_to_twice_the_images_and_are_never_sure_of_nothing():
-    told = advise(*data(images=12), ["cosine-proto"], episodes=60).forecasts["cosine-proto"]
-    assert told.more == (1, 2, 5, 10, 12)
+    ahead = advise(*data(images=12), ["cosine-proto"], episodes=60).forecasts["cosine-proto"]
+    assert ahead.more == (1, 2, 5, 10, 12)
     perfect = advise(*data(images=6, spread=0.01), ["cosine-proto"], episodes=60).forecasts["cosine-proto"]
     assert perfect.gain[-1] == 0
     assert perfect.high[-1] > 0.005
@@ -320,9 +320,9 @@ def test_names_are_escaped_and_pictures_inside_the_page():
     y = y.copy()
     y[5] = "class 3"
     names = [f"<b>{i}</b>&.jpg" for i in range(len(y))]
-    found = advise(X, np.char.add(y, "<script>"), ["cosine-proto"], episodes=30, names=names)
-    assert shown_images(found)[0] == 5
-    page = as_html(found, {5: b"jpeg"})
+    advice = advise(X, np.char.add(y, "<script>"), ["cosine-proto"], episodes=30, names=names)
+    assert shown_images(advice)[0] == 5
+    page = as_html(advice, {5: b"jpeg"})
     assert "<script" not in page
     assert "<b>5" not in page
     assert "&lt;b&gt;5&lt;/b&gt;&amp;.jpg" in page
@@ -333,24 +333,24 @@ def test_names_are_escaped_and_pictures_inside_the_page():
 def test_two_names_of_one_class_are_found():
     X, y = data(spread=0.6)
     y = np.where((y == "class 2") & (np.arange(len(y)) % 2 == 0), "class 2, again", y)
-    found = advise(X, y, ["cosine-proto"], episodes=50)
-    assert [set(pair["classes"]) for pair in found.same_class] == [{"class 2", "class 2, again"}]
-    assert {found.confused[0]["class"], found.confused[0]["taken_for"]} == {"class 2", "class 2, again"}
+    advice = advise(X, y, ["cosine-proto"], episodes=50)
+    assert [set(pair["classes"]) for pair in advice.same_class] == [{"class 2", "class 2, again"}]
+    assert {advice.confused[0]["class"], advice.confused[0]["taken_for"]} == {"class 2", "class 2, again"}
 
 
 def test_too_few_images_are_said_to_be():
     X, y = data(images=4)
-    found = advise(X, y, episodes=50)
-    assert found.forecasts == {}
-    assert any("too few to say what more examples would bring" in doubt for doubt in found.doubts)
+    advice = advise(X, y, episodes=50)
+    assert advice.forecasts == {}
+    assert any("too few to say what more examples would bring" in doubt for doubt in advice.doubts)
     X, y = data(images=9, classes=4)
-    found = advise(np.r_[X, X[:1] + 1], np.r_[y, ["lonely"]], episodes=50)
-    assert any("lonely" in doubt for doubt in found.doubts)
-    assert "lonely" not in found.class_names
+    advice = advise(np.r_[X, X[:1] + 1], np.r_[y, ["lonely"]], episodes=50)
+    assert any("lonely" in doubt for doubt in advice.doubts)
+    assert "lonely" not in advice.class_names
     with pytest.raises(BadInput, match="at least 2 classes of 3 examples"):
         advise(X[:4], ["a", "b", "c", "d"])
-    found = advise(*data(images=12), shots=[1, 50], episodes=50)
-    assert any("You expect up to 50 shots" in doubt for doubt in found.doubts)
+    advice = advise(*data(images=12), shots=[1, 50], episodes=50)
+    assert any("You expect up to 50 shots" in doubt for doubt in advice.doubts)
 
 
 def test_bursts_looked_for_some_images_at_a_time_are_the_same(monkeypatch):

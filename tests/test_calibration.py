@@ -31,11 +31,11 @@ def test_leaving_one_out_is_a_classifier_without_it(head):
             inside = np.flatnonzero(support.owner == other)
             gone = place if other == mine else inside[rank % min(len(inside), TURNS)]
             left = inside if len(inside) == 1 else inside[inside != gone]
-            means.append(support.kept[left].mean(0))
+            means.append(support.examples[left].mean(0))
             counts.append(len(left))
         head, parameters = fitted.reading_.head, fitted.reading_.parameters
         refined = head.refined(torch.from_numpy(np.stack(means)), torch.tensor(counts), parameters)
-        expected = fitted.reading_.head.score(torch.from_numpy(support.kept[[place]]), refined)[0].numpy()
+        expected = fitted.reading_.head.score(torch.from_numpy(support.examples[[place]]), refined)[0].numpy()
         np.testing.assert_allclose(scores[row], expected, atol=1e-9)
         assert owner[row] == mine
         row += 1

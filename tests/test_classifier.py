@@ -226,7 +226,7 @@ def test_words_of_errors():
 def test_memory_is_bounded_whatever_the_number_of_examples():
     X, y = examples(900, 3)
     fitted = FewShotClassifier(keep=8).fit(X, y)
-    assert len(fitted.support_.kept) == 24
+    assert len(fitted.support_.examples) == 24
     np.testing.assert_allclose(fitted.support_.sums[1], X[y == 1].reshape(300, -1).sum(0))
 
 
@@ -240,7 +240,7 @@ def test_what_is_taken_out_is_as_if_never_seen_and_put_back_as_if_never_gone(hea
     seen = [image for image in range(len(X)) if int(keys_of(X[image].reshape(1, -1))[0]) != key]
     taken = fitted.take_out(2, key)
     assert_same(fitted, made().fit(X[seen], y[seen]), X)
-    np.testing.assert_array_equal(before.support_.kept, support.kept)  # nothing was changed in place
+    np.testing.assert_array_equal(before.support_.examples, support.examples)  # nothing was changed in place
     assert_same(fitted.put_back(taken), before, X)
     taken = fitted.take_out(1)
     assert fitted.classes_.tolist() == [0, 2, 3]

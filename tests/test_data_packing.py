@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from anyshot.data import benchmarks, packing
+from anyshot.data.benchmarks import published
 from anyshot.data.kinds import pack
+from anyshot.data.packing import divide
 from anyshot.data.pictures import picture
-from anyshot.data.splits import divide, published
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 from anyshot.files import held
@@ -263,9 +264,9 @@ def test_what_another_archive_left_in_the_same_place_is_not_taken(tmp_path, monk
         with pytest.raises(KeyboardInterrupt):
             pack("folder", tmp_path / "0.zip", tmp_path / "s", size=8)
     assert (tmp_path / ".s.packing" / "unpacked").is_dir()
-    found = pack("folder", tmp_path / "1.zip", tmp_path / "s", size=8)
-    assert np.array_equal(found.items, pack("folder", tmp_path / "1.zip", tmp_path / "t", size=8).items)
-    assert not np.array_equal(found.items, pack("folder", tmp_path / "0.zip", tmp_path / "u", size=8).items)
+    packed = pack("folder", tmp_path / "1.zip", tmp_path / "s", size=8)
+    assert np.array_equal(packed.items, pack("folder", tmp_path / "1.zip", tmp_path / "t", size=8).items)
+    assert not np.array_equal(packed.items, pack("folder", tmp_path / "0.zip", tmp_path / "u", size=8).items)
 
 
 def test_two_packs_to_one_place_do_not_mix(tmp_path):

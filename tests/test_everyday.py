@@ -174,8 +174,8 @@ def test_single_examples_are_removed_by_their_files(here, monkeypatch):
     out = run("anyshot remove model --examples photos/red/0.png photos/blue/3.png -o fewer", monkeypatch).out
     assert out == "fewer: 2 examples of 2 classes removed; 3 classes now, 7 to 8 examples each.\n"
     gone = ("photos/red/0.png", "photos/blue/3.png")
-    kept = [path for path in sorted(Path("photos").rglob("*.png")) if str(path) not in gone]
-    without = anyshot.ImageClassifier("run").fit(map(str, kept), [path.parent.name for path in kept])
+    others = [path for path in sorted(Path("photos").rglob("*.png")) if str(path) not in gone]
+    without = anyshot.ImageClassifier("run").fit(map(str, others), [path.parent.name for path in others])
     asked = "photos/green/1.png"
     fewer = anyshot.ImageClassifier.load("fewer")
     np.testing.assert_allclose(fewer.predict_proba(asked), without.predict_proba(asked), rtol=1e-6)

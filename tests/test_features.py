@@ -234,16 +234,16 @@ def test_a_store_of_images_is_embedded_once(here, embedded, monkeypatch):
 
 
 def rows(cache, keys, backbone="a"):
-    with cache.of(backbone) as kept:
-        return [kept.get(key) for key in keys]
+    with cache.of(backbone) as stored:
+        return [stored.get(key) for key in keys]
 
 
 def filled(folder, many=3, bound=10**9, first=0):
     cache = FeatureCache(folder, bound)
     keys = [content_key(bytes([number])) for number in range(first, first + many)]
-    with cache.of("a") as kept:
+    with cache.of("a") as stored:
         for number, key in enumerate(keys, first):
-            kept.add(key, np.full((2, 64), number, np.float32))
+            stored.add(key, np.full((2, 64), number, np.float32))
     return cache, keys
 
 
@@ -471,9 +471,9 @@ def test_a_test_counts_what_is_right_and_says_how_well_it_is_known(tmp_path, mon
     assert (weather["name"], weather["examples"], weather["right"]) == ("weather", 29, 19)
     assert dict(weather["taken_for"]) == {"sport": 5, "politics": 5}
     fitted = FewShotClassifier.load("topics")
-    known, right = fitted.is_known(data["features"])[:-1], (fitted.predict(data["features"]) == data["labels"])[:-1]
-    assert result["accepted"] == known.mean()
-    assert (result["accepted_right"], result["accepted_wrong"]) == (known[right].mean(), known[~right].mean())
+    accepted, right = fitted.is_known(data["features"])[:-1], (fitted.predict(data["features"]) == data["labels"])[:-1]
+    assert result["accepted"] == accepted.mean()
+    assert (result["accepted_right"], result["accepted_wrong"]) == (accepted[right].mean(), accepted[~right].mean())
     text = run("anyshot test topics new.npz", monkeypatch).out
     assert "Accuracy 83.1% (71.0% to 91.6%): 49 of 59 examples of 3 classes" in text
     np.savez("other.npz", features=data["features"], labels=np.full(60, "music"))
@@ -620,9 +620,9 @@ def test_few_files_of_a_cache_are_in_memory(tmp_path):
     for first in range(0, 30, 3):
         cache, _ = filled(tmp_path, first=first)
     keys = [content_key(bytes([number])) for number in range(30)]
-    with cache.of("a") as kept:
-        assert [int(kept.get(key)[0, 0]) for key in keys] == list(range(30))
-        assert [int(kept.get(key)[0, 0]) for key in keys] == list(range(30))
+    with cache.of("a") as stored:
+        assert [int(stored.get(key)[0, 0]) for key in keys] == list(range(30))
+        assert [int(stored.get(key)[0, 0]) for key in keys] == list(range(30))
         maps = Path("/proc/self/maps")
         mapped = {line for line in maps.read_text().splitlines() if str(tmp_path) in line} if maps.exists() else {}
         assert len(mapped) <= MOST_OPEN

@@ -27,6 +27,7 @@ from anyshot.report.answer import (
     Choice,
     accurate_slots,
     first_setting,
+    half_width,
     list_choices,
     list_sensitivities,
     paired,
@@ -36,7 +37,6 @@ from anyshot.report.answer import (
 )
 from anyshot.report.charts import learning_curves, thinned
 from anyshot.report.page import as_script
-from anyshot.report.paired import half_width
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
 from anyshot.report.tables import beside_paper, sensitivity_table
 from anyshot.report.text import show

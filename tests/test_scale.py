@@ -1,7 +1,11 @@
 """Many classes: what is kept depends on the examples alone, the best are found exactly, writers never lose a row."""
 
+import gc
 import pickle
+import shutil
 import threading
+import types
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from sklearn.base import clone
 from test_classifier import UNTRAINED, assert_same, examples
 
 from anyshot import BadInput, FewShotClassifier, machine
-from anyshot.deploy import ledger, search, settled, sharing
+from anyshot.deploy import ledger, pool, search, settled, sharing
 
 SEARCHED = [*UNTRAINED, "posterior"]
 
@@ -39,6 +43,7 @@ def test_what_is_kept_depends_on_the_examples_alone(data):
         for other in (pieces, merged):
             np.testing.assert_array_equal(other.support_.keys, whole.support_.keys)
             np.testing.assert_array_equal(other.support_.owner, whole.support_.owner)
+            np.testing.assert_array_equal(other.support_.kept, whole.support_.kept)
             np.testing.assert_allclose(other.support_.sums, whole.support_.sums)
         assert len(whole.support_.keys) <= 12
 
@@ -65,6 +70,35 @@ def test_rows_grow_where_they_lie_and_never_under_someone_who_looks_at_them():
     whole = FewShotClassifier("proto").fit(X, y).partial_fit(X, y + 6)
     whole.partial_fit(X[:1] + np.arange(500)[:, None, None], np.arange(500) + 100)
     np.testing.assert_array_equal(fitted.support_.sums, whole.support_.sums)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((3, 4)), np.zeros((3, 4))[:2]])
+def test_an_array_grows_and_keeps_what_is_in_it(rows, monkeypatch):
+    holder = types.SimpleNamespace(rows=rows.copy() if rows.base is None else rows)
+    monkeypatch.setattr(pool, "MAPPED", 5 * 4 * 8)  # bytes of five rows: it is moved there
+    for many in (4, 7, 20):
+        before = holder.rows.copy()
+        before[-1] = many
+        holder.rows[-1] = many
+        pool.make_room(holder, "rows", many)
+        assert holder.rows.shape == (many, 4)
+        np.testing.assert_array_equal(holder.rows[: len(before)], before)
+        assert not holder.rows[len(before) :].any()
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_a_search_goes_with_the_classifier_it_is_of(index):
+    """Its rows are as large as the sums: no circle may keep them until Python looks for circles."""
+    X, y = examples(80, 9)
+    for head in ("cosine-proto", "posterior"):
+        fitted = FewShotClassifier(head, index=index).fit(X, y)
+        seen = weakref.ref(fitted.settled_.search)
+        gc.disable()
+        try:
+            del fitted
+            assert seen() is None
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("head", ["proto", "posterior"])
@@ -132,7 +166,7 @@ def test_a_sample_of_the_classes_settles_nearly_what_all_of_them_do(head, monkey
 def test_nothing_needs_to_be_kept():
     X, y = examples()
     fitted = FewShotClassifier("proto", keep=0).fit(X, y)
-    assert not len(fitted.support_.kept)
+    assert not len(fitted.support_.examples)
     assert not fitted.calibrated_
     assert fitted.coverage_ is None
     np.testing.assert_array_equal(fitted.predict(X), FewShotClassifier("proto").fit(X, y).predict(X))
@@ -258,3 +292,55 @@ def test_words_of_a_bank(tmp_path):
     bank.add(X.reshape(10, -1), y)
     with pytest.raises(BadInput, match="another type"):
         bank.add(X.reshape(10, -1), y.astype(str))
+
+
+def test_a_bank_forgets_what_dead_compactions_left(tmp_path):
+    pytest.importorskip("lancedb")
+    from anyshot.deploy.bank import ClassBank
+
+    X, y = examples(40, 5)
+    X = X.reshape(40, -1)
+    bank, slow = ClassBank(tmp_path / "bank", FewShotClassifier("proto")), None
+    bank.add(X[:20], y[:20])
+    slow = ClassBank(tmp_path / "bank")
+    slow._fold = lambda name, number, support, parts: (
+        slow._append(name, support, vector=slow._vectors(support)) and False
+    )
+    slow.compact()  # it dies before its table counts
+    assert len(_folded_tables(tmp_path / "bank")) == 1
+    bank.add(X[20:], y[20:])
+    bank.compact()
+    assert len(_folded_tables(tmp_path / "bank")) == 1
+    early = ClassBank(tmp_path / "bank")
+    fold = early._fold
+    early._fold = lambda *arguments: (bank.compact(), fold(*arguments))[1]  # another is faster
+    early.compact()
+    assert len(_folded_tables(tmp_path / "bank")) == 1
+    np.testing.assert_array_equal(bank.classifier().support_.counts, np.bincount(y))
+
+
+def _folded_tables(place):
+    return [table.name for table in place.glob("folded-*")]
+
+
+def test_a_damaged_bank_is_one_sentence(tmp_path):
+    pytest.importorskip("lancedb")
+    from anyshot.deploy.bank import ClassBank
+
+    X, y = examples(40, 5)
+    X = X.reshape(40, -1)
+    whole = tmp_path / "whole"
+    bank = ClassBank(whole, FewShotClassifier("proto"))
+    bank.add(X, y)
+    bank.compact()
+    bank.add(X[:5], y[:5])
+    for table in ("state", "log", "folded-*"):
+        newest = min(whole.glob(f"{table}.lance/_versions/*.manifest"))  # versions are counted down
+        rows = max(whole.glob(f"{table}.lance/data/*"), key=lambda path: path.stat().st_mtime_ns)
+        for spoiled, spoil in ((newest, b"cut"), (newest, bytes(500)), (rows, b""), (rows, bytes(500)), (rows, None)):
+            shutil.rmtree(tmp_path / "bank", ignore_errors=True)
+            shutil.copytree(whole, tmp_path / "bank")
+            path = tmp_path / "bank" / spoiled.relative_to(whole)
+            path.unlink() if spoil is None else path.write_bytes(spoil)
+            with pytest.raises(BadInput, match="is damaged"):
+                ClassBank(tmp_path / "bank").classifier()

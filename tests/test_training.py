@@ -10,9 +10,8 @@ from golden import GOLDEN, losses, losses_of_updates
 from own_study import recipe, store
 
 from anyshot.errors import BadInput
-from anyshot.models.heads import HEADS
+from anyshot.models.heads import HEADS, PRETRAINING
 from anyshot.models.model import read_tensors
-from anyshot.models.pretraining import PRETRAINING
 from anyshot.models.registry import PACKAGE
 from anyshot.rows import read_table
 from anyshot.train import training

@@ -133,7 +133,8 @@ LARGER = """
 
 `anyshot study cub32-resnet12`: half of the paper's widths (32 to 320 channels), 16 epochs, one training for each train
 shot ([tables](../results/{name}/README.md)), beside Conv-4's first training (40 epochs) on the same episodes. The
-difference's interval over new classes takes the two as independent, which they are not: it is too wide.
+difference's interval over new classes takes the two as independent, which they are not: it is too wide. It is not the
+short training: Conv-4 for 16 epochs has 3.89 (3.03 to 4.75 over new classes) with the Euclidean score, at 72.8 %.
 """
 
 

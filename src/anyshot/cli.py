@@ -559,9 +559,12 @@ def predict(
         how: How sources are read, and networks run.
     """
     registry = how.registry()
-    from anyshot.deploy.verbs import predict_images
+    from anyshot.deploy.predicting import predict_sources
+    from anyshot.deploy.verbs import open_classifier
+    from anyshot.progress import say
 
-    print(predict_images(model, images, format, top, out, how.layout, registry, how.features()), end="")
+    asked = format, top, out, how.layout, how.features(), say
+    print(predict_sources(open_classifier(model, registry), images, *asked), end="")
 
 
 @app.command(name="test")
@@ -820,29 +823,28 @@ def main() -> None:
                 "says which anyshot this is; --debug, anywhere, shows where an error arose.",
             )
         sys.stdout.flush()
-    except BadInput as error:
-        if debug:
-            raise
-        _end(sentence(error), 2)
     except BrokenPipeError:  # as `anyshot ... | head` does, which is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         _end("interrupted; the same command goes on where it stopped.", 130)
-    except (OSError, MemoryError) as error:  # a file that may not be read, a full disk: not the program's
-        if debug:
-            raise
-        where = getattr(error, "filename", None)
-        words = getattr(error, "strerror", None) or str(error) or "it needs more memory than there is"
-        _end(sentence(f"could not use {where}: {words}." if where else f"could not go on: {words}."), 2)
     except Exception as error:
         if debug:
             raise
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        _end(
-            f"this was not foreseen ({sentence(what)[:500]}): please report it to anyshot's issues, with what the same "
-            "command shows with --debug.",
-            1,
-        )
+        _end(*_said(error))
+
+
+def _said(error: Exception) -> tuple[str, int]:
+    """The sentence for an error, and the exit code."""
+    match error:
+        case BadInput():
+            return sentence(error), 2
+        case OSError() | MemoryError():  # a file that may not be read, a full disk: not the program's
+            where = getattr(error, "filename", None)
+            words = getattr(error, "strerror", None) or str(error) or "it needs more memory than there is"
+            return sentence(f"could not use {where}: {words}." if where else f"could not go on: {words}."), 2
+    what = sentence(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)[:500]
+    ask = "please report it to anyshot's issues, with what the same command shows with --debug."
+    return f"this was not foreseen ({what}): {ask}", 1
 
 
 def _end(words: str, code: int) -> NoReturn:

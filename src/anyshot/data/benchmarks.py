@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 from anyshot.data.archives import inside
 from anyshot.data.folders import check_folder, class_folders, images_of_class
 from anyshot.data.packing import File, Item, Source
-from anyshot.data.splits import check_classes, published
 from anyshot.data.store import SPLITS
 from anyshot.data.tables import as_text, read_columns
 from anyshot.data.unpickle import unpickle
@@ -102,11 +102,23 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
 def _checked(benchmark: str, source: Source, where: Path) -> Source:
     """The source, once its classes are those of the benchmark; a note if the number of images is not."""
     classes = Counter(split for split, _ in {(str(item.split), item.class_name) for item in source.items})
-    check_classes(classes, CLASSES[benchmark], where)
+    for split, expected in CLASSES[benchmark].items():
+        if classes[split] != expected:
+            raise BadInput(f"{where} has {classes[split]} {split} classes: the benchmark has {expected}.")
     images = dict(Counter(str(item.split) for item in source.items))
-    expected = IMAGES.get(benchmark, images)
-    notes = () if images == expected else (f"{benchmark} has {expected} images, this copy {images}",)
+    usual = IMAGES.get(benchmark, images)
+    notes = () if images == usual else (f"{benchmark} has {usual} images, this copy {images}",)
     return replace(source, notes=notes, about={"benchmark": benchmark})
+
+
+def published(benchmark: str) -> dict[str, str]:
+    """The split of each class of `mini` or `tiered`, by WordNet id."""
+    folder = files("anyshot.data") / "splits"
+    return {
+        wnid: split
+        for split in SPLITS
+        for wnid in (folder / f"{benchmark}_{split}_wnids.txt").read_text(encoding="ascii").split()
+    }
 
 
 def _holder(path: Path, name: str, needed: bool = True) -> Any:

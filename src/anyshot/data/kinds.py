@@ -28,7 +28,7 @@ READERS = {
     "meta-inat": "benchmarks.read_meta_inat",
     "folder": "folders.read_folder",
     "table": "tables.read_table",
-    "huggingface": "huggingface.read_huggingface",
+    "huggingface": "tables.read_huggingface",
     "features": "embeddings.read_features",
     "npz": "npz.read_npz",
 }

@@ -15,12 +15,12 @@ import io
 import json
 import math
 import os
+import random
 import shutil
 import warnings
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 
 from anyshot.data.pictures import Box, Fit, picture, reason
-from anyshot.data.splits import divide
 from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
 from anyshot.errors import BadInput
 from anyshot.files import held, put, read_bytes
+from anyshot.machine import in_order
 from anyshot.progress import progress
 
 CHUNK = 64  # images: what a thread decodes in one go, and a line of progress
@@ -97,6 +97,27 @@ def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) 
     )
     placed = [item if item.split else replace(item, split=split[item.class_name]) for item in items]
     return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
+
+
+def divide(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:
+    """Put a share of the classes into train, val and test, at random but the same for the same names and seed."""
+    if len(fractions) != 3 or not (min(fractions) >= 0 and 0 < sum(fractions) < float("inf")):
+        raise BadInput(
+            f"a split is three shares of the classes (train, val, test), such as 0.6 0.2 0.2, not {fractions}."
+        )
+    wanted = [index for index in range(3) if fractions[index] > 0]
+    if len(classes) < len(wanted):
+        raise BadInput(f"{len(classes)} classes cannot be divided into {len(wanted)} splits: try --split 0 0 1.")
+    shares = [fraction * len(classes) / sum(fractions) for fraction in fractions]
+    counts = [max(int(share), int(share > 0)) for share in shares]
+    while sum(counts) != len(classes):  # the split furthest from its share gains or gives one
+        step = 1 if sum(counts) < len(classes) else -1
+        able = [index for index in wanted if counts[index] + step > 0]
+        counts[max(able, key=lambda index: step * (shares[index] - counts[index]))] += step
+    shuffled = sorted(classes)
+    random.Random(seed).shuffle(shuffled)
+    splits = [split for split, count in zip(SPLITS, counts, strict=True) for _ in range(count)]
+    return dict(zip(shuffled, splits, strict=True))
 
 
 def numbered(items: Sequence[Item]) -> tuple[list[int], list[str], list[str]]:
@@ -245,17 +266,9 @@ def _decoded(
             return reason(error, data[:64] if isinstance(data, bytes) else b"")
 
     workers = workers or os.cpu_count() or 1
+    parts = (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[list]] = deque()
-        try:
-            for start in range(0, len(items), CHUNK):
-                waiting.append(pool.submit(lambda part: [decode(item) for item in part], items[start : start + CHUNK]))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        yield from in_order(pool, lambda part: [decode(item) for item in part], parts, 2 * workers)
 
 
 class _Log(contextlib.AbstractContextManager):

@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from anyshot.data.archives import is_archive, unpack
-from anyshot.data.doctor import spread
+from anyshot.data.doctor import counted, spread
 from anyshot.data.folders import read_folder, twins
 from anyshot.data.layout import Layout
 from anyshot.data.packing import LeftOut, Source
@@ -41,7 +41,7 @@ def understood(source: Source, path: Path, what: str = "picture") -> str:
     parts = []
     for split in (None, *SPLITS):
         if counts := Counter(item.class_name for item in splits.get(split, ())):
-            words = f"{_many(len(counts), 'class', 'classes')}, {_many(sum(counts.values()), what, what + 's')}"
+            words = f"{counted(len(counts), 'class')}, {counted(sum(counts.values()), what)}"
             each = spread(min(counts.values()), max(counts.values()))
             parts.append(f"{split + ': ' if split else ''}{words} ({each} each)")
     return "\n".join([f"{path}: {'; '.join(parts)}.", *(f"  {remark}." for remark in remarks(source))])
@@ -61,7 +61,7 @@ def left_out_words(left_out: Sequence[LeftOut], most: int = 3) -> list[str]:
     lines = []
     for why, some in grouped(left_out, itemgetter(1)).items():
         first = ", ".join(name for name, _ in some[:most]) + (", ..." if len(some) > most else "")
-        lines.append(f"left out, {_many(len(some), 'file', 'files')}: {why} ({first})")
+        lines.append(f"left out, {counted(len(some), 'file')}: {why} ({first})")
     return lines
 
 
@@ -90,10 +90,6 @@ def choose_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
     word = "with" if for_test else "from"
     what = f"{'testing' if for_test else 'learning'} {word} {' and '.join(chosen)}"
     return places, f"{what}, not {word} {' or '.join(rest)} (--split names others)" if rest else what
-
-
-def _many(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
 
 
 def _shown(name: str) -> str:

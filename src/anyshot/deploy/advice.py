@@ -19,7 +19,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.duplicates import InDouble, near_duplicates
 from anyshot.deploy.left_out import LeftOut
 from anyshot.deploy.shot_curve import LEAST_SHOTS, Forecast, Pool, forecast
-from anyshot.deploy.suspects import Found, Suspect, confusions, look
+from anyshot.deploy.suspects import Suspect, Suspects, confusions, look
 from anyshot.deploy.testing import Result, run_test
 from anyshot.errors import BadInput
 from anyshot.machine import give_back_memory
@@ -112,8 +112,8 @@ class Advice:
     @property
     def doubling(self) -> float | None:
         """What twice the examples are expected to bring, where that can be said."""
-        told = self.forecasts.get(self.best)
-        return None if told is None else told.gain[-1]
+        ahead = self.forecasts.get(self.best)
+        return None if ahead is None else ahead.gain[-1]
 
     @property
     def features_are_the_limit(self) -> bool:
@@ -245,7 +245,7 @@ def advise(
         None if picture is None else lambda i: Sketch.of(picture(int(original[i]))),
         scaled(progress, SHARES["copies"]),
     )
-    told = _Told(original, used, used_names, names)
+    readable = _Readable(original, used, used_names, names)
     return Advice(
         class_names=used_names,
         counts=counts[inside].tolist(),
@@ -263,9 +263,9 @@ def advise(
         left_out=left_out,
         classes=_by_class(seen, predicted, used, used_names, test),
         confused=_confused(predicted, used, used_names) if test is None else _confused_in(test),
-        unlikely=[told.suspect(one) for one in seen.unlikely],
-        mislabelled=[told.suspect(one) for one in seen.mislabelled],
-        duplicates=told.duplicates(copies),
+        unlikely=[readable.suspect(one) for one in seen.unlikely],
+        mislabelled=[readable.suspect(one) for one in seen.mislabelled],
+        duplicates=readable.duplicates(copies),
         same_class=[{"classes": [used_names[i], used_names[j]], "told_apart": p} for i, j, p in seen.same_class],
         holdout=test,
         holdout_accuracies={name: test.accuracy[0] for name, test in tests.items()},
@@ -274,7 +274,7 @@ def advise(
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Readable:
     """Images and classes as a reader knows them."""
 
     original: np.ndarray
@@ -458,8 +458,8 @@ def _vectors(
     """What the head that is advised takes the mean of."""
     head, parameters = registry.head(name), learned or untrained(name, maps, registry)
     vectors = vectors_of(maps, EMBEDS[how] if how else head.embed, parameters)
-    kept = vectors if isinstance(vectors, torch.Tensor) else torch.cat(list(vectors.split(4096)))
-    return InDouble(kept.numpy()), Reading(head, {key: v.double() for key, v in parameters.items()})
+    every = vectors if isinstance(vectors, torch.Tensor) else torch.cat(list(vectors.split(4096)))
+    return InDouble(every.numpy()), Reading(head, {key: v.double() for key, v in parameters.items()})
 
 
 def _expected(shots: Sequence[int], measured: list[int], doubts: list[str]) -> list[int]:
@@ -500,7 +500,7 @@ def _rows(shots: list[int], means: np.ndarray, widths: np.ndarray) -> list[dict[
 
 
 def _by_class(
-    seen: Found, predicted: np.ndarray, labels: np.ndarray, names: list[str], test: Result | None
+    seen: Suspects, predicted: np.ndarray, labels: np.ndarray, names: list[str], test: Result | None
 ) -> list[dict[str, Any]]:
     """Each class, those first that would profit most from more examples: whose examples (held out, where there are
     such) are recognised least surely, and whose own are few. (`benchmarks/advice.py` compares this with other rules.)
@@ -527,20 +527,20 @@ def _doubt(
     counts: np.ndarray,
     measured: list[int],
     widths: np.ndarray,
-    told: Forecast | None,
+    ahead: Forecast | None,
 ) -> None:
     """What cannot be said, or only roughly."""
     smallest = int(counts.argmin())
-    if told is None:
+    if ahead is None:
         doubts.append(
             f"Class {names[smallest]} has {counts[smallest]} examples, so only shots {measured[0]} to {measured[-1]} "
             f"can be measured: too few to say what more examples would bring ({LEAST_SHOTS} different shots needed)."
         )
-    elif not told.held_out:
+    elif not ahead.held_out:
         doubts.append("There are too few shots to hold any out: the expected gains are not checked.")
-    elif told.error > max(0.02, max(told.gain)):
+    elif ahead.error > max(0.02, max(ahead.gain)):
         doubts.append(
-            f"At held-out shots the extrapolation was off by {told.error:.1%}, more than the gains it expects: "
+            f"At held-out shots the extrapolation was off by {ahead.error:.1%}, more than the gains it expects: "
             "take them as rough."
         )
     if counts.min() < FEW_CLASS and widths.max() > 0.05:

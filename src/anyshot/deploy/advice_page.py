@@ -2,14 +2,16 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import altair as alt
 import vl_convert
+from markupsafe import Markup
 
 from anyshot.data.doctor import spread
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, finish, inline
+from anyshot.show.pages import fill
 
 if TYPE_CHECKING:
     from anyshot.deploy.advice import Advice
@@ -18,17 +20,6 @@ MOST = 10  # rows of a list about classes; all are in the JSON
 MOST_IMAGES = 40  # and about images
 MOST_PRINTED = 20  # of these, in a terminal
 HARDER = 0.05  # accuracy that is lost on examples held out, from which photos of other days are asked for
-STYLE = """
-:root { color-scheme: light; font: 16px/1.55 system-ui, sans-serif; }
-body { max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd; }
-td { font-variant-numeric: tabular-nums; }
-.doubt { border-left: 4px solid #D55E00; padding-left: .8rem; }
-svg { max-width: 100%; height: auto; }
-td img { display: block; max-width: 96px; border-radius: 4px; }
-td small { display: block; max-width: 16rem; overflow-wrap: anywhere; }
-"""
 
 
 class Picture(NamedTuple):
@@ -348,28 +339,9 @@ def as_markdown(advice: "Advice") -> str:
 
 def as_html(advice: "Advice", pictures: Mapping[int, bytes] | None = None) -> str:
     """A page of its own: words, tables, the curves as SVG; no script. `pictures` has small JPEGs of images."""
-    body = ["<h1>Advice</h1>", curves_svg(advice)]
-
-    def cell(value: Cell) -> str:
-        if isinstance(value, str):
-            return escape(value)
-        jpeg = (pictures or {}).get(value.image)
-        source = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else ""
-        return (f'<img src="{source}" alt="" loading="lazy">' if jpeg else "") + f"<small>{escape(value.name)}</small>"
-
-    for part in parts(advice):
-        kind = ' class="doubt"' if part.is_doubt else ""
-        body.append(f"<h2>{escape(part.title)}</h2>" + "".join(f"<p{kind}>{escape(words)}</p>" for words in part.words))
-        for table in part.tables:
-            head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
-            rows = "".join("<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row) + "</tr>" for row in table.rows)
-            body.append(f"<h3>{escape(table.title)}</h3>" if table.title else "")
-            body.append(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>anyshot: advice</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
-        f"<body>{''.join(body)}</body></html>\n"
-    )
+    encoded = {image: base64.b64encode(jpeg).decode() for image, jpeg in (pictures or {}).items()}
+    drawn = Markup(curves_svg(advice))
+    return fill(Path(__file__).with_name("advice.html"), parts=parts(advice), pictures=encoded, curves=drawn) + "\n"
 
 
 def _plain(row: Sequence[Cell]) -> list[str]:

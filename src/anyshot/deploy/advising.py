@@ -98,6 +98,6 @@ def other_features(
     }
     right = {}
     for name, (features, head, more) in ways.items():
-        found = evaluate(features, rest[0], head, *rest[1:], **more)
-        right[name] = float(found.accuracies(head).mean() / 100)
+        evaluation = evaluate(features, rest[0], head, *rest[1:], **more)
+        right[name] = float(evaluation.accuracies(head).mean() / 100)
     return OtherFeatures(DEFAULT, right["own"], right["other"], shot, len(classes), len(sample))

@@ -4,19 +4,21 @@ Sums and counts only add, so a writer appends what it learned and never waits fo
 rows. Compaction folds rows together and lets the database index the prototypes; it may run at any time, beside writers.
 
     log               (label, sum, count, part): one row per class and call of `add`; a part is one call, one commit
-    folded-NAME       (label, sum, count, vector): one row per class, of all parts up to some moment
+    folded-N-M-NAME   (label, sum, count, vector): one row per class, M in all, of all parts up to some moment
     state             one row: the law of the classes; which folded table counts, and which parts of the log are in it
 
 A part counts once it is in the log and as long as `state` does not name it. Compaction writes a new folded table, then
 changes `state` in one step if nobody else has, and only then removes what is folded. Who reads looks at `state` before
-and after, so that both belong together.
+and after, so that both belong together. `state` counts its changes, and a folded table is named by the one that it was
+made for: when that has passed, and it is not the one that counts, its compaction was too slow or died, and it may go.
 """
 
 import json
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +33,7 @@ from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.ledger import Ledger
 from anyshot.deploy.search import Linear, can_search
 from anyshot.deploy.support import Support, support_of
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.models.law import Head
 from anyshot.models.registry import Registry
 
@@ -39,6 +41,8 @@ ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
 INDEX_FROM = 4096  # classes: fewer are compared one by one
 CANDIDATES = 64  # that the database's index is asked for, and that are then scored exactly
 PARTITION, PROBES = 1024, 32  # classes of a cell of the index, about; cells that are looked into
+TIDY = 256  # calls of `add` after which a writer tidies up
+FORGET = timedelta(minutes=10)  # what nobody has been reading for so long
 T = TypeVar("T")
 
 
@@ -62,18 +66,31 @@ class ClassBank:
         self._database = _lancedb().connect(str(place))
         self._place, self._registry, self._template = str(place), registry, classifier
         self._log: Any = None
+        self._added = 0
         self._law: FewShotClassifier | None = None
-        if classifier is None and not self._has("state"):
+        self._law_row: dict[str, Any] | None = None
+        with self._sound():
+            is_there = self._has("state")
+        if classifier is None and not is_there:
             raise BadInput(f"there is no class bank in {place}: give the classifier that it is for.")
 
     # ------------------------------------------------------------------------------------------------------- learning
 
     def add(self, X: Any, y: Any) -> None:
         """Learn from examples. When this returns they are counted, whatever happens; before that, none of them is."""
-        if not self._has("state"):
+        with self._sound():
+            is_there = self._law_row is not None or self._has("state")
+        if not is_there:
             assert self._template is not None
             self._make(clone(self._template).set_params(keep=0).fit(X, y))
-        self._append("log", self._empty().fit(X, y).support_, part=uuid.uuid4().hex)
+        with self._sound():
+            empty = self._empty()
+        support = empty.fit(X, y).support_
+        with self._sound():
+            self._append("log", support, part=uuid.uuid4().hex)
+        self._added += 1
+        if self._added % TIDY == 0:
+            self._tidy()
 
     def _append(self, table: str, support: Support, **more: Any) -> None:
         import pyarrow
@@ -105,11 +122,12 @@ class ClassBank:
 
     def classifier(self) -> FewShotClassifier:
         """All classes as a classifier in memory."""
-        support, recent = self._whole(_all)
-        ledger = _together(support, recent)
-        if ledger is None:
-            raise BadInput(f"the class bank {self._place} has no classes yet.")
-        return self._empty().restore(ledger.snapshot(), self._features())
+        with self._sound():
+            support, recent = self._whole(_all)
+            ledger = _together(support, recent)
+            if ledger is None:
+                raise BadInput(f"the class bank {self._place} has no classes yet.")
+            return self._empty().restore(ledger.snapshot(), self._features())
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " image"]:
         """The likeliest class of each image: found by the database's index, scored exactly, with all that was added
@@ -119,7 +137,8 @@ class ClassBank:
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
         """The `k` best classes of each image and their scores."""
         if self._law is None:
-            self._law = self._empty().fit(np.ones((1, self._features())), [0])
+            with self._sound():
+                self._law = self._empty().fit(np.ones((1, self._features())), [0])
         vectors = self._law.vectors(X)
         head, parameters = self._law.learned_reading_.head, self._law.learned_reading_.parameters
         linear = _linear(head, self._law.prototypes_)
@@ -132,7 +151,8 @@ class ClassBank:
             asks = (ask.distance_type(self._metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for ask in asks)
             return [_support(ask.to_arrow()) for ask in asks], _rows_of(folded, also)
 
-        (per_query, stored), recent = self._whole(candidates)
+        with self._sound():
+            (per_query, stored), recent = self._whole(candidates)
         also = [] if recent is None else recent.labels.tolist()
         labels, scores = [], []
         for vector, one in zip(vectors, per_query, strict=True):
@@ -169,13 +189,22 @@ class ClassBank:
         return _support(rows.filter(~np.isin(parts, json.loads(state["parts"]))))
 
     def _folded(self, state: dict[str, Any]) -> Any:
-        return self._open(state["folded"]) if state["folded"] else None
+        if not state["folded"]:
+            return None
+        table, (_, *about) = self._open(state["folded"]), state["folded"].split("-")
+        if len(about) == 3 and table.count_rows() != int(about[1]):  # earlier ones do not say
+            raise ValueError(f"{table.count_rows()} of {about[1]} classes are there")
+        return table
 
     # ------------------------------------------------------------------------------------------------------ compaction
 
     def compact(self) -> int:
         """Fold all rows of each class into one, and index the prototypes; returns the number of classes. Where another
         process folds at the same time, one of the two does it."""
+        with self._sound():
+            return self._compact()
+
+    def _compact(self) -> int:
         state = self._state()
         support, _ = self._whole(_all)
         rows = self._open("log").to_arrow() if self._has("log") else None
@@ -186,24 +215,49 @@ class ClassBank:
         ledger = _together(support, _support(rows) if parts else None)
         if ledger is None:
             return 0
-        name = f"folded-{uuid.uuid4().hex}"
-        whole = ledger.snapshot()
-        self._append(name, whole, vector=self._vectors(whole))
-        if len(whole.labels) >= INDEX_FROM:
-            self._index(name, len(whole.labels))
-        state_table, number = self._open("state"), state["number"]
-        told = {"number": number + 1, "folded": name, "parts": json.dumps(parts)}
-        if not state_table.update(where=f"number = {number}", values=told).rows_updated:
-            self._database.drop_table(name)  # another was faster
-            return len(ledger)
-        log = self._open("log")
-        for start in range(0, len(parts), 1000):
-            log.delete(f"part IN ({', '.join(map(_quoted, parts[start : start + 1000]))})")
-        with suppress(Exception):  # what is left of old tables only takes room
-            if state["folded"]:
-                self._database.drop_table(state["folded"])
-            log.optimize()
+        number = state["number"] + 1
+        name = f"folded-{number}-{len(ledger)}-{uuid.uuid4().hex}"
+        if self._fold(name, number, ledger.snapshot(), parts):
+            with suppress(Exception):  # what is left only takes room
+                log = self._open("log")
+                for start in range(0, len(parts), 1000):
+                    log.delete(f"part IN ({', '.join(map(_quoted, parts[start : start + 1000]))})")
+            self._tidy()
+            self._sweep()
         return len(ledger)
+
+    def _fold(self, name: str, number: int, support: Support, parts: list[str]) -> bool:
+        """Write a folded table and let it count, unless another was faster."""
+        try:
+            self._append(name, support, vector=self._vectors(support))
+            if len(support.labels) >= INDEX_FROM:
+                self._index(name, len(support.labels))
+        except Exception:
+            if self._state()["number"] < number:
+                raise
+            return False  # who was faster has swept it away
+        values = {"number": number, "folded": name, "parts": json.dumps(parts)}
+        if self._open("state").update(where=f"number = {number - 1}", values=values).rows_updated:
+            return True
+        with suppress(Exception):
+            self._database.drop_table(name)
+        return False
+
+    def _sweep(self) -> None:
+        """Remove folded tables that cannot count any more."""
+        with suppress(Exception):
+            state = self._state()
+            for name in self._database.list_tables().tables:
+                number = name.split("-")[1] if name.startswith("folded-") and name != state["folded"] else ""
+                if number.isdecimal() and int(number) <= state["number"]:
+                    self._database.drop_table(name)
+
+    def _tidy(self) -> None:
+        """Let the database join what many calls of `add` appended, and forget how it was: each appended version names
+        all that came before it."""
+        with suppress(Exception):  # another does it just now
+            self._open("log").optimize(cleanup_older_than=FORGET)
+            self._open("state").optimize(cleanup_older_than=FORGET)
 
     def _vectors(self, support: Support) -> Float[np.ndarray, "way d"]:
         """Classes as the database's index compares them."""
@@ -229,19 +283,25 @@ class ClassBank:
 
     def _empty(self) -> FewShotClassifier:
         """A classifier of the bank's law that has learned nothing."""
-        state = self._state()
-        tensors = {name: value.numpy() for name, value in load(state["tensors"]).items()}
+        row = self._row()
+        tensors = {name: value.numpy() for name, value in load(row["tensors"]).items()}
         learned, fitted = (
             {name.partition(".")[2]: value for name, value in tensors.items() if name.startswith(part)}
             for part in ("parameters.", "fitted.")
         )
-        law = json.loads(state["law"])
+        law = json.loads(row["law"])
         arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
         arguments |= {"parameters": learned or None, "base": fitted or None, "registry": self._registry, "keep": 0}
         return FewShotClassifier(**arguments)
 
     def _features(self) -> int:
-        return int(json.loads(self._state()["law"])["features"])
+        return int(json.loads(self._row()["law"])["features"])
+
+    def _row(self) -> dict[str, Any]:
+        """The law of the classes, which never changes."""
+        if self._law_row is None:
+            self._law_row = self._state()
+        return self._law_row
 
     def _make(self, classifier: FewShotClassifier) -> None:
         import pyarrow
@@ -275,6 +335,11 @@ class ClassBank:
         table = self._database.open_table(name)
         table.checkout_latest()
         return table
+
+    def _sound(self) -> AbstractContextManager[None]:
+        """Where something of the database is missing or spoiled, or it cannot be reached, that is said. What users give
+        is judged elsewhere."""
+        return explaining(Exception, f"the class bank {self._place} is damaged or cannot be reached", ".")
 
     def _has(self, name: str) -> bool:
         try:

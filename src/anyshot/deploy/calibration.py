@@ -19,6 +19,7 @@ from anyshot.models.law import Reading
 
 CHUNK_FLOATS = 20_000_000
 TURNS = 8
+IMAGES = 256  # whose scores are gone through at once
 QUERIES = 2048  # examples that are left out and asked
 CLASSES = 1024  # that they are of, where there are more
 LEAST_QUERIES, PRODUCTS = 512, 1 << 26  # asked of all classes: fewer where these are many
@@ -39,9 +40,9 @@ def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES)
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
     chosen = support.kept_of(max(2, most // len(counts)))
-    is_all = len(chosen) == len(support.kept)  # in the same order; then they are not copied
-    kept, owner = (support.kept, support.owner) if is_all else (support.kept[chosen], support.owner[chosen])
-    examples = torch.from_numpy(kept), torch.from_numpy(owner)
+    is_all = len(chosen) == len(support.examples)  # in the same order; then they are not copied
+    vectors, owner = (support.examples, support.owner) if is_all else (support.examples[chosen], support.owner[chosen])
+    examples = torch.from_numpy(vectors), torch.from_numpy(owner)
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
 
@@ -63,31 +64,32 @@ def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tu
     if head.refine is not None and not head.couples:
         pieces = zip(*(x.split(_rows(without.shape[1])) for x in (without, left)), strict=True)
         without = torch.cat([head.refine(means, many, reading.parameters) for means, many in pieces])
-    turns, places = _turns(chosen)
+    turns, first, rank, few = _turns(chosen)
     queries = torch.from_numpy(np.flatnonzero(support.counts[chosen.owner] > 1))
     out = torch.empty(len(queries), len(support.labels), dtype=torch.float64)
     for here in torch.arange(len(queries)).split(_rows(without.shape[1] * len(support.labels))):
         query, own = every[queries[here]], queries[here]
+        places = first + rank[own, None] % few  # of the turns, which each query meets
         if head.couples:  # each query has its own set of classes, and they refine each other
             assert head.refine is not None
-            sets, many = without[turns[places[own]]], left[turns[places[own]]]
+            sets, many = without[turns[places]], left[turns[places]]
             mine = torch.arange(len(own)), owner[own]
             sets[mine], many[mine] = without[own], left[own]
             out[here] = head.score(query[:, None], head.refine(sets, many, reading.parameters))[:, 0]
         else:
-            scores = head.score(query, without[turns]).gather(1, places[own])
+            scores = head.score(query, without[turns]).gather(1, places)
             scores[torch.arange(len(own)), owner[own]] = head.score(query[:, None], without[own, None])[:, 0, 0]
             out[here] = scores
     return out.numpy(), chosen.owner[queries.numpy()]
 
 
-def _turns(support: Support) -> tuple[Int[torch.Tensor, " turn"], Int[torch.Tensor, "image way"]]:
-    """The examples that classes leave out for the queries of others, and which of them each query meets."""
+def _turns(support: Support) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The examples that classes leave out for the queries of others, in order of class; where those of each class
+    begin, the rank of each example in its class, and how many of each class there are."""
     counts = support.kept_counts
     rank = np.arange(len(support.owner)) - (np.cumsum(counts) - counts)[support.owner]
-    turns = np.flatnonzero(rank < TURNS)
-    few = np.minimum(counts, TURNS)
-    return torch.from_numpy(turns), torch.from_numpy((np.cumsum(few) - few) + rank[:, None] % few)
+    turns, few = torch.from_numpy(np.flatnonzero(rank < TURNS)), torch.from_numpy(np.minimum(counts, TURNS))
+    return turns, few.cumsum(0) - few, torch.from_numpy(rank), few.clamp_min(1)
 
 
 def _rows(floats: int) -> int:
@@ -106,15 +108,21 @@ def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
 
     def slope(scale: float) -> float:
         """Of the loss, which is convex in the factor: minus the log-likelihood of an image."""
-        weight = scale * z
-        total = np.exp(weight, out=weight).sum(1)
-        weight *= z
-        return float((weight.sum(1) / total - wanted).mean())
+        expected = [_expected(scale, z[start : start + IMAGES]) for start in range(0, len(z), IMAGES)]
+        return float((np.concatenate(expected) - wanted).mean())
 
     low, high = 1e-3 * middle, 1e3 * middle
     if slope(low) >= 0:  # the scores tell nothing
         return low
     return high if slope(high) <= 0 else float(brentq(slope, low, high, xtol=1e-12 * middle, rtol=1e-10))
+
+
+def _expected(scale: float, z: Scores) -> Float[np.ndarray, " image"]:
+    """The mean score of each image, over classes as they are likely."""
+    weight = scale * z
+    total = np.exp(weight, out=weight).sum(1)
+    weight *= z
+    return weight.sum(1) / total
 
 
 def next_shot(counts: Int[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:

@@ -98,22 +98,23 @@ def remove_examples(
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
         names, features = [item.name for item in readable], rows.array
     wanted = choose("class", class_name, {str(label): label for label in inner.classes_}) if class_name else None
-    found = [_example(inner, vector, name, wanted) for vector, name in zip(inner.vectors(features), names, strict=True)]
-    for label, key in dict.fromkeys(found):
+    pairs = zip(inner.vectors(features), names, strict=True)
+    removed = list(dict.fromkeys(_example(inner, vector, name, wanted) for vector, name in pairs))
+    for label, key in removed:
         classifier.take_out(label, key)
-    return f"{counted(len(set(found)), 'example')} of {counted(len({label for label, _ in found}), 'class')} removed"
+    return f"{counted(len(removed), 'example')} of {counted(len({label for label, _ in removed}), 'class')} removed"
 
 
 def _example(inner: FewShotClassifier, vector: np.ndarray, name: str, wanted: Any) -> tuple[Any, int]:
     """The class and the key of the kept example that a vector is, but for rounding."""
     support = inner.support_
-    same = np.flatnonzero(((support.kept - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
+    same = np.flatnonzero(((support.examples - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
     labels = support.labels[support.owner[same]]
     if wanted is not None:
         same, labels = same[labels == wanted], labels[labels == wanted]
     if not len(same):
-        kept = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
-        raise BadInput(f"{name} is not among the examples{kept}{f' of {wanted}' if wanted is not None else ''}.")
+        among = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
+        raise BadInput(f"{name} is not among the examples{among}{f' of {wanted}' if wanted is not None else ''}.")
     folder = Path(name).parent.name
     if len(np.unique(labels)) > 1 and folder in labels.astype(str):  # the one that it was given under
         same, labels = same[labels.astype(str) == folder], labels[labels.astype(str) == folder]

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from anyshot.deploy.calibration import Coverage, adapted, calibration_error, fit_scale, leave_one_out, next_shot
 from anyshot.deploy.ledger import Ledger
-from anyshot.deploy.search import Found
+from anyshot.deploy.search import Best
 from anyshot.deploy.settled import Settled
 from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.errors import BadInput, choose
@@ -354,6 +354,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self._settled.coverage
 
     @property
+    def threshold_(self) -> float:
+        """The evidence below which an image is of none of the classes; minus infinity where that cannot be told."""
+        return -np.inf if self.coverage_ is None else self.coverage_.threshold
+
+    @property
     def recalls_(self) -> Float[np.ndarray, " way"]:
         """Of each class's kept examples, each left out, the share that is told right; NaN for a class of one, and for
         those of many that took no part."""
@@ -403,7 +408,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def _coordinates(self, vectors: Float[np.ndarray, "image d"]) -> Float[torch.Tensor, "image d"]:
         return self._settled.coordinates(torch.from_numpy(vectors))
 
-    def _best(self, vectors: Float[np.ndarray, "image d"], k: int, sums: bool = False) -> Found:
+    def _best(self, vectors: Float[np.ndarray, "image d"], k: int, sums: bool = False) -> Best:
         """The best classes of each image, as rows of the ledger; with `sums` also what makes probabilities."""
         settled = self._settled
         if settled.searches:
@@ -411,7 +416,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         scores = self.reading_.head.score(self._coordinates(vectors), self.prototypes_).numpy()
         order = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
         log_sums = logsumexp(self.scale_ * scores, axis=1) if sums else None
-        return Found(settled.order[order], np.take_along_axis(scores, order, 1), log_sums)
+        return Best(settled.order[order], np.take_along_axis(scores, order, 1), log_sums)
 
     def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
         """What a class is a mean of: the embedded and projected vector of each image."""
@@ -425,8 +430,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Keys of the kept examples of a class that, each alone in its place, would speak most for this vector."""
         support = self.support_
         here = support.owner == np.searchsorted(support.labels, label)
-        kept = self._coordinates(support.kept[here])
-        alone = self.reading_.head.refined(kept, torch.ones(len(kept), dtype=torch.int64), self.reading_.parameters)
+        mine = self._coordinates(support.examples[here])
+        alone = self.reading_.head.refined(mine, torch.ones(len(mine), dtype=torch.int64), self.reading_.parameters)
         scores = self.reading_.head.score(self._coordinates(vector[None]), alone)[0]
         return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
@@ -484,8 +489,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
         """Whether each image looks like one of the classes, rather than none of these."""
-        evidence = self.evidence_of(self.vectors(X))
-        return evidence >= (-np.inf if self.coverage_ is None else self.coverage_.threshold)
+        return self.evidence_of(self.vectors(X)) >= self.threshold_
 
     def calibration_error(self, X: Any, y: Any) -> float:
         """Expected calibration error on labelled images; without any, see `support_calibration_error`."""

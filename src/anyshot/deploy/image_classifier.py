@@ -22,16 +22,8 @@ from anyshot.deploy.support import Support, keys_of
 from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import (
-    DEFAULT,
-    Embed,
-    Embedded,
-    Embedder,
-    FeatureRows,
-    embed_items,
-    embedder,
-    side_by_side,
-)
+from anyshot.models.devices import side_by_side
+from anyshot.models.embedders import DEFAULT, Embed, Embedded, Embedder, FeatureRows, embed_items, embedder
 from anyshot.models.examples import chosen_pictures
 from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
@@ -312,15 +304,7 @@ class ImageClassifier:
         if type(side) is not int or not 0 < side <= 4096 or not said:
             raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
         fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
-        if backbone is None:
-            if name.partition(":")[0] not in ("", DEFAULT, "timm"):
-                raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
-            carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
-            there = [source for file, source in carried.items() if file.is_file()]
-            name = name or (words if words.startswith("timm:") and not there else "")
-            if not there and not name:
-                raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
-            backbone = name or there[0]
+        backbone = _carried(folder, name, words) if backbone is None else backbone
         needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
         with warnings.catch_warnings(), explaining(BadInput, needs, "."):
             warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
@@ -332,11 +316,7 @@ class ImageClassifier:
             )
         classifier = ImageClassifier(replace(made, about=about), registry=registry)
         classifier.classifier = read_classifier(folder, registry)
-        if (folder / "thumbnails.safetensors").is_file():
-            tensors, _ = read_tensors(folder / "thumbnails.safetensors")
-            no_pictures = f"{folder}/thumbnails.safetensors does not hold pictures: save it again."
-            with explaining((ValueError, TypeError), no_pictures):
-                classifier.thumbnails = {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
+        classifier.thumbnails = _read_thumbnails(folder / "thumbnails.safetensors")
         return classifier
 
     def to_onnx(self, path: str | Path) -> None:
@@ -344,6 +324,24 @@ class ImageClassifier:
         from anyshot.deploy.onnx_export import export_onnx
 
         export_onnx(self.classifier, Path(path), self.backbone)
+
+
+def _carried(folder: Path, name: str, words: str) -> str | Path:
+    """The backbone of a classifier's folder: by its name, or what the folder carries along."""
+    if name.partition(":")[0] not in ("", DEFAULT, "timm"):
+        raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
+    carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
+    there = [source for file, source in carried.items() if file.is_file()]
+    name = name or (words if words.startswith("timm:") and not there else "")
+    if not there and not name:
+        raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
+    return name or there[0]
+
+
+def _read_thumbnails(path: Path) -> dict[int, bytes]:
+    tensors = read_tensors(path)[0] if path.is_file() else {}
+    with explaining((ValueError, TypeError), f"{path} does not hold pictures: save it again."):
+        return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
 
 
 def _item(image: Picture, name: str = "a picture") -> Item:

@@ -88,15 +88,15 @@ class Ledger:
         rows = np.fromiter((self.places.setdefault(label, len(self.places)) for label in more.labels.tolist()), int)
         self.kind = np.result_type(self.kind, more.labels.dtype)
         self._grow(before)
-        known = rows < before
+        is_old = rows < before
         if self.scatter is not None and more.scatter is not None:
             if more.freedom:  # else it is zero
                 self.scatter += more.scatter
-            one, two = self._counts[rows[known]], more.counts[known]
-            apart = self._sums[rows[known]] / one[:, None] - more.sums[known] / two[:, None]
+            one, two = self._counts[rows[is_old]], more.counts[is_old]
+            apart = self._sums[rows[is_old]] / one[:, None] - more.sums[is_old] / two[:, None]
             apart *= np.sqrt(one * two / (one + two))[:, None]
             torch.from_numpy(self.scatter).addmm_(torch.from_numpy(apart.T), torch.from_numpy(apart))  # in place
-        self.freedom += more.freedom + int(known.sum())
+        self.freedom += more.freedom + int(is_old.sum())
         self._sums[rows] += more.sums
         self._counts[rows] += more.counts
         self._touched[rows] = True
@@ -140,6 +140,8 @@ class Ledger:
                 self._pool.drop(slots[each:])
                 self.examples[row] = keys[:each], slots[:each]
         self._each = each
+        if len(self) > MOST_KEPT // LEAST:  # of some classes alone, for measuring: single precision will do
+            self._pool.narrow()
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
         names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
         taken, here = list[tuple[int, int]](), np.zeros(len(more.owner), bool)
@@ -153,7 +155,7 @@ class Ledger:
             if is_new or row in self.examples:
                 taken.append((row, min(each, stop - start)))
                 here[start : min(start + each, stop)] = True
-        keys, slots, at = more.keys[here], self._pool.put(more.kept[here]), 0
+        keys, slots, at = more.keys[here], self._pool.put(more.examples[here]), 0
         for row, many in taken:
             self._add_examples(row, keys[at : at + many].copy(), slots[at : at + many].copy())
             at += many
@@ -225,8 +227,8 @@ class Ledger:
 
     def as_arrived(self) -> Support:
         """All of it in order of arrival, without a copy of the sums, and examples as they are kept."""
-        kept = self._kept(np.arange(len(self)), wide=False)
-        return Support(self.labels(), self.sums, self.counts, *kept, self.scatter, self.freedom)
+        examples = self._kept(np.arange(len(self)), wide=False)
+        return Support(self.labels(), self.sums, self.counts, *examples, self.scatter, self.freedom)
 
     def parts(self) -> Iterator[Support]:
         """All of it, some classes at a time, for another that adds them."""
@@ -234,9 +236,9 @@ class Ledger:
         ends = np.searchsorted(whole.owner, np.arange(0, len(self) + PIECE, PIECE))
         scatter, freedom = self.scatter, self.freedom
         for place, start in enumerate(range(0, len(self), PIECE)):
-            here, kept = slice(start, start + PIECE), slice(ends[place], ends[place + 1])
+            here, inside = slice(start, start + PIECE), slice(ends[place], ends[place + 1])
             classes = whole.labels[here], whole.sums[here], whole.counts[here]
-            examples = whole.kept[kept], whole.owner[kept] - start, whole.keys[kept]
+            examples = whole.examples[inside], whole.owner[inside] - start, whole.keys[inside]
             yield Support(*classes, *examples, scatter, freedom)
             scatter, freedom = None if scatter is None else np.zeros_like(scatter), 0
 
@@ -249,8 +251,8 @@ class Ledger:
         labels = np.array([names[row] for row in rows], self.kind)
         order = np.argsort(labels, kind="stable")
         chosen = np.array(rows, int)[order]
-        sums, counts, kept = self._sums[chosen], self._counts[chosen], self._kept(chosen)
-        return Support(labels[order], sums, counts, *kept, self.scatter, self.freedom), chosen
+        sums, counts, examples = self._sums[chosen], self._counts[chosen], self._kept(chosen)
+        return Support(labels[order], sums, counts, *examples, self.scatter, self.freedom), chosen
 
     def _kept(
         self, rows: Int[np.ndarray, " way"], *, wide: bool = True

@@ -144,8 +144,8 @@ def predictions(
     that they have if it is of one of them."""
     vectors = inner.vectors(features)
     logits, evidence = inner.logits_of(vectors), inner.evidence_of(vectors)
-    threshold = -np.inf if inner.coverage_ is None else inner.coverage_.threshold
-    for name, row, sure, is_known in zip(names, logits, softmax(logits, axis=1), evidence >= threshold, strict=True):
+    is_of_these = evidence >= inner.threshold_
+    for name, row, sure, is_known in zip(names, logits, softmax(logits, axis=1), is_of_these, strict=True):
         best = [(inner.classes_[place].item(), round(float(sure[place]), 6)) for place in np.argsort(-row)[:top]]
         yield {"image": name, "class": best[0][0] if is_known else None, "is_known": bool(is_known), "best": best}
 

@@ -21,14 +21,15 @@ from anyshot.errors import BadInput
 from anyshot.machine import give_back_memory
 from anyshot.models.law import Head, Inner, Parameters, Quadratic
 
-QUERIES = 1024  # that are asked at once
-ASKED = 64  # of these, whose candidates are looked at at once
+QUERIES = 512  # that are asked at once
+ASKED = 64  # of these, whose candidates are looked at at once: each of them has its own
+TABLED = 256  # of these, for which an index makes its tables at once
 BLOCK_FLOATS = 1 << 20  # products of queries and rows that are in memory at once
 MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
 WORTH = 4096  # classes from which on an index is faster than looking at all of them
 CODED, CODES = 2, 16  # numbers of a point that are coded together in an index, and codes for them
 LEARNED_FROM = 4096  # points that the codes are learned from, and that are coded at once
-PIECE = 2048  # classes whose rows are made at once
+PIECE = 512  # classes whose rows are made at once
 CANDIDATES = 64  # classes that an index names for a query, at least
 UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
 
@@ -38,7 +39,7 @@ Coordinates = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Found:
+class Best:
     """The best classes of each query, the best first."""
 
     rows: Int[np.ndarray, "query k"]
@@ -150,21 +151,32 @@ def best_in_blocks(
     rows: Rows, queries: Queries, k: int, sums: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Float[Tensor, "query k"], Int[Tensor, "query k"], Float[Tensor, " query"] | None]:
     """The largest products of each query and their rows, without the matrix of all; with `sums` (what is summed over
-    the exponents of a block's products) also the logarithm of that sum."""
-    size = max(1, BLOCK_FLOATS // len(queries))
-    values, places, logs = [], [], []
-    for start in range(0, len(rows), size):
+    the exponents of a block's products, which it may change) also the logarithm of that sum."""
+    size = min(len(rows), max(1, BLOCK_FLOATS // len(queries)))
+    blocks = -(-len(rows) // size)
+    # Room for all that stays is made first: what stays would else split what each block leaves free.
+    values, places = (
+        queries.new_empty(len(queries), k * blocks),
+        torch.empty(len(queries), k * blocks, dtype=torch.long),
+    )
+    logs, room, filled = queries.new_empty(blocks, len(queries)), queries.new_empty(len(queries) * size), 0
+    for block, start in enumerate(range(0, len(rows), size)):
         part = rows[start : start + size]
-        products = (part @ queries[0])[None] if len(queries) == 1 else queries @ part.mT
+        products = room[: len(queries) * len(part)].view(len(queries), len(part))
+        if len(queries) == 1:
+            torch.mv(part, queries[0], out=products[0])
+        else:
+            torch.mm(queries, part.mT, out=products)
         best = products.max(1, keepdim=True) if k == 1 else products.topk(min(k, len(part)), 1)
-        values.append(best[0])
-        places.append(best[1] + start)
+        here = slice(filled, filled := filled + best[0].shape[1])
+        values[:, here] = best[0]
+        torch.add(best[1], start, out=places[:, here])
         if sums is not None:
-            logs.append(torch.logsumexp(sums(products), 1))
-    all_values, all_places = torch.cat(values, 1), torch.cat(places, 1)
-    chosen = all_values.topk(min(k, all_values.shape[1]), 1)[1]
-    total = torch.logsumexp(torch.stack(logs), 0) if sums is not None else None
-    return all_values.gather(1, chosen), all_places.gather(1, chosen), total
+            torch.logsumexp(sums(products), 1, out=logs[block])
+    values, places = values[:, :filled], places[:, :filled]
+    chosen = values.topk(min(k, filled), 1)[1]
+    total = torch.logsumexp(logs, 0) if sums is not None else None
+    return values.gather(1, chosen), places.gather(1, chosen), total
 
 
 @dataclass
@@ -205,7 +217,7 @@ class Search:
         means = self.coordinates(torch.from_numpy(self.ledger.sums[rows] / counts[..., None]))
         return self.head.refined(means, torch.from_numpy(counts), self.parameters)
 
-    def best(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> Found:
+    def best(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> Best:
         """The k best classes of each query; equal ones in order of their labels."""
         k = min(k, len(self.ledger))
         with self._lock:
@@ -215,13 +227,13 @@ class Search:
             for start in range(0, len(vectors), QUERIES)
         ]
         logs = [part.log_sums for part in parts if part.log_sums is not None]
-        return Found(
+        return Best(
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.scores for part in parts]),
             np.concatenate(logs) if logs else None,
         )
 
-    def _best(self, query: Float[Tensor, "query d"], k: int, scale: float | None) -> Found:
+    def _best(self, query: Float[Tensor, "query d"], k: int, scale: float | None) -> Best:
         assert self._linear is not None
         queries, many = self._linear.queries(query), min(k + MORE, len(self.ledger))
         logs: Tensor | None = None
@@ -229,13 +241,14 @@ class Search:
             rows = self._candidates(queries, many)
         else:
             factor, constant = self._to_logits(query, scale) if scale is not None else (1.0, torch.zeros(1))
-            sums = (lambda products: factor * products + constant) if scale is not None else None
+            sums = (lambda products: products.mul_(factor).add_(constant)) if scale is not None else None
             _, places, logs = best_in_blocks(self._rows, queries, many, sums)
             rows = places.numpy()
-        again = self.head.score(query[:, None], self._refined(rows))[:, 0].numpy()
+        pieces = zip(query.split(ASKED), np.split(rows, range(ASKED, len(rows), ASKED)), strict=True)
+        again = torch.cat([self._scores(*piece) for piece in pieces]).numpy()
         again[rows < 0] = -np.inf  # an index named fewer
         order = self._order(rows, again)[:, :k]
-        return Found(
+        return Best(
             np.take_along_axis(rows, order, 1),
             np.take_along_axis(again, order, 1),
             logs.double().numpy() if logs is not None else None,
@@ -244,7 +257,8 @@ class Search:
     def _candidates(self, queries: Queries, many: int) -> Int[np.ndarray, "query candidate"]:
         """The best of what the index names and of what it does not know yet; -1 where there are fewer."""
         assert self._linear is not None
-        named = self._index.search(_padded(self._linear.asked(queries)), max(many, CANDIDATES))[1]
+        asked = (_padded(self._linear.asked(part)) for part in queries.split(TABLED))
+        named = np.concatenate([self._index.search(part, max(many, CANDIDATES))[1] for part in asked])
         if self._recent:
             recent = np.array(sorted(self._recent))
             places = best_in_blocks(self._rows[torch.from_numpy(recent)], queries, min(many, len(recent)))[1].numpy()
@@ -258,8 +272,12 @@ class Search:
             best.append(rows.gather(1, products.masked_fill(rows < 0, -torch.inf).topk(many, 1)[1]))
         return torch.cat(best).numpy()
 
-    def _refined(self, rows: Int[np.ndarray, "query candidate"]) -> Float[Tensor, "query candidate refined"]:
-        return self.prototypes(rows.ravel()).unflatten(0, rows.shape)
+    def _scores(
+        self, query: Float[Tensor, "query d"], rows: Int[np.ndarray, "query candidate"]
+    ) -> Float[Tensor, "query candidate"]:
+        """The head's own, of classes that each query has for itself."""
+        refined = self.prototypes(rows.ravel()).unflatten(0, rows.shape)
+        return self.head.score(query[:, None], refined)[:, 0]
 
     def _to_logits(self, query: Float[Tensor, "query d"], scale: float) -> tuple[float, Float[Tensor, "query 1"]]:
         """What makes logits of products."""
@@ -289,6 +307,8 @@ class Search:
             if self._linear is None:
                 raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
             rows = np.arange(way)
+            if self.ledger.is_vast:  # before there are rows
+                give_back_memory()
         else:
             rows = np.union1d(changed, np.arange(self._filled, way))
         for start in range(0, len(rows), PIECE):
@@ -298,7 +318,9 @@ class Search:
             self._recent.update(rows.tolist())
             if self._index is None or len(self._recent) > max(QUERIES, UNINDEXED * way):
                 self._index, self._recent = build_index(self._linear, self._rows), set()
-        if len(rows) > PIECE and self.ledger.is_vast:
+        else:
+            self._index, self._recent = None, set()
+        if len(rows) > WORTH and self.ledger.is_vast:
             give_back_memory()
 
     def _put(self, rows: Int[np.ndarray, " row"]) -> None:
@@ -313,7 +335,7 @@ class Search:
 
 def can_search(head: Head) -> bool:
     """Whether the classes of a head can be searched row by row."""
-    known = isinstance(head.score, Quadratic) or (
+    is_searched = isinstance(head.score, Quadratic) or (
         isinstance(head.score, Inner) and head.score.name in ("Euclidean", "cosine", "dot")
     )
-    return known and not head.couples
+    return is_searched and not head.couples

@@ -34,6 +34,8 @@ from anyshot.machine import give_back_memory
 from anyshot.models.empirical import Base, Fit, LeftOut
 from anyshot.models.law import Reading
 
+PART = 256  # examples that are asked of all classes at once
+
 
 class Settled:
     """Of the classes as they are now; whoever learns makes another.
@@ -67,9 +69,9 @@ class Settled:
 
     def follow(self, before: "Settled") -> None:
         """Go on with a search of the same classes, where its rows do not depend on all of them."""
-        is_same = before.ledger is self.ledger and before.indexed == self.indexed
-        if "search" in before.__dict__ and is_same and not self.adapts:
+        if "search" in before.__dict__ and before.ledger is self.ledger and not self.adapts:
             self.search = before.search
+            self.search.indexed = self.indexed
 
     @property
     def adapts(self) -> bool:
@@ -106,15 +108,22 @@ class Settled:
         """The classes that take part, and their rows where these are not all."""
         return self.ledger.sample(CLASSES) if self.is_large else (self.support, None)
 
-    @cached_property
+    @property
     def adaptation(self) -> tuple[Fit, LeftOut]:
-        """What a head that adapts estimates, and its examples left out."""
+        """What a head that adapts estimates, and its examples left out, which of many classes are not kept."""
+        return adapted(self.sample[0], self.base) if self.is_large else self._adaptation
+
+    @cached_property
+    def _adaptation(self) -> tuple[Fit, LeftOut]:
         return adapted(self.sample[0], self.base)
 
-    @property
+    @cached_property
     def fit(self) -> Fit:
         """What a head that adapts estimates."""
-        return self.adaptation[0]
+        fit = self.adaptation[0]
+        if self.ledger.is_vast:
+            give_back_memory()
+        return fit
 
     @cached_property
     def reading(self) -> Reading:
@@ -138,11 +147,18 @@ class Settled:
     @cached_property
     def search(self) -> Search:
         """What finds the best of many classes."""
-        return Search(self.ledger, self.reading.head, self.reading.parameters, self.coordinates, self.indexed)
+        # It must not know this object, or both would stay until Python looks for circles, and so would its memory.
+        reading, coordinates = self.reading, self.fit.coordinates if self.adapts else _as_they_are
+        return Search(self.ledger, reading.head, reading.parameters, coordinates, self.indexed)
+
+    @property
+    def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+        """Scores of examples left out of their classes, among those that take part, and their classes; of many classes
+        they are not kept."""
+        return leave_one_out(self.learned, self.sample[0]) if self.is_large else self._left_out
 
     @cached_property
-    def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        """Scores of examples left out of their classes, among those that take part, and their classes."""
+    def _left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         return leave_one_out(self.learned, self.sample[0])
 
     @property
@@ -150,8 +166,10 @@ class Settled:
         """Whether the scale is fitted."""
         if self.given is not None or not self.ledger.examples:
             return self._given_calibrated
-        several = int((self.ledger.counts > 1).sum())
-        return several > 1 if self.adapts else several > 0 and len(self.ledger) > 1 and len(self.left_out[1]) > 0
+        if self.adapts:
+            return int((self.ledger.counts > 1).sum()) > 1
+        support = self.sample[0]
+        return len(self.ledger) > 1 and bool((support.counts[support.owner] > 1).any())
 
     @cached_property
     def scale(self) -> float:
@@ -163,6 +181,8 @@ class Settled:
         support = self.sample[0]
         if self.calibrated:
             scores, owner = self.left_out
+            if self.ledger.is_vast:
+                give_back_memory()
             return fit_scale(scores, owner) * float(next_shot(support.counts[owner]).mean())
         learned = self.learned.parameters.get("scale")
         if learned is None:
@@ -176,8 +196,6 @@ class Settled:
             return None
         if self.sample[1] is not None:
             logits, evidence = self._among_all()
-            if self.ledger.is_vast:
-                give_back_memory()
             return rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
         if self.adapts:
             fit, left = self.adaptation
@@ -205,12 +223,25 @@ class Settled:
 
     def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:
         """Logits of left-out examples for their own class and for the best of all others; and what speaks for these."""
-        support, rows = self.sample
-        assert rows is not None
+        support, scale = self.sample[0], self.scale
         many = min(QUERIES, max(LEAST_QUERIES, PRODUCTS // len(self.ledger)))
         chosen = support.kept_of(2)
         chosen = chosen[support.counts[support.owner[chosen]] > 1]
         chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
+        parts = [self._among_others(chosen[start : start + PART]) for start in range(0, len(chosen), PART)]
+        if self.ledger.is_vast:
+            del support
+            self.__dict__.pop("sample", None)  # the scale is settled too: who asks for more draws it again
+            give_back_memory()
+        mine, other, nothing = np.concatenate([np.zeros((3, 0)), *parts], 1)
+        logits = scale * np.stack([mine, other], 1)
+        return logits, logits - nothing[:, None]
+
+    def _among_others(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
+        """Scores of examples of the sample for their own class without them, for the best of all others, and the logit
+        of a class that is not there."""
+        support, rows = self.sample
+        assert rows is not None
         owner, vectors = support.owner[chosen], support.kept[chosen]
         left = support.counts[owner] - 1
         query = self.coordinates(torch.from_numpy(vectors))
@@ -219,6 +250,9 @@ class Settled:
         mine = self.reading.head.score(query[:, None], own[:, None])[:, 0, 0].numpy()
         found = self.search.best(vectors, 2)
         other = np.where(found.rows[:, 0] == rows[owner], found.scores[:, 1], found.scores[:, 0])
-        logits = self.scale * np.stack([mine, other], 1)
         nothing = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.adapts else 0 * mine
-        return logits, logits - nothing[:, None]
+        return np.stack([mine, other, nothing])
+
+
+def _as_they_are(vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
+    return vectors

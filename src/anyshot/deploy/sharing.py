@@ -27,6 +27,7 @@ from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, whole, write_json, write_text
 from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.show.pages import fill
 
 FORMATS = (1, 2, 3)  # 2: of many classes, whose labels are tensors and whose examples are kept of some;
 # 3: these are float32 where nothing is lost
@@ -75,8 +76,8 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
         raise BadInput(f"labels of type {support.labels.dtype} cannot be saved: use text or numbers.")
     tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
     tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
-    for name in ("sums", "counts", "kept", "owner"):
-        tensors[name] = torch.from_numpy(getattr(support, name))
+    arrays = {"sums": support.sums, "counts": support.counts, "kept": support.examples, "owner": support.owner}
+    tensors |= {name: torch.from_numpy(array) for name, array in arrays.items()}
     tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
     if support.scatter is not None:
         tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
@@ -117,21 +118,12 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
             labels = np.array(config["labels"], kind)
             if labels.ndim != 1 or labels.tolist() != config["labels"]:
                 raise ValueError("its labels are not of their type")
-        arrays = {name: tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys")}
+        support = _read_support(labels, tensors, folder)
         arguments = {name: config[name] for name in ARGUMENTS}
         _check_arguments(**arguments)
         positions, features = config["positions"], config["features"]
         if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
             raise ValueError(f"{positions} positions, {features} features")
-    _check(labels, folder=folder, **arrays)
-    classes, examples = (arrays["sums"], arrays["counts"]), (arrays["kept"], arrays["owner"])
-    support = Support(labels, *classes, *examples, arrays["keys"].view(np.uint64))
-    if "scatter" in tensors:
-        scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
-        fits = scatter.shape == 2 * arrays["sums"].shape[1:] and np.isfinite(scatter).all()
-        if not fits or freedom.shape != () or freedom.dtype.kind != "i" or freedom < 0:
-            raise BadInput(f"{folder} is not a whole classifier (its scatter does not fit): save it again.")
-        support = replace(support, scatter=scatter, freedom=int(freedom))
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
     # Tensors of other shapes or types fail in any way, in any head.
@@ -212,28 +204,22 @@ def _check_arguments(head: Any, embed: Any, readout: Any, scale: Any, reject: An
         raise ValueError(f"reject is {reject}, keep {keep}")
 
 
-def _check(
-    labels: np.ndarray,
-    sums: np.ndarray,
-    counts: np.ndarray,
-    kept: np.ndarray,
-    owner: np.ndarray,
-    keys: np.ndarray,
-    folder: Path,
-) -> None:
+def _read_support(labels: np.ndarray, tensors: Mapping[str, torch.Tensor], folder: Path) -> Support:
     """Sizes agree and indices point into what is there: a damaged file is told apart before it is used."""
+    stored = (tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys"))
+    sums, counts, examples, owner, keys = stored
     way, many = len(labels), len(keys)
     if not (
         labels.shape == counts.shape == (way,)
         and owner.shape == keys.shape == (many,)
-        and sums.ndim == kept.ndim == 2
-        and (len(sums), len(kept)) == (way, many)
-        and sums.shape[1] == kept.shape[1]
+        and sums.ndim == examples.ndim == 2
+        and (len(sums), len(examples)) == (way, many)
+        and sums.shape[1] == examples.shape[1]
         and sums.dtype == np.float64
-        and kept.dtype in (np.float64, np.float32)
+        and examples.dtype in (np.float64, np.float32)
         and counts.dtype == owner.dtype == keys.dtype == np.int64
         and np.isfinite(sums.sum())
-        and np.isfinite(kept.sum())
+        and np.isfinite(examples.sum())
         and (np.diff(owner) >= 0).all()
         and (not many or (owner[0] >= 0 and owner[-1] < way))
         and (counts > 0).all()
@@ -241,6 +227,14 @@ def _check(
         and len(np.unique(labels)) == way
     ):
         raise BadInput(f"{folder} is not a whole classifier (its classes and tensors do not fit): save it again.")
+    support = Support(labels, sums, counts, examples, owner, keys.view(np.uint64))
+    if "scatter" not in tensors:
+        return support
+    scatter, freedom = tensors["scatter"].numpy(), tensors.get("freedom", torch.tensor(-1)).numpy()
+    fits = scatter.shape == 2 * sums.shape[1:] and np.isfinite(scatter).all()
+    if not fits or freedom.shape != () or freedom.dtype.kind != "i" or freedom < 0:
+        raise BadInput(f"{folder} is not a whole classifier (its scatter does not fit): save it again.")
+    return replace(support, scatter=scatter, freedom=int(freedom))
 
 
 # ----------------------------------------------------------------------------------------------------------------- card
@@ -248,74 +242,30 @@ def _check(
 
 def write_card(classifier: FewShotClassifier, folder: Path, about: Mapping[str, Any]) -> None:
     """The model card. `about` may name the backbone, where it classifies pictures, its data and its sensitivity."""
-    of_pictures = "backbone" in about
     settled, labels = classifier.settled_, classifier.classes_
     counts = classifier.ledger_.counts[settled.order[:LISTED]]
-    is_measured = not settled.is_large or "coverage" in settled.__dict__  # of many classes only where it was asked for
-    coverage = classifier.coverage_ if is_measured else None
-    lines = [
-        "---",
-        "library_name: anyshot",
-        *(["pipeline_tag: image-classification"] if of_pictures else []),
-        f"tags: [few-shot, {'image-classification, ' if of_pictures else ''}anyshot]",
-        "---",
-        "",
-        f"# A few-shot classifier of {len(labels)} classes",
-        "",
-        f"Each class is the mean of its examples (head `{classifier.head}`, readout `{classifier.readout}`); "
-        "more examples and more classes can be added at any time, without training.",
-        "",
-        *(f"- {name}: {value}" for name, value in about.items()),
-        "",
-        "```python",
-        *(_OF_PICTURES if of_pictures else _OF_FEATURES),
-        "```",
-        "",
-        "## Classes and shots",
-        "",
-        "| class | examples |",
-        "|---|---|",
-        *(f"| {_cell(label)} | {n} |" for label, n in zip(labels[:LISTED], counts, strict=True)),
-        *(["", f"and {len(labels) - LISTED} more."] if len(labels) > LISTED else []),
-        "",
-        *(_measured_lines(classifier) if not settled.is_large else []),
-    ]
-    if coverage is not None:
-        what = "Images" if of_pictures else "Examples"
-        lines += [
-            "",
-            f"{what} whose best logit is below {coverage.threshold:.4g} count as none of these. Left out, "
-            f"{coverage.accepted:.1%} of the examples are accepted, {coverage.accuracy:.1%} of those rightly "
-            f"classified ({coverage.accuracy_of_all:.1%} of all); with its own class taken away, "
-            f"{coverage.unknown_rejected:.1%} of them are rejected.",
-        ]
-    write_text(folder / "README.md", "\n".join(lines) + "\n")
-
-
-_OF_PICTURES = (
-    "from anyshot import ImageClassifier",
-    "",
-    'classifier = ImageClassifier.load("path/of/this/folder")',
-    'classifier.predict(["photo.jpg"])',
-)
-_OF_FEATURES = (
-    "from anyshot import FewShotClassifier",
-    "",
-    'classifier = FewShotClassifier.load("path/of/this/folder")',
-    "classifier.predict(features)  # one row per example, of the kind that it was fitted on",
-)
-
-
-def _measured_lines(classifier: FewShotClassifier) -> list[str]:
-    shots = ["## How it holds at fewer shots", "", *_shot_lines(classifier), ""]
-    return [*shots, "## Can its probabilities be believed?", "", *_calibration_lines(classifier)]
+    is_measured = not settled.is_large  # of many classes only what was asked for
+    card = fill(
+        Path(__file__).with_name("card.md"),
+        classifier=classifier,
+        about=about,
+        of_pictures="backbone" in about,
+        many=len(labels),
+        rows=[(_cell(label), many) for label, many in zip(labels[:LISTED], counts, strict=True)],
+        is_measured=is_measured,
+        shots="\n".join(_shot_lines(classifier)) if is_measured else "",
+        calibration=_calibration(classifier) if is_measured else "",
+        coverage=classifier.coverage_ if is_measured or "coverage" in settled.__dict__ else None,
+        percent="{:.1%}".format,
+    )
+    write_text(folder / "README.md", card)
 
 
 def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     """Leave-one-out accuracy at fewer shots, on the kept examples themselves, in the mean over draws of them; of photos
     of one moment a draw has one, or its siblings would recognise it."""
     support = classifier.settled_.sample[0]
-    group = find_bursts(support.kept, support.owner)
+    group = find_bursts(support.examples, support.owner)
     most = int(_moments(support, group.group).min()) - 1
     if most < 1 or len(support.labels) < 2:
         what = "is a single burst of one moment" if group.told_by else "has a single example"
@@ -359,13 +309,11 @@ def _draws(support: Support, shot: int, *, adapts: bool) -> int:
     return max(LEAST_DRAWS, min(MOST_DRAWS, int(OPERATIONS / operations)))
 
 
-def _calibration_lines(classifier: FewShotClassifier) -> list[str]:
+def _calibration(classifier: FewShotClassifier) -> str:
     if not classifier.calibrated_:
-        return [f"They are not calibrated: the scale of the logits, {classifier.scale_:.4g}, was given or guessed."]
-    return [
-        f"The scale of the logits, {classifier.scale_:.4g}, is fitted by leaving examples out; the expected "
-        f"calibration error on them is {classifier.support_calibration_error():.1%}."
-    ]
+        return f"They are not calibrated: the scale of the logits, {classifier.scale_:.4g}, was given or guessed."
+    error = f"the expected calibration error on them is {classifier.support_calibration_error():.1%}."
+    return f"The scale of the logits, {classifier.scale_:.4g}, is fitted by leaving examples out; {error}"
 
 
 def _cell(label: Any) -> str:

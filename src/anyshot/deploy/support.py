@@ -23,7 +23,7 @@ class Support:
     labels: Shaped[np.ndarray, " way"]
     sums: Float[np.ndarray, "way d"]
     counts: Int[np.ndarray, " way"]
-    kept: Float[np.ndarray, "kept d"]
+    examples: Float[np.ndarray, "kept d"]
     owner: Int[np.ndarray, " kept"]
     """The class of each kept example, an index into the labels."""
     keys: UInt64[np.ndarray, " kept"]
@@ -37,6 +37,11 @@ class Support:
         return self.sums / self.counts[:, None]
 
     @property
+    def kept(self) -> Float[np.ndarray, "kept d"]:
+        """The examples, by the name that they had."""
+        return self.examples
+
+    @property
     def kept_counts(self) -> Int[np.ndarray, " way"]:
         return np.bincount(self.owner, minlength=len(self.labels))
 
@@ -46,7 +51,7 @@ class Support:
         here = stay[self.owner]
         owner = (np.cumsum(stay) - 1)[self.owner[here]]
         classes = self.labels[stay], self.sums[stay], self.counts[stay]
-        return Support(*classes, self.kept[here], owner, self.keys[here], self.scatter, self.freedom)
+        return Support(*classes, self.examples[here], owner, self.keys[here], self.scatter, self.freedom)
 
     def kept_of(self, shot: int) -> Int[np.ndarray, " chosen"]:
         """The places of at most `shot` kept examples per class, those with the smallest keys."""
@@ -64,22 +69,22 @@ class Support:
         return self.without(self.labels[[place]]), self._part(place, mine, self.sums[[place]], self.counts[[place]])
 
     def _without_example(self, example: int) -> "tuple[Support, Support]":
-        place, vector = int(self.owner[example]), self.kept[example]
+        place, vector = int(self.owner[example]), self.examples[example]
         sums, counts, scatter = self.sums.copy(), self.counts.copy(), self.scatter
         sums[place] -= vector
         counts[place] -= 1
         if scatter is not None:  # what `joined` will add
             apart = (sums[place] / counts[place] - vector) * np.sqrt(counts[place] / self.counts[place])
             scatter = scatter - np.outer(apart, apart)
-        kept, owner, keys = (np.delete(values, example, 0) for values in (self.kept, self.owner, self.keys))
-        left = Support(self.labels, sums, counts, kept, owner, keys, scatter, self.freedom - 1)
+        examples, owner, keys = (np.delete(values, example, 0) for values in (self.examples, self.owner, self.keys))
+        left = Support(self.labels, sums, counts, examples, owner, keys, scatter, self.freedom - 1)
         return left, self._part(place, np.array([example]), vector[None], np.ones(1, np.int64))
 
     def _part(self, place: int, examples: Int[np.ndarray, " part"], sums: Any, counts: Any) -> "Support":
         """Some of a class, to be joined again: of how its images vary it says nothing."""
         scatter = None if self.scatter is None else np.zeros(self.scatter.shape)
         owner, label = np.zeros(len(examples), np.int64), self.labels[[place]]
-        return Support(label, sums, counts, self.kept[examples], owner, self.keys[examples], scatter)
+        return Support(label, sums, counts, self.examples[examples], owner, self.keys[examples], scatter)
 
     def first(self, shot: int) -> "Support":
         """The classes as they would be with at most `shot` examples: sums of the first kept ones, nested in `shot`."""
@@ -108,8 +113,8 @@ def support_of(
     chosen = among[chosen]
     scatter = _scatter(vectors, owner, sums, counts) if adapts else None
     is_all = np.array_equal(chosen, np.arange(len(vectors)))  # then they are not copied
-    kept = (vectors if is_all else vectors[chosen]).astype(np.float64, copy=False)
-    return Support(names, sums, counts, kept, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
+    examples = (vectors if is_all else vectors[chosen]).astype(np.float64, copy=False)
+    return Support(names, sums, counts, examples, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
 
 
 def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " image"]:

@@ -35,7 +35,7 @@ class Suspect:
 
 
 @dataclass(frozen=True)
-class Found:
+class Suspects:
     """Indices are those of images and classes."""
 
     predicted: Labels
@@ -50,7 +50,7 @@ class Found:
     """Two classes and how often an image of one is told from the other when only these two are asked for."""
 
 
-def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
+def look(vectors: Vectors, labels: Labels, reading: Reading) -> Suspects:
     """Leave every image out once."""
     order = np.argsort(labels, kind="stable")  # as a support has them
     sorted_vectors = np.asarray(vectors[order], np.float64)
@@ -67,7 +67,7 @@ def look(vectors: Vectors, labels: Labels, reading: Reading) -> Found:
     if len(owner):
         log_own[image] = log_softmax(fit_scale(scores, owner) * scores, axis=1)[np.arange(len(owner)), owner]
     suspects = suspects_of(scores, owner, image)
-    return Found(
+    return Suspects(
         predicted,
         log_own,
         sorted((one for one in suspects if one.log_own <= np.log(UNLIKELY)), key=lambda one: one.log_own),

@@ -112,7 +112,7 @@ def run_test(
         vectors = classifier.vectors(features[start : start + PART])
         parts.append((classifier.logits_of(vectors), classifier.evidence_of(vectors)))
     logits, evidence = (np.concatenate(each) for each in zip(*parts, strict=True))
-    threshold = -np.inf if classifier.coverage_ is None else classifier.coverage_.threshold
+    threshold = classifier.threshold_
     is_known, is_mine = evidence >= threshold, np.isin(truth, names)
     if not is_mine.any():
         raise BadInput(f"no example is of a class that the classifier has: it has {_some(names)}, not {_some(truth)}.")

@@ -18,7 +18,6 @@ from anyshot.deploy import changing
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.image_classifier import HEAD, ImageClassifier, Seen
 from anyshot.deploy.learned import Copies, Learned, accuracy_words
-from anyshot.deploy.predicting import Form, predict_sources
 from anyshot.deploy.sharing import what_lies_at
 from anyshot.errors import BadInput, shown
 from anyshot.files import held, write_json, write_text
@@ -84,20 +83,6 @@ def open_classifier(folder: Path, registry: Registry = PACKAGE) -> ImageClassifi
     if (folder / "config.json").is_file() and not (folder / "backbone.json").is_file():
         return FewShotClassifier.load(folder, registry)
     return ImageClassifier.load(folder, registry=registry)
-
-
-def predict_images(
-    model: Path,
-    sources: Sequence[Path],
-    form: Form,
-    top: int | None = None,
-    out: Path | None = None,
-    layout: Layout | None = None,
-    registry: Registry = PACKAGE,
-    cache: FeatureCache | None = None,
-) -> str:
-    """Classify pictures, those of folders, archives and tables too, or the rows of files of features."""
-    return predict_sources(open_classifier(model, registry), sources, form, top, out, layout, cache, say)
 
 
 def examine(

@@ -14,9 +14,7 @@ from the features of each chunk, or of each block of the table, when they are ne
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.measure.plan import Draw, Plan
+from anyshot.models.devices import side_by_side
 from anyshot.models.law import Embed, Inner, Parameters, Quadratic, Reading, flatten, mean, peak
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
@@ -113,18 +112,20 @@ def each_logits(
     bank = _Bank(vectors, readings)
     method = cheaper(vectors, plan, len(patterns), readings)
     size = CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns)))
-    size = max(1, min(size, 64 if all(reading.inner for reading in readings) else 16))
+    is_inner = all(reading.inner for reading in readings)
+    size = max(1, min(size, 64 if is_inner else 16))
     table = bank.table() if method == "pairs" else None
     own = threading.local()
 
-    def run(start: int, draw: Draw) -> None:
+    def run(part: tuple[int, Draw]) -> int:
+        start, draw = part
         with torch.inference_mode():
             if not hasattr(own, "room"):
                 own.room = {}
             chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], own.room)
             for index, reading in enumerate(readings):
                 keep(index, start, chunk.logits(reading))
-        progress(len(draw.classes))
+        return len(draw.classes)
 
     def chunks() -> Iterator[tuple[int, Draw]]:
         many = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
@@ -133,28 +134,9 @@ def each_logits(
             for start in range(0, len(drawn.classes), size):
                 yield first + start, Draw(*(array[start : start + size] for array in drawn))
 
-    if all(reading.inner for reading in readings):  # a few large operations: threads inside them keep all cores busy
-        for start, draw in chunks():
-            run(start, draw)
-    else:  # many small factorisations: a thread a chunk
-        side_by_side(run, chunks())
-
-
-def side_by_side(run: Callable[[int, Draw], None], chunks: Iterator[tuple[int, Draw]]) -> None:
-    """Call `run(first episode, draw)` for every chunk, in as many threads as torch may use, one for each chunk."""
-    threads = torch.get_num_threads()
-    with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
-        try:
-            running: deque[Future] = deque()
-            for start, draw in chunks:  # a few ahead of the workers, so that memory stays bounded
-                running.append(pool.submit(run, start, draw))
-                if len(running) > 4 * threads:
-                    running.popleft().result()
-            for future in running:
-                future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)
+    # Of a few large operations threads inside them keep all cores busy; of many small factorisations a thread a chunk.
+    for episodes in map(run, chunks()) if is_inner else side_by_side(run, chunks(), ahead=4):
+        progress(episodes)
 
 
 def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Reading]) -> str:

@@ -27,12 +27,13 @@ from torch import Tensor
 from anyshot.data.layout import Layout
 from anyshot.data.store import Part, Store, open_store
 from anyshot.errors import BadInput, choose
-from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, side_by_side, vectors_of
+from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, vectors_of
 from anyshot.measure.intervals import LEAST_WITHOUT
-from anyshot.measure.plan import Draw, Plan, Protocol
+from anyshot.measure.plan import Plan, Protocol
 from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
 from anyshot.measure.recalls import Recalls, difference, title, write_recalls
 from anyshot.models.cache import FeatureCache
+from anyshot.models.devices import side_by_side
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.empirical import scores_of_products, support_scores
 from anyshot.models.examples import holds_features, read_examples
@@ -90,23 +91,23 @@ class Evaluation:
 
     def __str__(self) -> str:
         """The rows for a terminal, and what their intervals mean."""
-        lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
-        rows = list(self)
-        for row in rows:
-            numbers = f"{row['accuracy']:8.2f}% {shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
-            lines.append(f"{title(row):26} {row['test_shot']:>11} {numbers}")
-        plan = self.plan
-        episodes = f"{plan.episodes} paired episodes, seed {plan.seed}"
-        lines.append(f"{plan.way}-way, {plan.queries} queries per class, {episodes}.")
-        lines.append(
-            "95 % intervals: '+- episodes' over other draws of episodes from these examples (is this table well"
-        )
-        lines.append("measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).")
+        rows, plan = list(self), self.plan
+        lines = [
+            f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}",
+            *(
+                f"{title(row):26} {row['test_shot']:>11} {row['accuracy']:8.2f}% "
+                f"{shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
+                for row in rows
+            ),
+            f"{plan.way}-way, {plan.queries} queries per class, {plan.episodes} paired episodes, seed {plan.seed}.",
+            "95 % intervals: '+- episodes' over other draws of episodes from these examples (is this table well",
+            "measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).",
+        ]
         if plan.episodes < 2:
             lines.append("An interval over episodes needs at least two episodes.")
         if any(np.isnan(row["ci95_classes"]) for row in rows):
-            needs = f"three classes, each absent from {LEAST_WITHOUT} episodes"
-            lines.append(f"An interval over new classes needs {needs}.")
+            absent = f"three classes, each absent from {LEAST_WITHOUT} episodes"
+            lines.append(f"An interval over new classes needs {absent}.")
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
         return "\n".join(lines)
@@ -284,7 +285,8 @@ def _adapted(
         rows = _in_double(vectors, np.arange(vectors.shape[0]))
         table = rows @ rows.mT
 
-    def run(first: int, draw: Draw) -> None:
+    def run(first: int) -> int:
+        draw = plan.draw(first, min(first + EPISODES, plan.episodes))
         for episode, query in enumerate(draw.query.reshape(len(draw.query), -1)):
             for number, counts in enumerate(patterns[:, first + episode]):
                 images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
@@ -295,10 +297,10 @@ def _adapted(
                     products = table[images[:, None], images], table[query[:, None], images], table[query, query]
                     scores = scores_of_products(*products, owner, vectors.shape[1])
                 out[number, first + episode] = recall(scores.mT[None, None], plan)[0, 0]
-            progress(1 / plan.episodes)
+        return len(draw.query)
 
-    parts = range(0, plan.episodes, EPISODES)
-    side_by_side(run, ((first, plan.draw(first, min(first + EPISODES, plan.episodes))) for first in parts))
+    for episodes in side_by_side(run, range(0, plan.episodes, EPISODES), ahead=4):
+        progress(episodes / plan.episodes)
     return out
 
 

@@ -114,6 +114,15 @@ def title(of: Mapping[str, Any]) -> str:
     return of["head"] if of["readout"] == "own" else f"{of['head']} ({of['readout']})"
 
 
+def study_tables(recalls: Sequence[Recalls]) -> dict[str, list[Row]]:
+    """What the recalls of a study's models say, by the name of each table."""
+    return {
+        "table": [row for one in recalls for row in one.rows()],
+        "sensitivity": sensitivities(recalls),
+        "sensitivity-differences": sensitivity_differences(recalls),
+    }
+
+
 def sensitivities(recalls: Iterable[Recalls]) -> list[Row]:
     """The sensitivity of each head and readout in each setting, with what is known of it: one row per grid. `low` to
     `high` is over episodes, `low_classes` to `high_classes` over new classes; `bias` is how much of the score the noise
@@ -304,12 +313,3 @@ def _check(
     for of in about["of"]:
         if not isinstance(of["head"], str) or not all(isinstance(value, str | int | float) for value in of.values()):
             raise ValueError("it does not say of what")
-
-
-def are_there(path: Path) -> bool:
-    """Whether a file of recalls is there, whole: a damaged result is a missing one."""
-    try:
-        read_recalls(path)
-    except BadInput:
-        return False
-    return True

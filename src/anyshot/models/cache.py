@@ -63,14 +63,14 @@ class FeatureCache:
         self.folder, self.bound = folder or cache_folder(), bound
 
     @contextlib.contextmanager
-    def of(self, backbone: str) -> "Iterator[Kept]":
+    def of(self, backbone: str) -> "Iterator[StoredFeatures]":
         """The features of one backbone, by the hash of its content; those that are added are kept at the end, however
         it comes."""
-        kept = Kept(self, backbone)
+        stored = StoredFeatures(self, backbone)
         try:
-            yield kept
+            yield stored
         finally:
-            kept.flush()
+            stored.flush()
 
     def shrink(self) -> None:
         """Remove the files that were not used for longest, until the folder is within its bound."""
@@ -91,7 +91,7 @@ class FeatureCache:
             total -= size
 
 
-class Kept:
+class StoredFeatures:
     """The features of one backbone in a cache; threads may share it."""
 
     def __init__(self, cache: FeatureCache, backbone: str) -> None:

@@ -1,8 +1,18 @@
-"""Where networks run: the device that `--device` named, or the usual one."""
+"""Where networks run: the device that `--device` named, or the usual one; and on how many threads."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import torch
 
 from anyshot.errors import BadInput
+from anyshot.machine import in_order
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _device = ""  # what `--device` named; one choice for a whole process, like its number of threads
 
@@ -30,3 +40,23 @@ def training_device() -> str:
     """Where models are trained: on the device that was named, else CUDA or MPS where there is one, else the CPU."""
     best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     return _device or best
+
+
+@contextmanager
+def on_threads(number: int) -> Iterator[None]:
+    """While it lasts, torch uses so many threads for an operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def side_by_side(work: Callable[[T], R], tasks: Iterable[T], ahead: int = 2) -> Iterator[R]:
+    """The results of tasks in their order, in as many threads as torch may use, each on one core of torch; so many per
+    thread are ahead of the caller."""
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1))
+    with on_threads(threads), pool:
+        yield from in_order(pool, work, tasks, ahead * threads)

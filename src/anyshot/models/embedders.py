@@ -13,13 +13,11 @@ import hashlib
 import io
 import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +28,8 @@ from torch import Tensor, nn
 from anyshot.data.packing import Embedding, Item
 from anyshot.data.pictures import Box, Resample, picture, reason
 from anyshot.errors import BadInput
-from anyshot.models.cache import FeatureCache, Kept, content_key
-from anyshot.models.devices import embedding_device
+from anyshot.models.cache import FeatureCache, StoredFeatures, content_key
+from anyshot.models.devices import embedding_device, side_by_side
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, folded, pretrained
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import PACKAGE, Registry
@@ -45,8 +43,6 @@ Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
 CARRIED = ("backbone.onnx", "backbone.safetensors")  # what a classifier brings along, beside what was trained on it
 PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -107,11 +103,11 @@ class Embedder:
         only those are computed that it does not have."""
         starts = range(0, len(images), BATCH)
         parts = []
-        with _kept(self, cache) as kept:
+        with _stored(self, cache) as stored:
 
             def embed(start: int) -> np.ndarray:
                 batch = np.asarray(images[start : start + BATCH])
-                return _filled(batch, kept, lambda rows: self.embedded(self._squares(rows)))
+                return _filled(batch, stored, lambda rows: self.embedded(self._squares(rows)))
 
             for part in map(embed, starts) if self.whole is not None else side_by_side(embed, starts):
                 parts.append(part)
@@ -193,23 +189,23 @@ class _Quiet:
 _QUIET = _Quiet()
 
 
-def _kept(embeds: Embedder, cache: FeatureCache | None) -> contextlib.AbstractContextManager[Kept | None]:
+def _stored(embeds: Embedder, cache: FeatureCache | None) -> contextlib.AbstractContextManager[StoredFeatures | None]:
     if cache is None or not embeds.content:
         return contextlib.nullcontext()
     return cache.of(f"{embeds.content}-{PREPARATION}")
 
 
-def _filled(batch: Images, kept: Kept | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
+def _filled(batch: Images, stored: StoredFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
     """Features of stored images: those that are kept, and of the others what `embed` gives, kept from now on."""
-    if kept is None:
+    if stored is None:
         return embed(batch)
     keys = [content_key(image, "stored") for image in batch]
-    rows = [kept.get(key) for key in keys]
+    rows = [stored.get(key) for key in keys]
     missing = [place for place, row in enumerate(rows) if row is None]
     if missing:
         for place, row in zip(missing, embed(batch[missing]), strict=True):
             rows[place] = row
-            kept.add(keys[place], row)
+            stored.add(keys[place], row)
     return np.stack([row for row in rows if row is not None])
 
 
@@ -257,9 +253,9 @@ class FeatureRows:
 def embed_items(embeds: Embedder, items: Sequence[Item], cache: FeatureCache | None = None) -> Iterator[list[Embedded]]:
     """Pictures of any source to features, in their order and some at a time: read, decoded and embedded on all cores
     with few of them in memory. With a `cache`, only those are embedded that it does not have."""
-    with _kept(embeds, cache) as kept:
+    with _stored(embeds, cache) as stored:
         parts = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
-        yield from side_by_side(partial(_embed_part, embeds, kept), parts)
+        yield from side_by_side(partial(_embed_part, embeds, stored), parts)
 
 
 def embedding(embeds: Embedder, cache: FeatureCache | None = None) -> Embedding:
@@ -272,15 +268,15 @@ def embedding(embeds: Embedder, cache: FeatureCache | None = None) -> Embedding:
     return Embedding({"backbone": embeds.about["backbone"], "content": embeds.content}, chunks)
 
 
-def _embed_part(embeds: Embedder, kept: Kept | None, part: Sequence[Item]) -> list[Embedded]:
+def _embed_part(embeds: Embedder, stored: StoredFeatures | None, part: Sequence[Item]) -> list[Embedded]:
     done: dict[int, Embedded] = {}
     pictures: dict[int, np.ndarray] = {}
     keys: dict[int, bytes] = {}
     for place, item in enumerate(part):
         try:
             data = item.read()
-            keys[place] = content_key(data, item.box) if kept is not None else b""
-            row = kept.get(keys[place]) if kept is not None else None
+            keys[place] = content_key(data, item.box) if stored is not None else b""
+            row = stored.get(keys[place]) if stored is not None else None
             if row is None:
                 pictures[place] = embeds.read(data, item.name, item.box)
             else:
@@ -293,29 +289,9 @@ def _embed_part(embeds: Embedder, kept: Kept | None, part: Sequence[Item]) -> li
         features = embeds.embedded(np.stack(list(pictures.values())))
         for (place, pixels), row in zip(pictures.items(), features, strict=True):
             done[place] = Embedded(part[place], row, pixels)
-            if kept is not None:
-                kept.add(keys[place], row)
+            if stored is not None:
+                stored.add(keys[place], row)
     return [done[place] for place in range(len(part))]
-
-
-def side_by_side(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-    """The results of tasks in their order, one thread per core and each on one core of torch; few are ahead of the
-    caller, so that memory stays bounded."""
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
-            ahead: deque[Future[R]] = deque()
-            try:
-                for task in tasks:
-                    ahead.append(pool.submit(work, task))
-                    if len(ahead) > 2 * threads:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            finally:
-                pool.shutdown(cancel_futures=True)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def embedder(

@@ -27,7 +27,13 @@ from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
 FROZEN = Backbone(lambda channels, recipe: nn.Identity())  # features in, features out
-Reader = Callable[..., Float[np.ndarray, "image position channel"]]
+FeatureMaps = Float[np.ndarray, "image position channel"]
+Reader = Callable[..., FeatureMaps]
+Done = Callable[[int], None]
+
+
+def _ignore(images: int) -> None:
+    """For those who do not watch."""
 
 
 class Model(nn.Module):
@@ -60,9 +66,7 @@ class Model(nn.Module):
     def forward(self, images: Float[Tensor, "image ..."]) -> Maps:
         return self.backbone(images) * self.recipe.feature_scale
 
-    def features(
-        self, images: Shaped[np.ndarray, "image ..."], done: Callable[[int], None] = lambda images: None
-    ) -> Float[np.ndarray, "image position channel"]:
+    def features(self, images: Shaped[np.ndarray, "image ..."], done: Done = _ignore) -> FeatureMaps:
         """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions.
         Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
@@ -70,18 +74,33 @@ class Model(nn.Module):
     def reader(self, device: str | None = None) -> "Reader":
         """`features` of the model as it is now, made ready once for those who ask often; on a device of its own where
         one is named."""
-        if self.recipe.frozen:
-            return partial(_as_they_are, self.recipe)
+        recipe, kind = self.recipe, self.kind
+        if recipe.frozen:
+            return partial(_as_they_are, recipe)
         place = torch.device(device or next(self.parameters()).device)
         backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
-        return partial(_read, backbone, self.kind, self.recipe, self.channels, place)
+
+        @torch.inference_mode()
+        def read(images: UInt8[np.ndarray, "image height width colour"], done: Done = _ignore) -> FeatureMaps:
+            out = None
+            for start in range(0, len(images), EMBED_BATCH):
+                some = as_channels(np.array(images[start : start + EMBED_BATCH]), self.channels)
+                pixels = prepare(torch.from_numpy(some).to(place), recipe.size, kind.margin, kind.moments)
+                maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
+                out = np.empty((len(images), *maps.shape[1:]), np.float32) if out is None else out
+                out[start : start + len(maps)] = maps
+                done(len(maps))
+            assert out is not None
+            return out
+
+        return read
 
     @property
     def reading(self) -> Reading:
         """The head with what it has learned."""
         return Reading(self.head, {name: value.detach().cpu() for name, value in self.learned.items()})
 
-    def vectors(self, features: Float[np.ndarray, "image position channel"]) -> Vectors:
+    def vectors(self, features: FeatureMaps) -> Vectors:
         """What a class is a mean of, of these features."""
         with torch.no_grad():
             return self.embed(torch.from_numpy(features), self.reading.parameters)
@@ -190,38 +209,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
-def _as_they_are(
-    recipe: Recipe, features: Float[np.ndarray, "image ..."], done: Callable[[int], None] = lambda images: None
-) -> Float[np.ndarray, "image position channel"]:
+def _as_they_are(recipe: Recipe, features: Float[np.ndarray, "image ..."], done: Done = _ignore) -> FeatureMaps:
     if features.dtype == np.uint8:
         raise BadInput(f"{recipe.name} reads the features of {recipe.backbone}: embed images first.")
     maps = np.asarray(features, np.float32)
     maps = maps if maps.ndim == 3 else maps[:, None]
     done(len(maps))
     return maps
-
-
-@torch.inference_mode()
-def _read(
-    backbone: nn.Module,
-    kind: Backbone,
-    recipe: Recipe,
-    channels: int,
-    device: torch.device,
-    images: UInt8[np.ndarray, "image height width colour"],
-    done: Callable[[int], None] = lambda images: None,
-) -> Float[np.ndarray, "image position channel"]:
-    out: np.ndarray | None = None
-    for start in range(0, len(images), EMBED_BATCH):
-        batch = torch.from_numpy(as_channels(np.array(images[start : start + EMBED_BATCH]), channels)).to(device)
-        pixels = prepare(batch, recipe.size, kind.margin, kind.moments)
-        maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
-        if out is None:
-            out = np.empty((len(images), *maps.shape[1:]), np.float32)
-        out[start : start + len(maps)] = maps
-        done(len(maps))
-    assert out is not None
-    return out
 
 
 def _fused(module: nn.Module) -> nn.Module:

@@ -6,21 +6,9 @@ from statistics import fmean
 
 import numpy as np
 
-from anyshot.paper.claims import (
-    COSINE,
-    EUCLIDEAN,
-    PAIRS,
-    SETTINGS,
-    Evidence,
-    both,
-    claim,
-    count,
-    every,
-    fact,
-    number,
-    sensitivity,
-)
-from anyshot.paper.printed import TEST_SHOTS, Group, exact_grids, find, group, study, text
+from anyshot.paper import printed as paper
+from anyshot.paper.claims import Evidence, both, claim, count, every, fact, number, sensitivity
+from anyshot.paper.printed import COSINE, EUCLIDEAN, PAIRS, SETTINGS, TEST_SHOTS, Group, find, group, study, text
 from anyshot.paper.rounding import Derived, mean, parse
 from anyshot.paper.tables import Reading
 
@@ -201,7 +189,7 @@ def proto_worst() -> Evidence:
 
 @claim("Sec. A.3, Table 4", "the new FRN is slightly more accurate than the old one overall")
 def frn_new_better() -> Evidence:
-    old, new = (exact_grids()["Table 4", Group("meta-inat", "conv4", head)] for head in ("frn-old", "frn"))
+    old, new = (paper.exact_grids()["Table 4", Group("meta-inat", "conv4", head)] for head in ("frn-old", "frn"))
     shots = zip(TEST_SHOTS, old.means, new.means, strict=True)
     difference = mean(new.means).value - mean(old.means).value
     _, higher = count((f"{shot}-shot", a < b) for shot, a, b in shots)

@@ -9,16 +9,11 @@ qualified ("generally", "on average"), what lies outside them is a remark and we
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 
-from anyshot.paper.printed import Group, Setting, study
+from anyshot.paper.printed import Group, study
 from anyshot.paper.rounding import Derived, Verdict, judge
 from anyshot.paper.tables import Check, Reading
 
 TOPICS = ("robustness", "accuracy", "protocol")
-SETTINGS = [Setting(data, "conv4") for data in ("cub", "mini", "meta-inat")]
-SETTINGS += [Setting(data, "resnet12") for data in ("cub", "mini", "tiered")]
-EUCLIDEAN = [Group(*setting, head) for head in ("proto", "feat", "frn") for setting in SETTINGS]
-COSINE = [Group(*setting, f"cosine-{head}") for head in ("proto", "feat", "frn") for setting in SETTINGS]
-PAIRS = list(zip(EUCLIDEAN, COSINE, strict=True))
 ORDER: tuple[Verdict, ...] = ("holds", "rounding", "contradicted")
 
 Evidence = tuple[str, Sequence[Reading | str]]  # the printed value; readings of the claim, and remarks

@@ -49,6 +49,13 @@ class Group(NamedTuple):
         return Group(self.data, self.backbone, self.head.removeprefix("cosine-"))
 
 
+SETTINGS = [Setting(data, "conv4") for data in ("cub", "mini", "meta-inat")]
+SETTINGS += [Setting(data, "resnet12") for data in ("cub", "mini", "tiered")]
+EUCLIDEAN = [Group(*setting, head) for head in ("proto", "feat", "frn") for setting in SETTINGS]
+COSINE = [Group(*setting, f"cosine-{head}") for head in ("proto", "feat", "frn") for setting in SETTINGS]
+PAIRS = list(zip(EUCLIDEAN, COSINE, strict=True))
+
+
 @cache
 def numbers() -> tuple[Row, ...]:
     """Every printed number with its place; `printed` is text, shots are whole numbers or empty."""

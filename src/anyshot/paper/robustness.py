@@ -7,21 +7,8 @@ from statistics import fmean, geometric_mean
 import numpy as np
 
 from anyshot.measure.sensitivity import decompose
-from anyshot.paper.claims import (
-    COSINE,
-    EUCLIDEAN,
-    PAIRS,
-    SETTINGS,
-    Evidence,
-    both,
-    claim,
-    count,
-    every,
-    fact,
-    number,
-    sensitivity,
-)
-from anyshot.paper.printed import Group, find, group, study, text
+from anyshot.paper.claims import Evidence, both, claim, count, every, fact, number, sensitivity
+from anyshot.paper.printed import COSINE, EUCLIDEAN, PAIRS, SETTINGS, Group, find, group, study, text
 from anyshot.paper.rounding import Derived, judge, mean, parse, ratio, total
 
 

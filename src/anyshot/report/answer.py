@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 
-from anyshot.report.paired import Pairs, half_width, paired_intervals, weighted_mean
+from anyshot.measure.intervals import episode_interval
 from anyshot.report.runs import Findings, paper_findings
 from anyshot.rows import grouped
 from anyshot.show.grid import Grid, Key, key, shot_order
@@ -17,6 +18,8 @@ from anyshot.show.summaries import counterpart, over_what, two_decimals
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
 EVERYWHERE = "all settings"
+Pairs = dict[tuple[str, str], dict[Any, float]]
+"""By two labels (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
 UNPAIRED = " (not paired, so wide)"
 
 
@@ -81,6 +84,33 @@ def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
             for two, first in each[0].items()
         }
     return pairs
+
+
+def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
+    """Of choices by label, each a list of a stamp and accuracies per seed: those of the same episodes in pairs."""
+    means = {}
+    for label, seeds in choices.items():
+        if len({stamp for stamp, _ in seeds}) == 1:
+            shots = set.intersection(*(set(cells) for _, cells in seeds))
+            means[label] = (seeds[0][0], {shot: np.mean([cells[shot] for _, cells in seeds], 0) for shot in shots})
+    pairs: Pairs = {}
+    for (one, (stamp, mine)), (other, (same, theirs)) in combinations(sorted(means.items()), 2):
+        if stamp == same:
+            gaps = {shot: mine[shot] - theirs[shot] for shot in mine if shot in theirs}
+            pairs[one, other] = {shot: round(episode_interval(gap), 3) for shot, gap in gaps.items()}
+    return pairs
+
+
+def half_width(pairs: Pairs, one: str, other: str, weights: Mapping[Any, float]) -> float | None:
+    """Half the interval of a difference under a distribution of shots: the mean of its shots', the widest it can be."""
+    return weighted_mean(pairs.get((min(one, other), max(one, other)), {}), weights)
+
+
+def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
+    """The mean of values by shot under a distribution of shots; None where a shot that counts has no value."""
+    counted = {shot: weight for shot, weight in weights.items() if weight > 0}
+    parts = [value * weight for shot, weight in counted.items() if (value := values.get(shot)) is not None]
+    return sum(parts) / sum(counted.values()) if 0 < len(parts) == len(counted) else None
 
 
 def _everywhere(choices: Sequence[Choice], settings: int) -> list[Choice]:

@@ -13,36 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import vl_convert
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import anyshot
 from anyshot.errors import BadInput
 from anyshot.files import read_text, write_text
 from anyshot.paper import audit as paper_audit
-from anyshot.report import tables
-from anyshot.report.answer import (
-    EVERYWHERE,
-    UNPAIRED,
-    Choice,
-    accurate_slots,
-    first_setting,
-    list_choices,
-    list_sensitivities,
-    paired,
-    rank,
-    robust_sentence,
-    why_no_sensitivity,
-    words,
-)
-from anyshot.report.charts import ranking
-from anyshot.report.drawn import drawn_figures
+from anyshot.report import answer, tables
+from anyshot.report.charts import drawn_figures, ranking
 from anyshot.report.explorer import Explorer
 from anyshot.report.methods import CITATION, methods
-from anyshot.report.paired import Pairs
 from anyshot.report.runs import Findings
 from anyshot.rows import as_csv
 from anyshot.show.grid import Grid, shot_order
+from anyshot.show.pages import fill
 from anyshot.show.summaries import ENDINGS, counterpart, gain_summary
 
 VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
@@ -53,14 +37,12 @@ TOP = 12  # choices in the ranking chart; all are in its table
 def page(findings: Findings, audit: bool = False) -> str:
     """The report as HTML; with the audit of the paper as a section where asked for."""
     folder = Path(__file__).parent
-    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
-    pages = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, **blocks)
     context = _context(findings, audit=audit)
     code = {"data": as_script(context.pop("data")), "vega": vega_code()}
     files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
     code |= {name: (folder / file).read_text(encoding="utf-8") for name, file in files.items()}
     context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
-    return pages.get_template("page.html").render(context, version=anyshot.__version__)
+    return fill(folder / "page.html", **context, version=anyshot.__version__)
 
 
 def policy(*scripts: str) -> str:
@@ -98,20 +80,20 @@ def vega_code() -> str:
 
 def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     """All that the template shows, and under `data` all that the script needs."""
-    choices, grids = list_choices(findings), findings.grids
+    choices, grids = answer.list_choices(findings), findings.grids
     shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_order)
     settings = list(dict.fromkeys(choice.setting for choice in choices))
-    setting = first_setting(choices)
-    settings.sort(key=lambda name: name != EVERYWHERE)  # the widest view first
+    setting = answer.first_setting(choices)
+    settings.sort(key=lambda name: name != answer.EVERYWHERE)  # the widest view first
     every = dict.fromkeys(shots, 1.0)
-    ranked = rank(choices, setting, every)
-    pairs = paired(findings, choices)
-    robust = {name: robust_sentence(list_sensitivities(findings), name) for name in settings}
+    ranked = answer.rank(choices, setting, every)
+    pairs = answer.paired(findings, choices)
+    robust = {name: answer.robust_sentence(answer.list_sensitivities(findings), name) for name in settings}
     figures = drawn_figures(findings, choices)
     shown = Explorer(findings, choices)
     small = {"sensitivity": tables.sensitivity_table(findings)}
     if ranked:
-        each = [pair for name in settings if name != EVERYWHERE for pair in rank(choices, name, every)]
+        each = [pair for name in settings if name != answer.EVERYWHERE for pair in answer.rank(choices, name, every)]
         small["ranking"] = tables.ranking_table(each)
     complete = [grid for grid in grids if grid.is_whole and _fits(grid, grids)]
     if complete:
@@ -141,9 +123,9 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
         "settings": settings,
         "setting": setting,
         "robust": robust,
-        "slots": accurate_slots(ranked, every, pairs.get(setting, {})),
+        "slots": answer.accurate_slots(ranked, every, pairs.get(setting, {})),
         "shots": shots,
-        "words": words,
+        "words": answer.words,
         "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
         "class_intervals": any(cell["ci95_classes"] is not None for c in choices for cell in c.cells.values()),
         "notes": _notes(findings, grids, choices),
@@ -163,7 +145,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
             "top": TOP,
             "choices": [_as_data(choice) for choice in choices],
             "paired": {name: _by_place(halves, shots) for name, halves in pairs.items()},
-            "unpaired": UNPAIRED,
+            "unpaired": answer.UNPAIRED,
             "robust": robust,
             "specs": specs,
             "grids": shown.data,
@@ -173,13 +155,13 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     }
 
 
-def _as_data(choice: Choice) -> dict[str, Any]:
+def _as_data(choice: answer.Choice) -> dict[str, Any]:
     names = ("accuracy", "ci95", "ci95_classes")
     cells = {shot: {name: cell[name] for name in names} for shot, cell in choice.cells.items()}
     return {"setting": choice.setting, "head": choice.head, "name": choice.name, "label": choice.label, "cells": cells}
 
 
-def _by_place(pairs: Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, list[float | None]]]:
+def _by_place(pairs: answer.Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, list[float | None]]]:
     """Halves of intervals as a list in the order of the page's shots: many pairs, little room."""
     nested: dict[str, dict[str, list[float | None]]] = {}
     for (one, other), halves in pairs.items():
@@ -187,7 +169,7 @@ def _by_place(pairs: Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, l
     return nested
 
 
-def _ranking_spec(choices: Sequence[Choice]) -> dict[str, Any]:
+def _ranking_spec(choices: Sequence[answer.Choice]) -> dict[str, Any]:
     most = max(Counter(choice.setting for choice in choices).values())
     return ranking(list(dict.fromkeys(choice.name for choice in choices)), min(TOP, most)).to_dict()
 
@@ -198,7 +180,7 @@ def _fits(grid: Grid, among: Sequence[Grid]) -> bool:
     return other is None or (other.test_shots == grid.test_shots and other.is_whole)
 
 
-def _notes(findings: Findings, grids: Sequence[Grid], choices: Sequence[Choice]) -> list[str]:
+def _notes(findings: Findings, grids: Sequence[Grid], choices: Sequence[answer.Choice]) -> list[str]:
     """What a reader must know to read the answer."""
     cells = [cell for choice in choices for cell in choice.cells.values()]
     notes = []
@@ -209,7 +191,7 @@ def _notes(findings: Findings, grids: Sequence[Grid], choices: Sequence[Choice])
         notes.append(note)
     if findings.printed:
         notes.append("The paper prints no interval of a sensitivity, and one interval per test shot for all models.")
-    whys = [f"{grid.name} on {grid.setting}: {why}" for grid in grids if (why := why_no_sensitivity(grid))]
+    whys = [f"{grid.name} on {grid.setting}: {why}" for grid in grids if (why := answer.why_no_sensitivity(grid))]
     if whys:
         more = f"; and {len(whys) - 6} more" if len(whys) > 6 else ""
         notes.append(f"Without a sensitivity: {'; '.join(whys[:6])}{more}.")

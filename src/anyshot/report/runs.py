@@ -11,11 +11,13 @@ import numpy as np
 
 from anyshot.errors import BadInput
 from anyshot.files import read_json
+from anyshot.measure.recalls import UNKNOWN, read_recalls
 from anyshot.paper import printed
-from anyshot.report.paired import Model, read_episodes
 from anyshot.rows import Row, grouped, read_table
 from anyshot.show.grid import AT, Grid, Key, grids, key, with_kind
 
+Model = tuple[Key, int, int]  # the grid, train shot, seed
+MORE = ("data", "backbone", "readout", "train_shot", "seed")
 NEEDED = ("data", "head", "test_shot", "accuracy")
 OPTIONAL = {"backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
 
@@ -132,6 +134,26 @@ def _plain(path: Path) -> dict[str, Any]:
         if name in value and not (isinstance(one, kind) and is_finite) and not (one is None and name == "batch"):
             raise BadInput(f"{path} has {str(value[name])[:80]!r} as {name}: was it changed by hand?")
     return value
+
+
+def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[Model, tuple[str, dict[Any, np.ndarray]]]:
+    """The accuracy of every episode by model and test shot, and the id of the episodes, for the models of these rows
+    whose recalls lie in the folder. (A report needs no recalls: without them, or where they are damaged, intervals of
+    differences are wider.)"""
+    wanted = {(str(row["model"]), row["head"].partition(AT)[0], *(row[name] for name in MORE)): row for row in rows}
+    episodes: dict[Model, tuple[str, dict[Any, np.ndarray]]] = {}
+    for path in [*sorted(folder.glob("*/recalls-*.npz")), *folder.glob("recalls.npz")]:
+        try:
+            recalls = read_recalls(path)
+        except BadInput:
+            continue
+        for one in recalls:
+            of = {**UNKNOWN, **one.of}
+            row = wanted.get((of["model"], of["head"], *(of[name] for name in MORE)))
+            if row is not None and row.get("episodes") == one.plan["episodes"] > 1:
+                where = key(row), row["train_shot"], row["seed"]
+                episodes[where] = one.plan["id"], dict(zip(one.shots, one.accuracies, strict=True))
+    return episodes
 
 
 def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:

@@ -6,16 +6,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from anyshot.report.answer import (
-    accurate_slots,
-    first_pair,
-    first_setting,
-    list_choices,
-    list_sensitivities,
-    paired,
-    rank,
-    robust_sentence,
-)
+from anyshot.report import answer
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
 from anyshot.show.grid import Grid
@@ -27,18 +18,18 @@ BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.arr
 def show(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
-    choices = list_choices(findings)
-    setting = first_setting(choices)
+    choices = answer.list_choices(findings)
+    setting = answer.first_setting(choices)
     shots = {shot: 1.0 for choice in choices for shot in choice.cells}
-    pairs = paired(findings, choices).get(setting, {})
-    slots = accurate_slots(rank(choices, setting, shots), shots, pairs, "shots that all count alike")
+    pairs = answer.paired(findings, choices).get(setting, {})
+    slots = answer.accurate_slots(answer.rank(choices, setting, shots), shots, pairs, "shots that all count alike")
     if len({grid.setting for grid in findings.grids}) > 1:
         console.print(Text(f"{setting}:"))
     accurate = slots["best"], f"{slots['accuracy']}{slots['margin']}."
-    for name, rest in (robust_sentence(list_sensitivities(findings), setting), accurate):
+    for name, rest in (answer.robust_sentence(answer.list_sensitivities(findings), setting), accurate):
         console.print(Text.assemble((name, "bold"), rest))
     console.print(_table(sensitivity_table(findings)))
-    pair = first_pair(findings.grids)
+    pair = answer.first_pair(findings.grids)
     limit = max((float(np.abs(grid.parts.residual).max()) for grid in pair), default=0.0)
     for grid in pair:
         console.print(_heatmap(grid, limit or 1.0))

@@ -84,26 +84,18 @@ def in_order(grids: Iterable[Grid]) -> list[Grid]:
 def grid_summary(grid: Grid) -> Summary:
     """A grid: accuracies, the test bias to the right, the model bias below, the sensitivity in the corner; only the
     accuracies there are, where it has no sensitivity."""
-    if not grid.is_scored:
-        return _partial_summary(grid)
-    rows = [
-        [str(shot), *map(two_decimals, cells), two_decimals(mean)]
-        for shot, cells, mean in zip(grid.test_shots, grid.accuracy, grid.parts.test_bias, strict=True)
-    ]
-    biases = [two_decimals(bias, "+") for bias in grid.parts.model_bias]
-    rows.append(["model bias", *biases, f"**{_sensitivity(grid)}**"])
-    title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot; sensitivity in the corner"
-    return Summary(title, ["test shot", *map(str, grid.train_shots), "mean"], rows)
-
-
-def _partial_summary(grid: Grid) -> Summary:
-    shots = ["mixed" if grid.mixed else str(shot) if shot else "accuracy" for shot in grid.train_shots]
     rows = [
         [str(shot), *("" if math.isnan(cell) else two_decimals(cell) for cell in cells)]
         for shot, cells in zip(grid.test_shots, grid.accuracy, strict=True)
     ]
-    title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot (columns)"
-    return Summary(title, ["test shot", *shots], rows)
+    title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot"
+    if not grid.is_scored:
+        shots = ["mixed" if grid.mixed else str(shot) if shot else "accuracy" for shot in grid.train_shots]
+        return Summary(f"{title} (columns)", ["test shot", *shots], rows)
+    means = [*map(two_decimals, grid.parts.test_bias), f"**{_sensitivity(grid)}**"]
+    rows.append(["model bias", *(two_decimals(bias, "+") for bias in grid.parts.model_bias)])
+    rows = [[*row, mean] for row, mean in zip(rows, means, strict=True)]
+    return Summary(f"{title}; sensitivity in the corner", ["test shot", *map(str, grid.train_shots), "mean"], rows)
 
 
 def sensitivity_summary(grids: Sequence[Grid]) -> Summary:

@@ -15,7 +15,7 @@ import torch
 
 from anyshot.errors import explaining
 from anyshot.machine import cores, keep_memory
-from anyshot.models.devices import training_device
+from anyshot.models.devices import on_threads, training_device
 from anyshot.models.registry import Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
@@ -149,13 +149,8 @@ def _costliest(recipes: Sequence[Recipe], registry: Registry) -> Recipe:
 @contextmanager
 def _aside() -> Iterator[None]:
     """On one thread, and without a trace in the caller's threads and random numbers."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    with on_threads(1), torch.random.fork_rng():
+        yield
 
 
 def _setting(recipe: Recipe) -> tuple:

@@ -2,13 +2,12 @@
 weights or anything that only this machine needs. A report can be made from it as from the run itself.
 
     about.json, MODEL/recipe.json, MODEL/history.csv    as the study left them
-    *.csv                                               what TABLES says
+    *.csv                                               what published.md says of each
     figures/, README.md
 """
 
 import shutil
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +15,20 @@ from anyshot.errors import BadInput
 from anyshot.files import whole, write_text
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
 from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
-from anyshot.measure.recalls import (
-    GRID,
-    SETTING,
-    Recalls,
-    accuracy_differences,
-    gains,
-    sensitivities,
-    sensitivity_differences,
-)
+from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences, gains, study_tables
 from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, as_read, read_table, write_table
-from anyshot.show import figures
+from anyshot.show import figures, summaries
 from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.grid import grids, with_kind
-from anyshot.show.summaries import (
-    Summary,
-    counterpart,
-    gain_summary,
-    sensitivity_summary,
-    three_uncertainties,
-    two_decimals,
-)
+from anyshot.show.pages import fill
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Source, Study, select
 from anyshot.train.training import featured
 
 UNEQUAL = ("step", "long-tailed")
-TABLES = {
-    "table": "every cell: a model, a readout, a test shot; intervals over episodes and over new classes",
-    "sensitivity": "the scores above, with their intervals over episodes and over new classes",
-    "sensitivity-differences": "how much more sensitive each way to read a head is than others of its kind",
-    "differences": "how much more accurate, paired, by test shot and over all",
-    "gains": "each cosine head above its Euclidean counterpart, paired, by test shot and train shot and over all",
-    "offsets": "how far each model lies above its group",
-    "swapped": "models read with the other score",
-    "frn-forms": "the new FRN above the original",
-    "mixed": "one model for all shots beside those trained for one",
-    "consistency": "1-shot predictions that stay when the support is drawn anew, in percent",
-    "terms": "the ratio of FRN's two terms by train shot",
-    "learned": "the numbers that each model's head has learned: its temperature (scale), the logarithm of FRN's ridge",
-    "unequal": "accuracy where classes have unequal shots",
-    "unequal-gains": "what the cosine gains there",
-    "unequal-differences": "how much more accurate each way to read a head is there than others of its kind",
-    "unequal-recall": "the recall of a class by its own number of shots there",
-}
 
 
 def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *, add: bool = False) -> None:
@@ -84,11 +50,9 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *,
             _copy(run / "about.json", aside / "about.json")
         recalls = recalls_of_study(study, recipes, run)
         tables: dict[str, list[Row]] = {
-            "table": [row for one in recalls for row in one.rows()],
-            "sensitivity": sensitivities(recalls),
+            **study_tables(recalls),
             "gains": gains(recalls),
             "differences": accuracy_differences(recalls),
-            "sensitivity-differences": sensitivity_differences(recalls),
             **_side_experiments(study, recipes, run, data, advance),
         }
         if add:
@@ -104,9 +68,9 @@ def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     """What follows from the tables: comparisons, and all figures."""
     rows = tables["table"]
     scored = [grid for grid in grids(rows) if grid.is_scored]
-    charts: dict[str, Any] = (
-        {"tradeoff": figures.scatter(scored)} if any(map(counterpart, scored, repeat(scored))) else {}
-    )
+    charts: dict[str, Any] = {}
+    if any(summaries.counterpart(grid, scored) for grid in scored):
+        charts["tradeoff"] = figures.scatter(scored)
     for kind, (compare, _) in COMPARISONS.items():
         if compared := compare(rows):
             if kind != "gains":
@@ -218,17 +182,14 @@ def _page(name: str, folder: Path) -> str:
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):
-        score, noise = two_decimals(row["sensitivity"]), two_decimals(row["noise_floor"])
-        cells.append([row["head"], row["readout"], score, *three_uncertainties(row), noise])
-    first = Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
-    parts = [f"# {name}", f"Made by `anyshot study {name}` and `anyshot publish {name}`. Accuracies in percent."]
-    for summary in (first, sensitivity_summary(scored), gain_summary(scored)):
-        parts += [f"## {summary.title}", summary.markdown().rstrip()]
-    there = [
-        f"- [{table}.csv]({table}.csv): {words}"
-        for table, words in TABLES.items()
-        if (folder / f"{table}.csv").is_file()
-    ]
-    drawn = [f"- [{path.stem}](figures/{path.name})" for path in sorted((folder / "figures").glob("*.svg"))]
-    parts += ["## All tables", "\n".join(there), "## Figures", "\n".join(drawn)]
-    return "\n\n".join(parts) + "\n"
+        score, noise = (summaries.two_decimals(row[name]) for name in ("sensitivity", "noise_floor"))
+        cells.append([row["head"], row["readout"], score, *summaries.three_uncertainties(row), noise])
+    first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
+    drawn = sorted((folder / "figures").glob("*.svg"))
+    return fill(
+        Path(__file__).with_name("published.md"),
+        name=name,
+        summaries=(first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)),
+        tables=[path.stem for path in folder.glob("*.csv")],
+        figures=[path.stem for path in drawn],
+    )

@@ -4,6 +4,7 @@ Each model is trained and tested as a job of its own, here or elsewhere (`launch
 its recalls, and the study's tables are functions of these.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,7 @@ from anyshot.errors import BadInput, explaining
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_memory
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
-from anyshot.measure.recalls import (
-    Recalls,
-    are_there,
-    read_recalls,
-    sensitivities,
-    sensitivity_differences,
-    write_recalls,
-)
+from anyshot.measure.recalls import Recalls, read_recalls, study_tables, write_recalls
 from anyshot.models.devices import use_device
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, write_table
@@ -93,13 +87,11 @@ def run_study(
 
 def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row]:
     """From the recalls of tested models to the study's tables; the rows of the first."""
-    recalls = recalls_of_study(study, recipes, out)
-    rows = [row for one in recalls for row in one.rows()]
-    write_table(out / "table.csv", rows)
-    write_table(out / "sensitivity.csv", sensitivities(recalls))
-    write_table(out / "sensitivity-differences.csv", sensitivity_differences(recalls))
+    tables = study_tables(recalls_of_study(study, recipes, out))
+    for name, rows in tables.items():
+        write_table(out / f"{name}.csv", rows)
     _write_about(out, study)
-    return rows
+    return tables["table"]
 
 
 def recalls_of_study(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Recalls]:
@@ -109,7 +101,9 @@ def recalls_of_study(study: Study, recipes: Sequence[Recipe], out: Path) -> list
 
 def is_done(recipe: Recipe, result: Path) -> bool:
     """Whether a model has been trained and tested; a damaged result is a missing one."""
-    return result.exists() if recipe.batch else are_there(result)
+    with contextlib.suppress(BadInput):
+        return result.exists() if recipe.batch else bool(read_recalls(result))
+    return False
 
 
 def _speeds(source: Source, study: Study, asked: Sequence[Recipe], out: Path, data: Path) -> "cost.Speeds | None":

@@ -31,12 +31,12 @@ from anyshot.files import read_json, write_json
 from anyshot.measure.engine import recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
-from anyshot.models.devices import training_device
+from anyshot.models.devices import on_threads, training_device
 from anyshot.models.embedders import embedder
 from anyshot.models.gram import gram, overlap
+from anyshot.models.heads import class_logits
 from anyshot.models.law import contrastive, fold
 from anyshot.models.model import Model, load_model, read_tensors, write_tensors
-from anyshot.models.pretraining import class_logits
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
@@ -62,12 +62,8 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKA
             elif recipe.start is not None:
                 start = train(recipe.start, store, folder.parent / recipe.start.name, registry, device)
             device = device or training_device()
-            before = torch.get_num_threads()
-            torch.set_num_threads(_record(folder, device))
-            try:
+            with on_threads(_record(folder, device)):
                 _Run(recipe, store, folder, registry, device, start).to_the_end()
-            finally:
-                torch.set_num_threads(before)
         return load_model(folder, registry)
 
 

@@ -134,11 +134,7 @@ class Shelf:
                     "name": name,
                     "count": int(support.counts[place]),
                     "recall": None if np.isnan(inner.recalls_[place]) else float(inner.recalls_[place]),
-                    "examples": [  # the same picture twice has one key
-                        f"{key:016x}"
-                        for key in dict.fromkeys(support.keys[support.owner == place].tolist())
-                        if key in now.thumbnails
-                    ],
+                    "examples": shown_keys(now, support.keys[support.owner == place]),
                 }
                 for place, name in enumerate(names(now))
             ],
@@ -165,15 +161,11 @@ class Shelf:
         return {
             "classes": [str(label) for label in inner.classes_],
             "probabilities": probabilities.round(6).tolist(),
-            "is_known": bool(inner.evidence_of(vectors)[0] >= threshold(inner)),
-            "can_reject": bool(np.isfinite(threshold(inner))),
+            "is_known": bool(inner.evidence_of(vectors)[0] >= inner.threshold_),
+            "can_reject": bool(np.isfinite(inner.threshold_)),
             "nearest": {
-                str(inner.classes_[place]): [
-                    f"{key:016x}"
-                    for key in inner.nearest(vectors[0], inner.classes_[place], NEAREST).tolist()
-                    if key in now.thumbnails
-                ]
-                for place in dict.fromkeys(shown)
+                str(label): shown_keys(now, inner.nearest(vectors[0], label, NEAREST))
+                for label in inner.classes_[list(dict.fromkeys(shown))]
             },
             "by_shot": [{"shot": shot, "probabilities": each.round(6).tolist()} for shot, each in fewer.items()],
         }
@@ -202,14 +194,14 @@ def names(classifier: ImageClassifier) -> list[str]:
     return [str(label) for label in classifier.classes_] if is_fitted(classifier) else []
 
 
-def threshold(classifier: FewShotClassifier) -> float:
-    """The evidence below which a picture is of none of the classes; minus infinity where that cannot be told."""
-    return -np.inf if classifier.coverage_ is None else classifier.coverage_.threshold
+def shown_keys(classifier: ImageClassifier, keys: np.ndarray) -> list[str]:
+    """The keys of those examples that have a picture to show; the same picture twice has one key."""
+    return [f"{key:016x}" for key in dict.fromkeys(keys.tolist()) if key in classifier.thumbnails]
 
 
 def until_rejection(classifier: FewShotClassifier) -> int | None:
     """How many more examples in classes of two or more it takes to tell what is none of these; None: never."""
-    if np.isfinite(threshold(classifier)):
+    if np.isfinite(classifier.threshold_):
         return 0
     judged = int(np.where(classifier.support_.counts > 1, classifier.support_.kept_counts, 0).sum())
     return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - judged)

@@ -3,6 +3,7 @@
 import secrets
 import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,14 +52,5 @@ def serve(
         address = f"[{host}]" if ":" in host else host
         more = f"/?token={token}" if token else ""
         print(f"Open http://{address}:{listener.getsockname()[1]}{more} (Ctrl-C ends it).", flush=True)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                http=Connection,
-                ws="none",
-                log_level="error",
-                timeout_keep_alive=10,
-                h11_max_incomplete_event_size=16384,
-            )
-        )
-        server.run([listener])
+        limits: dict[str, Any] = {"timeout_keep_alive": 10, "h11_max_incomplete_event_size": 16384}
+        uvicorn.Server(uvicorn.Config(app, http=Connection, ws="none", log_level="error", **limits)).run([listener])
