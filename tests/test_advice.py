@@ -124,6 +124,10 @@ def test_more_than_ten_suspects_are_shown():
     assert {one["image"] for one in advice.mislabelled} >= set(wrong.tolist())
     shown = as_text(advice).partition("Labels that may be wrong")[2].partition("The same example twice")[0]
     assert all(f"  {image}.jpg" in shown for image in wrong)
+    own = [one["own_probability"] for one in advice.unlikely]
+    assert own == sorted(own)
+    others = [one["probability"] for one in advice.mislabelled]
+    assert others == sorted(others, reverse=True)
 
 
 def test_the_two_rankings_find_two_kinds_of_mistakes():
