@@ -43,7 +43,7 @@ def test_what_is_kept_depends_on_the_examples_alone(data):
         for other in (pieces, merged):
             np.testing.assert_array_equal(other.support_.keys, whole.support_.keys)
             np.testing.assert_array_equal(other.support_.owner, whole.support_.owner)
-            np.testing.assert_array_equal(other.support_.kept, whole.support_.kept)
+            np.testing.assert_array_equal(other.support_.examples, whole.support_.examples)
             np.testing.assert_allclose(other.support_.sums, whole.support_.sums)
         assert len(whole.support_.keys) <= 12
 
