@@ -23,7 +23,7 @@ SEARCHED = [*UNTRAINED, "posterior"]
 @pytest.fixture
 def few_are_many(monkeypatch):
     """All that happens beyond a number of classes happens beyond three."""
-    monkeypatch.setattr(settled, "CLASSES", 3)
+    monkeypatch.setattr(settled.calibration, "CLASSES", 3)
     monkeypatch.setattr(ledger, "MOST_KEPT", 12)
     monkeypatch.setattr(sharing, "MANY", 3)
 
@@ -43,7 +43,7 @@ def test_what_is_kept_depends_on_the_examples_alone(data):
         for other in (pieces, merged):
             np.testing.assert_array_equal(other.support_.keys, whole.support_.keys)
             np.testing.assert_array_equal(other.support_.owner, whole.support_.owner)
-            np.testing.assert_array_equal(other.support_.kept, whole.support_.kept)
+            np.testing.assert_array_equal(other.support_.examples, whole.support_.examples)
             np.testing.assert_allclose(other.support_.sums, whole.support_.sums)
         assert len(whole.support_.keys) <= 12
 
@@ -155,7 +155,7 @@ def test_a_sample_of_the_classes_settles_nearly_what_all_of_them_do(head, monkey
     X, y = examples(1200, 120, spread=1.2)
     whole = FewShotClassifier(head).fit(X, y)
     scale, threshold = whole.scale_, whole.coverage_.threshold
-    monkeypatch.setattr(settled, "CLASSES", 60)
+    monkeypatch.setattr(settled.calibration, "CLASSES", 60)
     part = FewShotClassifier(head).fit(X, y)
     assert part.settled_.is_large
     assert part.scale_ == pytest.approx(scale, rel=0.15)

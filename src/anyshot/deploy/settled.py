@@ -12,21 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 
-from anyshot.deploy.calibration import (
-    CLASSES,
-    LEAST_QUERIES,
-    PRODUCTS,
-    QUERIES,
-    Coverage,
-    adapted,
-    fit_scale,
-    gap_scale,
-    leave_one_out,
-    next_shot,
-    prototypes,
-    recalls,
-    rejection,
-)
+from anyshot.deploy import calibration
 from anyshot.deploy.ledger import Ledger
 from anyshot.deploy.search import Search, can_search
 from anyshot.deploy.support import Support
@@ -81,7 +67,7 @@ class Settled:
     @property
     def is_large(self) -> bool:
         """Whether there are more classes than take part in all that is settled."""
-        return len(self.ledger) > CLASSES and can_search(self.learned.head)
+        return len(self.ledger) > calibration.CLASSES and can_search(self.learned.head)
 
     @property
     def searches(self) -> bool:
@@ -106,16 +92,16 @@ class Settled:
     @cached_property
     def sample(self) -> tuple[Support, Int[np.ndarray, " way"] | None]:
         """The classes that take part, and their rows where these are not all."""
-        return self.ledger.sample(CLASSES) if self.is_large else (self.support, None)
+        return self.ledger.sample(calibration.CLASSES) if self.is_large else (self.support, None)
 
     @property
     def adaptation(self) -> tuple[Fit, LeftOut]:
         """What a head that adapts estimates, and its examples left out, which of many classes are not kept."""
-        return adapted(self.sample[0], self.base) if self.is_large else self._adaptation
+        return calibration.adapted(self.sample[0], self.base) if self.is_large else self._adaptation
 
     @cached_property
     def _adaptation(self) -> tuple[Fit, LeftOut]:
-        return adapted(self.sample[0], self.base)
+        return calibration.adapted(self.sample[0], self.base)
 
     @cached_property
     def fit(self) -> Fit:
@@ -140,7 +126,7 @@ class Settled:
     def prototypes(self) -> Float[torch.Tensor, "way refined"]:
         """What queries are scored against, in order of the labels."""
         if not self.adapts:
-            return prototypes(self.reading, self.support)
+            return calibration.prototypes(self.reading, self.support)
         means, counts = torch.from_numpy(self.support.means), torch.from_numpy(self.support.counts)
         return self.reading.head.refined(self.coordinates(means), counts, self.reading.parameters)
 
@@ -155,11 +141,11 @@ class Settled:
     def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """Scores of examples left out of their classes, among those that take part, and their classes; of many classes
         they are not kept."""
-        return leave_one_out(self.learned, self.sample[0]) if self.is_large else self._left_out
+        return calibration.leave_one_out(self.learned, self.sample[0]) if self.is_large else self._left_out
 
     @cached_property
     def _left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        return leave_one_out(self.learned, self.sample[0])
+        return calibration.leave_one_out(self.learned, self.sample[0])
 
     @property
     def calibrated(self) -> bool:
@@ -183,20 +169,20 @@ class Settled:
             scores, owner = self.left_out
             if self.ledger.is_vast:
                 give_back_memory()
-            return fit_scale(scores, owner) * float(next_shot(support.counts[owner]).mean())
+            return calibration.fit_scale(scores, owner) * float(calibration.next_shot(support.counts[owner]).mean())
         learned = self.learned.parameters.get("scale")
         if learned is None:
-            return gap_scale(self.learned, support)
+            return calibration.gap_scale(self.learned, support)
         return float(learned) / float((1 + 1 / self.ledger.counts).mean())  # learned with many shots (see `next_shot`)
 
     @cached_property
-    def coverage(self) -> Coverage | None:
+    def coverage(self) -> calibration.Coverage | None:
         """What is rejected, and how well the rest is classified."""
         if not self.ledger.examples:
             return None
         if self.sample[1] is not None:
             logits, evidence = self._among_all()
-            return rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
+            return calibration.rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
         if self.adapts:
             fit, left = self.adaptation
             evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale / fit.scale)
@@ -204,7 +190,7 @@ class Settled:
         else:
             scores, owner = self.left_out
             evidence = self.scale * scores
-        return rejection(evidence, owner, self.reject) if len(owner) else None
+        return calibration.rejection(evidence, owner, self.reject) if len(owner) else None
 
     @cached_property
     def recalls(self) -> Float[np.ndarray, " way"]:
@@ -218,13 +204,13 @@ class Settled:
             else:
                 scores, owner = self.left_out
             place = np.searchsorted(self.labels, support.labels)
-            shares[place] = recalls(scores, owner, len(support.labels))
+            shares[place] = calibration.recalls(scores, owner, len(support.labels))
         return shares
 
     def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:
         """Logits of left-out examples for their own class and for the best of all others; and what speaks for these."""
         support, scale = self.sample[0], self.scale
-        many = min(QUERIES, max(LEAST_QUERIES, PRODUCTS // len(self.ledger)))
+        many = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.ledger)))
         chosen = support.kept_of(2)
         chosen = chosen[support.counts[support.owner[chosen]] > 1]
         chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
@@ -242,14 +228,14 @@ class Settled:
         of a class that is not there."""
         support, rows = self.sample
         assert rows is not None
-        owner, vectors = support.owner[chosen], support.kept[chosen]
+        owner, vectors = support.owner[chosen], support.examples[chosen]
         left = support.counts[owner] - 1
         query = self.coordinates(torch.from_numpy(vectors))
         means = self.coordinates(torch.from_numpy((support.sums[owner] - vectors) / left[:, None]))
         own = self.reading.head.refined(means, torch.from_numpy(left), self.reading.parameters)
         mine = self.reading.head.score(query[:, None], own[:, None])[:, 0, 0].numpy()
-        found = self.search.best(vectors, 2)
-        other = np.where(found.rows[:, 0] == rows[owner], found.scores[:, 1], found.scores[:, 0])
+        best = self.search.best(vectors, 2)
+        other = np.where(best.rows[:, 0] == rows[owner], best.scores[:, 1], best.scores[:, 0])
         nothing = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.adapts else 0 * mine
         return np.stack([mine, other, nothing])
 
