@@ -56,7 +56,7 @@ def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tu
     at least."""
     chosen = support.first(max(2, most // len(support.labels)))
     head = reading.head
-    owner, every = torch.from_numpy(chosen.owner), torch.from_numpy(chosen.kept)
+    owner, every = torch.from_numpy(chosen.owner), torch.from_numpy(chosen.examples)
     counts = torch.from_numpy(support.counts)[owner]
     single, left = counts == 1, (counts - 1).clamp_min(1)
     without = torch.from_numpy(support.sums)[owner].sub_(every).div_(left[:, None])

@@ -37,11 +37,6 @@ class Support:
         return self.sums / self.counts[:, None]
 
     @property
-    def kept(self) -> Float[np.ndarray, "kept d"]:
-        """The examples, by the name that they had."""
-        return self.examples
-
-    @property
     def kept_counts(self) -> Int[np.ndarray, " way"]:
         return np.bincount(self.owner, minlength=len(self.labels))
 
@@ -89,11 +84,11 @@ class Support:
     def first(self, shot: int) -> "Support":
         """The classes as they would be with at most `shot` examples: sums of the first kept ones, nested in `shot`."""
         chosen, owner = _smallest(self.keys, self.owner, shot)
-        is_all = len(chosen) == len(self.kept)  # in the same order; then they are not copied
-        kept, keys = self.kept if is_all else self.kept[chosen], self.keys[chosen]
-        sums, counts = _sums(kept, owner, len(self.labels))
-        scatter = None if self.scatter is None else _scatter(kept, owner, sums, counts)
-        return Support(self.labels, sums, counts, kept, owner, keys, scatter, len(kept) - len(counts))
+        is_all = len(chosen) == len(self.examples)  # in the same order; then they are not copied
+        examples, keys = self.examples if is_all else self.examples[chosen], self.keys[chosen]
+        sums, counts = _sums(examples, owner, len(self.labels))
+        scatter = None if self.scatter is None else _scatter(examples, owner, sums, counts)
+        return Support(self.labels, sums, counts, examples, owner, keys, scatter, len(examples) - len(counts))
 
 
 def support_of(
