@@ -24,6 +24,7 @@ from anyshot.show.summaries import interval, two_decimals
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = ("proto", "feat", "frn")
 NAMES = {"cub32": "CUB", "mini32": "mini-ImageNet"}
+SEED_ALONE = {"seed0": "the first training (in float16, as they ship)", "seed1": "a second training"}
 Accuracy = Float[np.ndarray, "test_shot train_shot"]
 Finding = tuple[str, str]  # verdict, and the numbers that it rests on
 Way = tuple[str, str]  # a head, and what it is read with
@@ -161,15 +162,15 @@ class Results:
         return f"{points} ({low} to {high})"
 
     @property
-    def first_seed(self) -> "Results":
-        """What was published of the first seed alone: with the intervals that need the recalls of all its models."""
-        alone = self.folder.with_name(f"{self.name}-seed0")
-        return Results(alone) if alone.exists() else self
+    def alone(self) -> "Results":
+        """What was published of one training alone: with the intervals that need the recalls of all its models."""
+        folders = (self.folder.with_name(f"{self.name}-{seed}") for seed in SEED_ALONE)
+        return next((Results(folder) for folder in folders if folder.exists()), self)
 
     def trainings(self, way: Way) -> list[float]:
         """The sensitivity of each training alone, those published beside the study included."""
-        more = self.folder.with_name(f"{self.name}-more")
-        rows = [r.sensitivities[way] for r in (self, *([Results(more)] if more.exists() else []))]
+        more = (self.folder.with_name(f"{self.name}-{of}") for of in ("more", "seed1"))
+        rows = [r.sensitivities[way] for r in (self, *(Results(folder) for folder in more if folder.exists()))]
         return [float(score) for row in rows for score in str(row["over_seeds"] or row["sensitivity"]).split()]
 
     def accuracy(self, head: str, test: int, train: int, readout: str = "own") -> float:
@@ -188,7 +189,7 @@ def _pair(row: Row) -> tuple[str, str, str, str]:
 def lower(r: Results, one: Way, other: Way) -> tuple[bool, str]:
     """Whether one way to read a head is less sensitive than another: by the difference over new classes, else by the
     intervals over episodes; and what that rests on."""
-    row = r.first_seed.differences.get((*one, *other))
+    row = r.alone.differences.get((*one, *other))
     if row is not None:
         return row["high_classes"] < 0, f"{gained(row['difference'])} ({interval_over_classes(row)})"
     ours, theirs = r.sensitivities[one], r.sensitivities[other]
@@ -467,13 +468,16 @@ TRAINED: list[tuple[str, Callable[[Results], Finding]]] = [
 
 def beyond(results: Mapping[str, Results]) -> list[str]:
     """The chapter about the posterior, of the studies whose tables have it."""
-    read = {name: r.first_seed for name, r in results.items() if PROTO_READ in r.first_seed.sensitivities}
+    read = {name: r.alone for name, r in results.items() if PROTO_READ in r.alone.sensitivities}
     if not read:
         return []
-    alone = [name for name, r in read.items() if r is not results[name]]
+    whose = "; ".join(
+        f"on {name} models of {SEED_ALONE[r.name.rpartition('-')[2]]}: [tables](../results/{r.name}/README.md)"
+        for name, r in read.items()
+        if r is not results[name]
+    )
+    whose = f"These are {whose}." if whose else ""
     read |= on_resnet12(results)
-    ships = "these are the models of the first seed (proto and cosine-proto as they ship, in float16)"
-    whose = f"On {' and '.join(alone)} {ships}: [tables](../results/cub32-seed0/README.md)." if alone else ""
     lines = [POSTERIOR.strip().format(whose=whose).strip(), ""]
     for claim, find in [*BEYOND, *TRAINED]:
         asked = {name: r for name, r in read.items() if (claim, find) in BEYOND or UNIT_READ in r.sensitivities}
@@ -490,7 +494,7 @@ def larger(results: Mapping[str, Results]) -> list[str]:
     lines = []
     for name, r in results.items():
         for large in on_resnet12({name: r}).values():
-            judged, numbers = less_sensitive_than_smaller(r.first_seed, large)
+            judged, numbers = less_sensitive_than_smaller(r.alone, large)
             lines += [LARGER.strip().format(printed=_printed_by_backbone(), name=large.name), ""]
             lines += [f"- {name}: *{judged}*. {numbers}.", ""]
     return lines
@@ -590,10 +594,10 @@ def headline(name: str, r: Results) -> str:
     if all(len(scores) > 1 for scores in each):
         listed = (f"{', '.join(map(two_decimals, scores))} (deviating by {stdev(scores):.2f})" for scores in each)
         sentence += " " + SEEDS.format(number=len(each[0]), each=" and ".join(listed))
-    alone = r.first_seed
+    alone = r.alone
     if row := alone.differences.get((*PROTO, *COSINE)):
         ends = [interval(alone.sensitivities[way], "low_classes", "high_classes") for way in (PROTO, COSINE)]
-        whose = "" if alone is r else " (first seed)"
+        whose = "" if alone is r else f" (of {SEED_ALONE[alone.name.rpartition('-')[2]]})"
         difference = interval_over_classes(row)
         sentence += " " + NEW_CLASSES.format(euclidean=ends[0], cosine=ends[1], difference=difference, whose=whose)
     return sentence
