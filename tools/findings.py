@@ -91,7 +91,8 @@ CAVEATS = """
   down and lifts the 4-shot model above it (cosine-feat's is the best even without them). On mini-ImageNet all shots
   have nearly as many updates (150, 149, 147 and 144 per epoch), and there the 4-shot cosine models lie below their
   group, as in the paper.
-- *PCA and EST* lower the sensitivity on mini-ImageNet too, PCA by a little less than the intervals tell apart.
+- *PCA and EST* lower the sensitivity on mini-ImageNet too, by less than on CUB: a second training's paired difference
+  over new classes tells it, the first one's intervals over episodes hardly did.
 - *Accuracy given up on mini-ImageNet.* There the paper's own grids give up as much or more (above): its claim is a
   mean over all of its data, where others make up for it.
 - *Consistency on mini-ImageNet.* At 1 shot about a third of the predictions stay, whatever the training, where CUB has

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PANELS = {
     ("cub32", "conv4"): ("cub32-more", "cub32"),
     ("cub32", "resnet12"): ("cub32-resnet12",),
-    ("mini32", "conv4"): ("mini32",),
+    ("mini32", "conv4"): ("mini32-seed1", "mini32"),
     ("cub84-lite0", "efficientnet-lite0"): ("birds-pretrained",),
 }
 HEADS = (
