@@ -289,8 +289,8 @@ def main() -> None:
                 print(f"{classes:9,} {row['who']:28} {row['what']:40} {row['value']:12.4g} {row['unit']}", flush=True)
             if any(row["what"].startswith("stopped") for row in new):
                 stopped.add(who)
-            measured = {(row["who"], row["classes"], row["what"]) for row in new}
-            rows = [row for row in rows if (row["who"], row["classes"], row["what"]) not in measured] + new
+            gone = {(row["who"], row["classes"], row["what"]) for row in new} | {(who, classes, "stopped: time")}
+            rows = [row for row in rows if (row["who"], row["classes"], row["what"]) not in gone] + new
             if options.out:
                 write(options.out, rows)
     if options.out:
