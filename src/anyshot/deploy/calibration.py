@@ -5,6 +5,7 @@ got as a new image are known in closed form. On them we fit one factor for the l
 shots at hand, and read off the best logit below which only a chosen share of the known classes' images falls.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +40,7 @@ def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES)
     assert support.scatter is not None
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
-    chosen = support.kept_of(max(2, most // len(counts)))
-    is_all = len(chosen) == len(support.examples)  # in the same order; then they are not copied
-    vectors, owner = (support.examples, support.owner) if is_all else (support.examples[chosen], support.owner[chosen])
+    vectors, owner = _some(support, most)
     examples = torch.from_numpy(vectors), torch.from_numpy(owner)
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
@@ -54,9 +53,8 @@ def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tu
     turn), so that no class is a shot ahead. A class of one example has nothing left without it: its example is no
     query, but stands as a class for the others. Of each class as many examples are queries as `most` in all allow, two
     at least."""
-    chosen = support.first(max(2, most // len(support.labels)))
-    head = reading.head
-    owner, every = torch.from_numpy(chosen.owner), torch.from_numpy(chosen.examples)
+    vectors, owners = _some(support, most)
+    head, owner, every = reading.head, torch.from_numpy(owners), torch.from_numpy(vectors)
     counts = torch.from_numpy(support.counts)[owner]
     single, left = counts == 1, (counts - 1).clamp_min(1)
     without = torch.from_numpy(support.sums)[owner].sub_(every).div_(left[:, None])
@@ -64,32 +62,35 @@ def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tu
     if head.refine is not None and not head.couples:
         pieces = zip(*(x.split(_rows(without.shape[1])) for x in (without, left)), strict=True)
         without = torch.cat([head.refine(means, many, reading.parameters) for means, many in pieces])
-    turns, first, rank, few = _turns(chosen)
-    queries = torch.from_numpy(np.flatnonzero(support.counts[chosen.owner] > 1))
-    out = torch.empty(len(queries), len(support.labels), dtype=torch.float64)
-    for here in torch.arange(len(queries)).split(_rows(without.shape[1] * len(support.labels))):
-        query, own = every[queries[here]], queries[here]
-        places = first + rank[own, None] % few  # of the turns, which each query meets
-        if head.couples:  # each query has its own set of classes, and they refine each other
-            assert head.refine is not None
-            sets, many = without[turns[places]], left[turns[places]]
-            mine = torch.arange(len(own)), owner[own]
-            sets[mine], many[mine] = without[own], left[own]
-            out[here] = head.score(query[:, None], head.refine(sets, many, reading.parameters))[:, 0]
-        else:
-            scores = head.score(query, without[turns]).gather(1, places)
-            scores[torch.arange(len(own)), owner[own]] = head.score(query[:, None], without[own, None])[:, 0, 0]
-            out[here] = scores
-    return out.numpy(), chosen.owner[queries.numpy()]
+    kept = np.bincount(owners, minlength=len(support.labels))
+    first = np.cumsum(kept) - kept
+    queries = np.flatnonzero(support.counts[owners] > 1)
+    rank = (np.arange(len(owners)) - first[owners])[queries]
+    out = torch.empty(len(queries), len(kept), dtype=torch.float64)
+    for turn in np.unique(rank).tolist():  # queries of one rank in their classes meet the same others
+        others = torch.from_numpy(first + turn % np.clip(kept, 1, TURNS))
+        means, many = without[others], left[others]
+        for here in torch.from_numpy(np.flatnonzero(rank == turn)).split(_rows(without.shape[1] * len(kept))):
+            own = torch.from_numpy(queries)[here]
+            query, mine = every[own], (torch.arange(len(own)), owner[own])
+            if head.couples:  # each query has its own set of classes, and they refine each other
+                assert head.refine is not None
+                sets, counts = means.repeat(len(own), 1, 1), many.repeat(len(own), 1)
+                sets[mine], counts[mine] = without[own], left[own]
+                out[here] = head.score(query[:, None], head.refine(sets, counts, reading.parameters))[:, 0]
+            else:
+                scores = head.score(query, means)
+                scores[mine] = head.score(query[:, None], without[own, None])[:, 0, 0]
+                out[here] = scores
+    return out.numpy(), owners[queries]
 
 
-def _turns(support: Support) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The examples that classes leave out for the queries of others, in order of class; where those of each class
-    begin, the rank of each example in its class, and how many of each class there are."""
-    counts = support.kept_counts
-    rank = np.arange(len(support.owner)) - (np.cumsum(counts) - counts)[support.owner]
-    turns, few = torch.from_numpy(np.flatnonzero(rank < TURNS)), torch.from_numpy(np.minimum(counts, TURNS))
-    return turns, few.cumsum(0) - few, torch.from_numpy(rank), few.clamp_min(1)
+def _some(support: Support, most: int) -> tuple[Float[np.ndarray, "image d"], Int[np.ndarray, " image"]]:
+    """Kept examples, of each class as many as `most` in all allow, two at least, and their classes."""
+    chosen = support.kept_of(max(2, most // len(support.labels)))
+    if len(chosen) == len(support.examples):  # in the same order; then they are not copied
+        return support.examples, support.owner
+    return support.examples[chosen], support.owner[chosen]
 
 
 def _rows(floats: int) -> int:
@@ -101,15 +102,22 @@ def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
     """The factor that makes softmax(factor * scores) likeliest, as if one more image had been of any class alike.
 
     Without that image a few examples, all of them right, would make the classifier certain for ever."""
-    z = scores - scores.max(1, keepdims=True)
-    doubt = 1 / (len(z) + 1)
-    wanted = (1 - doubt) * z[np.arange(len(z)), owner] + doubt * z.mean(1)
-    middle = 1 / max(float(z.std()), np.finfo(float).tiny)
+    most, doubt = scores.max(1, keepdims=True), 1 / (len(scores) + 1)
+
+    def below() -> Iterator[tuple[Scores, Int[np.ndarray, " part"]]]:
+        """Scores below the best of each image, and their classes, some at a time: never all in memory once more."""
+        for start in range(0, len(scores), IMAGES):
+            here = slice(start, start + IMAGES)
+            yield scores[here] - most[here], owner[here]
+
+    wanted = np.concatenate([(1 - doubt) * z[np.arange(len(z)), o] + doubt * z.mean(1) for z, o in below()])
+    mean = sum(float(z.sum()) for z, _ in below()) / scores.size
+    variance = sum(float(np.square(z - mean).sum()) for z, _ in below()) / scores.size
+    middle = 1 / max(variance**0.5, np.finfo(float).tiny)
 
     def slope(scale: float) -> float:
         """Of the loss, which is convex in the factor: minus the log-likelihood of an image."""
-        expected = [_expected(scale, z[start : start + IMAGES]) for start in range(0, len(z), IMAGES)]
-        return float((np.concatenate(expected) - wanted).mean())
+        return float((np.concatenate([_expected(scale, z) for z, _ in below()]) - wanted).mean())
 
     low, high = 1e-3 * middle, 1e3 * middle
     if slope(low) >= 0:  # the scores tell nothing

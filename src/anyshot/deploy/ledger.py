@@ -1,7 +1,7 @@
 """What a classifier has learned, as it grows: one row per class in order of arrival, and an example costs one addition.
 
 Rows are found by label and added to in place, so learning touches the classes that it is about, however many others
-there are. Kept examples are bounded in all: of more classes fewer each, and beyond that only those of some classes,
+there are. Kept examples are bounded in all: of more classes fewer each, and beyond 16,384 classes only those of 8,192,
 chosen by a hash of their labels. So what is kept depends on the set of examples alone, not on their order.
 """
 
@@ -21,7 +21,8 @@ from anyshot.errors import BadInput
 
 MOST_KEPT = 32_768  # examples in all: what calibration, fewer shots and a person's eye want of any number of classes
 LEAST = 2  # examples of a class that are of use: one to leave out, one that stays
-SLACK = 1 / 16  # of the rows, for which there is room in advance
+OF_SOME = 2  # where so many of each class are too many, this part of them is kept: of some classes, for measuring alone
+SLACK, MOST_SLACK = 1 / 16, 2048  # of the rows, for which there is room in advance, and rows at most
 VAST_BYTES = 1 << 26  # of sums
 PIECE = 4096  # classes that are handed on at once
 
@@ -117,7 +118,7 @@ class Ledger:
         if len(self) <= len(self._counts):
             return
         for name in ("_sums", "_counts", "_touched"):
-            make_room(self, name, len(self) + int(SLACK * len(self)))
+            make_room(self, name, with_slack(len(self)))
 
     def wants(self, labels: Shaped[np.ndarray, " image"]) -> Bool[np.ndarray, " image"]:
         """Which examples may be among those that are kept: the others need no key."""
@@ -131,7 +132,7 @@ class Ledger:
     def _take(self, more: Support, rows: Int[np.ndarray, " way"], before: int) -> None:
         """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes.
 
-        A class that is left out once has 16,384 others before it, and more can only come: it is never missed later."""
+        A class that is left out once has 8,192 others before it, and more can only come: it is never missed later."""
         if not self.keep:
             return
         each = min(self.keep, max(LEAST, MOST_KEPT // len(self)))
@@ -140,10 +141,10 @@ class Ledger:
                 self._pool.drop(slots[each:])
                 self.examples[row] = keys[:each], slots[:each]
         self._each = each
-        if len(self) > MOST_KEPT // LEAST:  # of some classes alone, for measuring: single precision will do
+        if self._is_of_some:  # single precision will do
             self._pool.narrow()
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
-        names = more.labels.tolist() if len(self) > MOST_KEPT // LEAST else []
+        names = more.labels.tolist() if self._is_of_some else []
         taken, here = list[tuple[int, int]](), np.zeros(len(more.owner), bool)
         for start, stop in pairwise([*starts, len(more.owner)]):
             place = int(more.owner[start])
@@ -171,22 +172,36 @@ class Ledger:
         self.examples[row] = keys, slots
 
     @property
+    def _is_of_some(self) -> bool:
+        """Whether examples are kept of some classes alone."""
+        return len(self) > MOST_KEPT // LEAST
+
+    @property
     def _is_full(self) -> bool:
-        return len(self._ranked) >= max(1, MOST_KEPT // LEAST)
+        return len(self._ranked) >= _most_classes()
 
     def _is_last(self, rank: int) -> bool:
         return self._is_full and rank > -self._ranked[0][0]
 
     def _bound(self) -> None:
         """Forget the examples of the classes with the largest hashes."""
-        if len(self.examples) <= MOST_KEPT // LEAST:
+        if not self._is_of_some or len(self.examples) <= _most_classes():
             return
         if len(self._ranked) != len(self.examples):
             names = list(self.places)
             self._ranked = [(-label_hash(names[row]), row) for row in self.examples]
             heapq.heapify(self._ranked)
-        while len(self.examples) > MOST_KEPT // LEAST:
+        while len(self.examples) > _most_classes():
             self._pool.drop(self.examples.pop(heapq.heappop(self._ranked)[1])[1])
+        if self._pool.is_half_empty:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Keep no room for the examples that are gone."""
+        ends = np.cumsum([len(keys) for keys, _ in self.examples.values()]).tolist()
+        self._pool.pack(np.concatenate([slots for _, slots in self.examples.values()]))
+        for (row, (keys, _)), end in zip(list(self.examples.items()), ends, strict=True):
+            self.examples[row] = keys, np.arange(end - len(keys), end)
 
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Ledger":
         """The other classes."""
@@ -266,6 +281,16 @@ class Ledger:
         vectors = self._pool.at(np.concatenate([slots for _, slots in mine]))
         vectors = vectors.astype(np.float64) if wide else vectors
         return vectors, owner, np.concatenate([keys for keys, _ in mine])
+
+
+def with_slack(rows: int) -> int:
+    """How many rows there is room for where so many are needed: they come one at a time too."""
+    return rows + min(int(SLACK * rows), MOST_SLACK)
+
+
+def _most_classes() -> int:
+    """Whose examples are kept where not all classes can keep any."""
+    return max(1, MOST_KEPT // LEAST // OF_SOME)
 
 
 def label_hash(label: Any) -> int:

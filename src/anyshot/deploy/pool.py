@@ -64,6 +64,15 @@ class Pool:
         """Forget what is in these places."""
         self._free += slots.tolist()
 
+    @property
+    def is_half_empty(self) -> bool:
+        """Whether at least half of the room is of vectors that are gone."""
+        return 0 < len(self._vectors) <= 2 * len(self._free)
+
+    def pack(self, slots: Int[np.ndarray, " some"]) -> None:
+        """Have the vectors of these places alone, from now on in this order."""
+        self._vectors, self._free = self._vectors[slots], []
+
     def at(self, slots: Int[np.ndarray, " some"]) -> Float[np.ndarray, "some d"]:
         """The vectors in these places, as they are kept."""
         return self._vectors[slots]

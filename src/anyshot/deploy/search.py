@@ -15,21 +15,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.deploy.ledger import SLACK, Ledger
+from anyshot.deploy.ledger import Ledger, with_slack
 from anyshot.deploy.pool import make_room
 from anyshot.errors import BadInput
 from anyshot.machine import give_back_memory
 from anyshot.models.law import Head, Inner, Parameters, Quadratic
 
 QUERIES = 512  # that are asked at once
-ASKED = 64  # of these, whose candidates are looked at at once: each of them has its own
+ASKED = 32  # of these, whose candidates are looked at at once: each of them has its own
 TABLED = 256  # of these, for which an index makes its tables at once
 BLOCK_FLOATS = 1 << 20  # products of queries and rows that are in memory at once
 MORE = 4  # candidates beyond those wanted that are scored again: float32 may have swapped neighbours
 WORTH = 4096  # classes from which on an index is faster than looking at all of them
 CODED, CODES = 2, 16  # numbers of a point that are coded together in an index, and codes for them
-LEARNED_FROM = 4096  # points that the codes are learned from, and that are coded at once
-PIECE = 512  # classes whose rows are made at once
+LEARNED_FROM = 4096  # points that the codes are learned from
+PIECE = 256  # classes whose rows are made at once, or points that are coded at once
 CANDIDATES = 64  # classes that an index names for a query, at least
 UNINDEXED = 0.1  # share of the classes that may have changed since an index was built; these are looked at one by one
 
@@ -137,7 +137,7 @@ def build_index(linear: Linear, rows: Rows) -> Any:
     make: Any = faiss.IndexPQFastScan
     index = make(d + d % CODED, (d + d % CODED) // CODED, CODES.bit_length() - 1, faiss.METRIC_L2)
     index.train(_padded(learned_from))
-    for part in rows.split(LEARNED_FROM):
+    for part in rows.split(PIECE):
         index.add(_padded(linear.points(part, longest)))
     return index
 
@@ -222,10 +222,11 @@ class Search:
         k = min(k, len(self.ledger))
         with self._lock:
             self._follow()
-        parts = [
-            self._best(self.coordinates(torch.from_numpy(vectors[start : start + QUERIES])), k, scale)
-            for start in range(0, len(vectors), QUERIES)
-        ]
+        parts = list[Best]()
+        for start in range(0, len(vectors), QUERIES):
+            parts.append(self._best(self.coordinates(torch.from_numpy(vectors[start : start + QUERIES])), k, scale))
+            if len(vectors) > ASKED:  # fewer leave nothing behind that is worth looking for
+                self._give_back()
         logs = [part.log_sums for part in parts if part.log_sums is not None]
         return Best(
             np.concatenate([part.rows for part in parts]),
@@ -303,12 +304,11 @@ class Search:
         """Bring the rows up to what was learned: those that were touched, or all where there are none yet."""
         way, changed = len(self.ledger), self.ledger.changed()
         if self._linear is None:
-            self._linear = Linear.of(self.head, self.prototypes(slice(0, min(way, 4096))))
+            self._linear = Linear.of(self.head, self.prototypes(slice(0, min(way, 4 * PIECE))))
             if self._linear is None:
                 raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
             rows = np.arange(way)
-            if self.ledger.is_vast:  # before there are rows
-                give_back_memory()
+            self._give_back()  # before there are rows
         else:
             rows = np.union1d(changed, np.arange(self._filled, way))
         for start in range(0, len(rows), PIECE):
@@ -317,10 +317,15 @@ class Search:
         if self.indexed and way >= WORTH:
             self._recent.update(rows.tolist())
             if self._index is None or len(self._recent) > max(QUERIES, UNINDEXED * way):
+                self._give_back()
                 self._index, self._recent = build_index(self._linear, self._rows), set()
         else:
             self._index, self._recent = None, set()
-        if len(rows) > WORTH and self.ledger.is_vast:
+        if len(rows) > WORTH:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self.ledger.is_vast:
             give_back_memory()
 
     def _put(self, rows: Int[np.ndarray, " row"]) -> None:
@@ -329,7 +334,7 @@ class Search:
         if not self._filled and not len(self._memory):
             self._memory = np.empty((len(self.ledger), new.shape[1]), np.float32)
         elif len(self._memory) < len(self.ledger):
-            make_room(self, "_memory", len(self.ledger) + int(SLACK * len(self.ledger)))
+            make_room(self, "_memory", with_slack(len(self.ledger)))
         self._memory[rows] = new
 
 

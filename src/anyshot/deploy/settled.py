@@ -107,8 +107,7 @@ class Settled:
     def fit(self) -> Fit:
         """What a head that adapts estimates."""
         fit = self.adaptation[0]
-        if self.ledger.is_vast:
-            give_back_memory()
+        self._tidy()
         return fit
 
     @cached_property
@@ -166,21 +165,32 @@ class Settled:
             return self.fit.scale
         support = self.sample[0]
         if self.calibrated:
-            scores, owner = self.left_out
-            if self.ledger.is_vast:
-                give_back_memory()
-            return calibration.fit_scale(scores, owner) * float(calibration.next_shot(support.counts[owner]).mean())
+            return self._fitted_scale(support)
         learned = self.learned.parameters.get("scale")
         if learned is None:
             return calibration.gap_scale(self.learned, support)
         return float(learned) / float((1 + 1 / self.ledger.counts).mean())  # learned with many shots (see `next_shot`)
+
+    def _fitted_scale(self, support: Support) -> float:
+        scores, owner = self.left_out
+        self._tidy()
+        factor = calibration.fit_scale(scores, owner)
+        del scores
+        self._tidy()
+        return factor * float(calibration.next_shot(support.counts[owner]).mean())
+
+    def _tidy(self) -> None:
+        """After large work: of many classes the sample is drawn again for who asks for more."""
+        if self.ledger.is_vast:
+            self.__dict__.pop("sample", None)
+            give_back_memory()
 
     @cached_property
     def coverage(self) -> calibration.Coverage | None:
         """What is rejected, and how well the rest is classified."""
         if not self.ledger.examples:
             return None
-        if self.sample[1] is not None:
+        if self.is_large:
             logits, evidence = self._among_all()
             return calibration.rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
         if self.adapts:
@@ -209,16 +219,14 @@ class Settled:
 
     def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:
         """Logits of left-out examples for their own class and for the best of all others; and what speaks for these."""
-        support, scale = self.sample[0], self.scale
+        scale, support = self.scale, self.sample[0]
         many = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.ledger)))
         chosen = support.kept_of(2)
         chosen = chosen[support.counts[support.owner[chosen]] > 1]
         chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
         parts = [self._among_others(chosen[start : start + PART]) for start in range(0, len(chosen), PART)]
-        if self.ledger.is_vast:
-            del support
-            self.__dict__.pop("sample", None)  # the scale is settled too: who asks for more draws it again
-            give_back_memory()
+        del support
+        self._tidy()
         mine, other, nothing = np.concatenate([np.zeros((3, 0)), *parts], 1)
         logits = scale * np.stack([mine, other], 1)
         return logits, logits - nothing[:, None]
