@@ -37,13 +37,32 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way r
 def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES) -> tuple[Fit, LeftOut]:
     """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all.
     Of each class as many examples are asked as `most` in all allow, two at least."""
+    moments, examples = _moments(support, most)
+    fit = empirical.adapt(moments, examples, base)
+    return fit, empirical.leave_one_out(fit, moments, *examples)
+
+
+def answers(
+    reading: Reading, support: Support, base: Base | None = None
+) -> tuple[Int[np.ndarray, " image"], Int[np.ndarray, " image"]]:
+    """The classes that kept examples are taken for, each left out, and their own: 2,048 of them, or two of each class
+    where that is more. Without the scale of the logits, on which this does not depend."""
+    if not reading.head.adapts:
+        scores, owner = leave_one_out(reading, support)
+        return scores.argmax(1), owner
+    moments, examples = _moments(support, QUERIES)
+    fit = empirical.fit_support(moments) if base is None else empirical.adapt(moments, examples, base)
+    left = empirical.leave_one_out(fit, moments, *examples)
+    return left.logits.argmax(1).numpy(), left.owner.numpy()
+
+
+def _moments(support: Support, most: int) -> tuple[Moments, empirical.Examples]:
+    """What a head that adapts estimates from, and the examples that are asked."""
     assert support.scatter is not None
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
     vectors, owner = _some(support, most)
-    examples = torch.from_numpy(vectors), torch.from_numpy(owner)
-    fit = empirical.adapt(moments, examples, base)
-    return fit, empirical.leave_one_out(fit, moments, *examples)
+    return moments, (torch.from_numpy(vectors), torch.from_numpy(owner))
 
 
 def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tuple[Scores, Int[np.ndarray, " image"]]:

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from anyshot.deploy.calibration import Coverage, adapted, calibration_error, fit_scale, leave_one_out, next_shot
+from anyshot.deploy.calibration import Coverage, answers, calibration_error, fit_scale, leave_one_out, next_shot
 from anyshot.deploy.ledger import Ledger
 from anyshot.deploy.search import Best
 from anyshot.deploy.settled import Settled
@@ -378,13 +378,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             other._settle()
         return other
 
-    def left_out(self, support: Support) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        """Logits of the support's examples of classes of two or more, each left out of its class, and their classes."""
-        if self.reading_.head.adapts:
-            _, left = adapted(support, self._settled.base)
-            return left.logits.numpy(), left.owner.numpy()
-        scores, owner = leave_one_out(self.reading_, support)
-        return self.scale_ * scores, owner
+    def left_out(self, support: Support) -> tuple[Int[np.ndarray, " image"], Int[np.ndarray, " image"]]:
+        """The classes that examples of a support are taken for, each left out of its class, and their own: examples of
+        classes of two or more, and no more than 2,048, or two of each class."""
+        return answers(self.learned_reading_, support, self._settled.base)
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
@@ -500,7 +497,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def support_calibration_error(self) -> float:
         """Expected calibration error on the support, each example left out of its class; NaN for single examples."""
         check_is_fitted(self, "ledger_")
-        logits, owner = self.left_out(self._settled.sample[0])
+        logits, owner = self._settled.left_out_logits
         return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
     def _vectors(self, rows: Rows) -> Iterator[tuple[Float[np.ndarray, "image d"], slice]]:

@@ -147,6 +147,15 @@ class Settled:
         return calibration.leave_one_out(self.learned, self.sample[0])
 
     @property
+    def left_out_logits(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+        """The same as logits, as the head that adapts has them."""
+        if self.adapts:
+            left = self.adaptation[1]
+            return left.logits.numpy(), left.owner.numpy()
+        scores, owner = self.left_out
+        return self.scale * scores, owner
+
+    @property
     def calibrated(self) -> bool:
         """Whether the scale is fitted."""
         if self.given is not None or not self.ledger.examples:
@@ -207,14 +216,8 @@ class Settled:
         """Of each class's examples that took part, each left out, the share that is told right among those classes."""
         shares = np.full(len(self.ledger), np.nan)
         if self.ledger.examples:
-            support, _ = self.sample
-            if self.adapts:
-                left = self.adaptation[1]
-                scores, owner = left.logits.numpy(), left.owner.numpy()
-            else:
-                scores, owner = self.left_out
-            place = np.searchsorted(self.labels, support.labels)
-            shares[place] = calibration.recalls(scores, owner, len(support.labels))
+            labels = self.sample[0].labels
+            shares[np.searchsorted(self.labels, labels)] = calibration.recalls(*self.left_out_logits, len(labels))
         return shares
 
     def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:

@@ -21,6 +21,7 @@ import torch
 from anyshot.data.arrays import WIDEST
 from anyshot.data.doctor import counted
 from anyshot.deploy.bursts import find_bursts
+from anyshot.deploy.calibration import QUERIES
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.support import Support
 from anyshot.errors import BadInput, explaining
@@ -274,22 +275,23 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     rng, rows = np.random.default_rng(0), []
     for shot in shots:
         draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
-        right = []
+        right, asked = [], 0
         for _ in range(draws):
             order = rng.permutation(len(support.keys))
             siblings = np.ones(len(order), bool)
             siblings[order[np.unique(group.group[order], return_index=True)[1]]] = False
             # The smallest keys are drawn, and so no sibling where there are others.
             keys = np.argsort(order) + np.where(siblings, len(order), 0)
-            logits, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
-            right.append(float((logits.argmax(1) == owner).mean()))
-        rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
+            answers, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
+            right.append(float((answers == owner).mean()))
+            asked = len(owner)
+        rows.append(f"| {shot} | {np.mean(right):.1%} | {asked} | {draws} |")
     once = ", no two of one burst at once" if group.told_by else ""
     return [
         f"Of the examples above, each left out alone{once}; those of other days and sources are mostly harder.",
         "",
-        "| shot | accuracy, leaving one out | mean of so many draws |",
-        "|---|---|---|",
+        "| shot | accuracy, leaving one out | examples asked | mean of so many draws |",
+        "|---|---|---|---|",
         *rows,
     ]
 
@@ -304,8 +306,11 @@ def _draws(support: Support, shot: int, *, adapts: bool) -> int:
     """How often examples are drawn: as often as is cheap, and once where there is but one way."""
     if int(support.kept_counts.max()) <= shot + 1:
         return 1
-    d, images = support.sums.shape[1], len(support.labels) * (shot + 1)
-    operations = d**3 + images * d**2 if adapts else images * len(support.labels) * d
+    way, d = support.sums.shape
+    images = way * (shot + 1)
+    operations = min(images, max(QUERIES, 2 * way)) * way * d
+    if adapts:
+        operations = d**3 + images * d**2 + 2 * operations
     return max(LEAST_DRAWS, min(MOST_DRAWS, int(OPERATIONS / operations)))
 
 

@@ -404,14 +404,21 @@ def leave_one_out(
 ) -> LeftOut:
     """Logits of the examples of classes of two images or more, each left out of its class's mean and, where it had a
     part in them, of the centre and of W."""
-    parts = [_leave_out(fit, support, *part) for part in zip(vectors.split(PART), owner.split(PART), strict=True)]
+    means, examples = fit.coordinates(support.means), zip(vectors.split(PART), owner.split(PART), strict=True)
+    parts = [_leave_out(fit, support, means, *part) for part in examples]
     return LeftOut(*(torch.cat(each) for each in zip(*((p.logits, p.owner, p.new_class) for p in parts), strict=True)))
 
 
-def _leave_out(fit: Fit, support: Moments, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> LeftOut:
+def _leave_out(
+    fit: Fit,
+    support: Moments,
+    means: Float[Tensor, "way d"],
+    vectors: Float[Tensor, "image d"],
+    owner: Int[Tensor, " image"],
+) -> LeftOut:
     several = support.counts[owner] > 1
     vectors, owner = vectors[several], owner[several]
-    means, query = fit.coordinates(support.means), fit.coordinates(vectors)
+    query = fit.coordinates(vectors)
     residual = (vectors - support.means[owner]) @ fit.matrix
     counts = support.counts[owner]
     if fit.share is None:
@@ -478,8 +485,14 @@ def _likeliest_scale(
 
 def _losses(factor: float, scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """Minus the log-probability of each answer."""
-    z = factor * (scores - scores.max(1, keepdims=True))
-    return np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), answers]
+    losses = np.empty(len(scores))
+    for start in range(0, len(scores), PART):
+        here = slice(start, start + PART)
+        z = scores[here] - scores[here].max(1, keepdims=True)
+        z *= factor
+        answered = z[np.arange(len(z)), answers[here]]
+        losses[here] = np.log(np.exp(z, out=z).sum(1)) - answered
+    return losses
 
 
 # ------------------------------------------------------------------------------------------------------------- the head
