@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt64
 from scipy.special import logsumexp, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anyshot.deploy.calibration import Coverage, answers, calibration_error, fit_scale, leave_one_out, next_shot
 from anyshot.deploy.ledger import Ledger
@@ -223,10 +223,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
         if fresh:
             self.positions_ = _positions(X, self.positions)
-        rows, y = validate_data(
-            self, self._flat(X), y, reset=fresh, dtype=(np.float64, np.float32), multi_output=True, y_numeric=False
-        )
-        labels = column_or_1d(y, warn=True)
+        rows, labels = validate_data(self, self._flat(X), y, reset=fresh, dtype=(np.float64, np.float32))
         if labels.dtype.kind not in "iubU":  # those are labels whatever they say, and looking takes as long as learning
             check_classification_targets(labels)
         if labels.dtype == object and all(isinstance(label, str) for label in labels):

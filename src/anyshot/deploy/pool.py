@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 
 from anyshot.machine import give_back_memory
 
+SMALL = 1 << 22  # bytes up to which rows are made room for as many again
 MAPPED = 1 << 25  # bytes from which on the C library gives an array pages of its own, which grow without a copy
 
 
@@ -54,9 +55,12 @@ class Pool:
             self._vectors = self._vectors.astype(np.float64)
         if len(self._free) < len(vectors):
             before = len(self._vectors)
-            make_room(self, "_vectors", before + max(len(vectors), before // 8))
+            more = before if self._vectors.nbytes < SMALL else before // 8
+            make_room(self, "_vectors", before + max(len(vectors), more))
             self._free += range(len(self._vectors) - 1, before - 1, -1)
-        slots = np.array([self._free.pop() for _ in range(len(vectors))], np.int64)
+        stay = len(self._free) - len(vectors)
+        slots = np.array(self._free[stay:][::-1], np.int64)
+        del self._free[stay:]
         self._vectors[slots] = vectors
         return slots
 

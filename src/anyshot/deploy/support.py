@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
+from scipy.linalg.blas import dsyrk
 
+HASHED = 128  # rows whose keys are made at once
 PART = 1024  # images whose scatter is summed at once: what is made of them on the way takes as much memory as they do
 
 
@@ -115,9 +117,11 @@ def support_of(
 def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " image"]:
     """A hash of each row's numbers, the same for float32 and float64 and for 0 and -0."""
     keys = np.empty(len(rows), np.uint64)
-    for start in range(0, len(rows), 1024):  # their copies in double precision are never all in memory
-        for place, row in enumerate(np.ascontiguousarray(rows[start : start + 1024].astype(np.float64) + 0.0), start):
-            keys[place] = int.from_bytes(blake2b(row.data, digest_size=8).digest())
+    for start in range(0, len(rows), HASHED):  # their copies in double precision are never all in memory
+        part = rows[start : start + HASHED].astype(np.float64, order="C")
+        part += 0.0
+        digests = b"".join([blake2b(row, digest_size=8).digest() for row in part])
+        keys[start : start + HASHED] = np.frombuffer(digests, ">u8")
     return keys
 
 
@@ -138,10 +142,15 @@ def _scatter(
     if len(vectors) == len(counts):  # each is the mean of its class
         return np.broadcast_to(0.0, 2 * vectors.shape[1:])
     means, scatter = sums / counts[:, None], np.zeros(2 * vectors.shape[1:])
+    room = np.empty((min(PART, len(vectors)), vectors.shape[1]))  # once: new memory costs as much as the products
     for start in range(0, len(vectors), PART):
-        inside = vectors[start : start + PART] - means[owner[start : start + PART]]
-        scatter += inside.T @ inside
-    return scatter
+        here = vectors[start : start + PART]
+        inside = np.take(means, owner[start : start + PART], 0, out=room[: len(here)], mode="clip")
+        np.subtract(here, inside, out=inside)
+        dsyrk(1.0, inside.T, 1.0, scatter.T, overwrite_c=True)  # one triangle; the other stays zero
+    whole = scatter + scatter.T
+    np.fill_diagonal(whole, scatter.diagonal())
+    return whole
 
 
 def _smallest(

@@ -53,7 +53,8 @@ def unit(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """Vectors of length one; a vector of zeros stays one."""
     tiny = torch.finfo(vectors.dtype).tiny
     vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp_min(tiny)  # squares of huge numbers overflow
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
+    length = vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
+    return vectors / length if vectors.requires_grad else vectors.div_(length)
 
 
 def whiten(vectors: Float[Tensor, "*batch d"], fitted: Parameters) -> Float[Tensor, "*batch d"]:
