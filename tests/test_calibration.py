@@ -10,7 +10,9 @@ from scipy.special import log_softmax, softmax
 from test_classifier import classifier, examples
 
 from anyshot import FewShotClassifier
+from anyshot.deploy import calibration
 from anyshot.deploy.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
+from anyshot.models import empirical
 from anyshot.models.heads import HEADS
 
 
@@ -66,6 +68,32 @@ def test_the_scale_is_the_likeliest(seed, way, images, unit):
     best = minimize_scalar(loss, bounds=bounds, method="bounded").fun
     assert loss(np.log(scale)) <= best + 1e-6
     assert np.isfinite(scale)
+
+
+def test_the_scale_of_scores_in_pieces_is_that_of_all(monkeypatch):
+    rng = np.random.default_rng(0)
+    owner = rng.integers(4, size=50)
+    scores = rng.normal(size=(50, 4)) + np.eye(4)[owner]
+    before, losses = fit_scale(scores, owner), empirical._losses(0.7, scores, owner)
+    monkeypatch.setattr(calibration, "IMAGES", 7)
+    monkeypatch.setattr(empirical, "PART", 7)
+    assert fit_scale(scores, owner) == pytest.approx(before, rel=1e-9)
+    np.testing.assert_array_equal(empirical._losses(0.7, scores, owner), losses)
+    np.testing.assert_allclose(losses, -log_softmax(0.7 * scores, axis=1)[np.arange(50), owner])
+
+
+@pytest.mark.parametrize(
+    ("head", "base"),
+    [("proto", None), ("cosine-frn", None), ("posterior", None), ("posterior", examples(90, 9, seed=1))],
+)
+def test_what_examples_are_taken_for_does_not_need_the_scale(head, base):
+    X, y = examples(60, 6, spread=1.2)
+    fitted = FewShotClassifier(head, base=base).fit(X, y)
+    answers, owner = fitted.left_out(fitted.support_)
+    logits, owners = fitted.settled_.left_out_logits
+    np.testing.assert_array_equal(owner, owners)
+    np.testing.assert_array_equal(answers, logits.argmax(1))
+    assert 0.2 < (answers == owner).mean() < 1, "neither chance nor certain"
 
 
 def test_all_right_is_not_certain():

@@ -73,7 +73,8 @@ def test_the_card_is_one_of_hugging_face(tmp_path):
         "| ant | 12 |",
         "&#60;c&#62;",
         "| 11 |",
-        "accuracy, leaving one out",
+        "accuracy, leaving one out | examples asked",
+        "| 60 | 1 |",  # with all of them there is one way to leave each out
         "calibration error",
         "rejected",
     ):

@@ -7,6 +7,7 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from anyshot import BadInput, FewShotClassifier, evaluate
+from anyshot.deploy import support as deployed
 from anyshot.deploy.onnx_export import export_onnx
 from anyshot.measure.engine import each_logits
 from anyshot.measure.plan import Plan
@@ -207,6 +208,21 @@ def test_leaving_one_out_is_fitting_without_it():
         torch.testing.assert_close(left.logits[row], expected, rtol=1e-8, atol=1e-8)
         row += 1
     assert row == len(left.owner)
+
+
+def test_the_scatter_is_the_sum_over_images_of_their_residuals(monkeypatch):
+    monkeypatch.setattr(deployed, "PART", 16)
+    X, y = np.random.default_rng(0).normal(size=(50, 6)), np.arange(50) % 7
+    fitted = FewShotClassifier("posterior").fit(X, y)
+    inside = np.concatenate([rows - rows.mean(0) for rows in (fitted.vectors(X[y == c]) for c in range(7))])
+    np.testing.assert_allclose(fitted.support_.scatter, sum(np.outer(row, row) for row in inside), atol=1e-12)
+
+
+def test_a_unit_vector_leaves_what_it_is_of_as_it_was_and_has_a_gradient():
+    x = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    torch.testing.assert_close(unit(x), torch.tensor([[0.6, 0.8]], dtype=torch.float64))
+    assert x.tolist() == [[3.0, 4.0]]
+    assert torch.autograd.gradcheck(unit, (x.clone().requires_grad_(),))
 
 
 def test_any_order_any_batching_and_any_merge_give_the_same_classifier():

@@ -16,6 +16,7 @@ from test_classifier import UNTRAINED, assert_same, examples
 
 from anyshot import BadInput, FewShotClassifier, machine
 from anyshot.deploy import ledger, pool, search, settled, sharing
+from anyshot.deploy.support import keys_of
 
 SEARCHED = [*UNTRAINED, "posterior"]
 
@@ -45,7 +46,24 @@ def test_what_is_kept_depends_on_the_examples_alone(data):
             np.testing.assert_array_equal(other.support_.owner, whole.support_.owner)
             np.testing.assert_array_equal(other.support_.examples, whole.support_.examples)
             np.testing.assert_allclose(other.support_.sums, whole.support_.sums)
-        assert len(whole.support_.keys) <= 12
+        assert len(whole.support_.keys) <= (12 if len(whole.classes_) <= 6 else 6)
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("batch", [11, 110])
+def test_where_not_all_classes_keep_examples_some_do_and_nothing_is_held_for_the_others(batch, monkeypatch):
+    monkeypatch.setattr(pool, "SMALL", 0)
+    X, y = examples(110, 11)
+    fitted = FewShotClassifier("posterior")
+    for start in range(0, 110, batch):
+        fitted.partial_fit(X[start : start + batch], y[start : start + batch])
+    support = fitted.support_
+    chosen = sorted(sorted(range(11), key=ledger.label_hash)[:3])
+    assert support.owner.tolist() == np.repeat(chosen, 2).tolist()
+    vectors, keys = fitted.vectors(X), keys_of(X.reshape(110, -1))
+    rows = [int(np.flatnonzero(keys == key)[0]) for key in support.keys]
+    np.testing.assert_array_equal(support.examples, vectors[rows].astype(np.float32))
+    assert len(fitted.ledger_._pool._vectors) < 12, "of three classes"
 
 
 def test_learning_touches_only_the_classes_it_is_about():
