@@ -62,9 +62,6 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The sentence for a name that is not in the list of names."""
     choices = list(names)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else f"choose one of {', '.join(choices[:SHOWN])}{' and others' * (len(choices) > SHOWN)}."
-    )
+    listed = ", ".join(choices[:SHOWN]) + " and others" * (len(choices) > SHOWN)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {listed}."
     return f"there is no {kind} named {name!r}: {hint}"

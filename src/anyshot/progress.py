@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from anyshot.errors import shown
 
@@ -28,10 +29,9 @@ def progress(title: str, total: float, every: float = 10.0) -> Iterator[Advance]
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        title_column, note_column = (  # names come from anyone's files
-            TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}")
-        )
-        columns = (title_column, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), note_column)
+        plain = partial(TextColumn, markup=False)  # names come from anyone's files
+        bars = BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+        columns = (plain("{task.description}"), *bars, plain("{task.fields[note]}"))
         with Progress(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total, note="")
             yield lambda amount, note="": bar.update(task, advance=amount, **({"note": note} if note else {}))

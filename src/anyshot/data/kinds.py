@@ -84,12 +84,9 @@ def pack(
         if kind == "features":
             return pack_features(contents, out, split, seed)
         say(understood(contents, source))
-        about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
-        about |= contents.about
-        notes = tuple(remarks(contents))
-        contents = replace(
-            contents, size=size or contents.size, fit=fit or contents.fit, about=about, stamp=stamp, notes=notes
-        )
+        about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed, **contents.about}
+        square = {"size": size or contents.size, "fit": fit or contents.fit}
+        contents = replace(contents, **square, about=about, stamp=stamp, notes=tuple(remarks(contents)))
         return pack_images(contents, out, split, seed, workers, embedding)
 
 

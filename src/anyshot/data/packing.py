@@ -90,11 +90,8 @@ class Source:
 
 def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) -> list[Item]:
     """The items in order of split, then class, each with a split."""
-    split = (
-        divide(sorted({item.class_name for item in items if item.split is None}), fractions, seed)
-        if any(item.split is None for item in items)
-        else {}
-    )
+    loose = sorted({item.class_name for item in items if item.split is None})
+    split = divide(loose, fractions, seed) if loose else {}
     placed = [item if item.split else replace(item, split=split[item.class_name]) for item in items]
     return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
 
@@ -285,8 +282,7 @@ class _Log(contextlib.AbstractContextManager):
         self._items = ItemsFile(store, rows)
         self._file = path.open("w", encoding="utf-8")
         for line in [{"fingerprint": fingerprint}, *lines]:
-            self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+            self._write(line)
 
     def __exit__(self, *_: object) -> None:
         self._items.close()
@@ -299,7 +295,6 @@ class _Log(contextlib.AbstractContextManager):
         if images:
             crc = zlib.crc32(np.ascontiguousarray(rows := _stacked(images)).data)
             self._items.append(rows)
-            self._items.flush()
         self.seen += len(chunk)
         self._skipped |= skipped
         self._write({"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc})
@@ -325,12 +320,12 @@ def _stacked(images: Sequence[np.ndarray]) -> Shaped[np.ndarray, "image ..."]:
 def _whole_lines(path: Path, fingerprint: str, store: Path) -> list[dict[str, Any]]:
     """The lines of an earlier pack of the same items, as far as they and the rows that they tell of are whole."""
     lines: list[dict[str, Any]] = []
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         text = path.read_bytes()
         first, *chunks = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode("utf-8").splitlines()]
         if first != {"fingerprint": fingerprint}:
             return []
-        row, before = 0, 0
+        row = before = 0
         with store.open("rb") as file:
             if any(line["rows"] for line in chunks):
                 np.lib.format.read_magic(file)
@@ -343,6 +338,4 @@ def _whole_lines(path: Path, fingerprint: str, store: Path) -> list[dict[str, An
                     break
                 before = line["rows"]
                 lines.append(line)
-    except (OSError, ValueError, KeyError, TypeError):
-        return lines
     return lines
