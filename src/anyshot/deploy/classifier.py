@@ -446,21 +446,22 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 f"examples are kept of {len(self.ledger_.examples)} of the {len(self.ledger_)} classes: fewer shots of "
                 "all of them are not to be had."
             )
-        fewer, settled, given = object.__new__(type(self)), self._settled, self.scale
+        fewer, base = object.__new__(type(self)), self._settled.base
         fewer.__dict__ = dict(self.__dict__)
-        if self.calibrated_ and settled.adapts:
-            given = self.scale_
-        elif self.calibrated_:
-            # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
-            more = self.support_.first(shot + 1)
-            scores, owner = leave_one_out(self.reading_, more)
-            gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
-            given = fit_scale(scores, owner) * float(gained[owner].mean())
         fewer.ledger_ = Ledger(self.support_.first(shot), self.keep)
-        fewer.settled_ = Settled(
-            fewer.ledger_, self.learned_reading_, given, self.reject, settled.base, calibrated=self.calibrated_
-        )
+        law = self.learned_reading_, self._scale_at(shot), self.reject, base
+        fewer.settled_ = Settled(fewer.ledger_, *law, calibrated=self.calibrated_)
         return fewer
+
+    def _scale_at(self, shot: int) -> float | None:
+        """The factor of the logits at fewer shots, as far as leaving out tells."""
+        if not self.calibrated_ or self._settled.adapts:
+            return self.scale_ if self.calibrated_ else self.scale
+        # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
+        more = self.support_.first(shot + 1)
+        scores, owner = leave_one_out(self.reading_, more)
+        gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
+        return fit_scale(scores, owner) * float(gained[owner].mean())
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
         """Logits; of two classes, by scikit-learn's habit, only the second's over the first's."""

@@ -112,13 +112,7 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
         kind = np.dtype(config["label_type"])
         if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
             raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-        if config["format"] > 1:
-            labels = _read_labels(tensors, kind)
-        else:
-            labels = np.array(config["labels"], kind)
-            if labels.ndim != 1 or labels.tolist() != config["labels"]:
-                raise ValueError("its labels are not of their type")
-        support = _read_support(labels, tensors, folder)
+        support = _read_support(_read_labels(config, tensors, kind), tensors, folder)
         arguments = {name: config[name] for name in ARGUMENTS}
         _check_arguments(**arguments)
         positions, features = config["positions"], config["features"]
@@ -172,20 +166,17 @@ def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:
     return {"labels": torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy()), "ends": torch.from_numpy(ends)}
 
 
-def _read_labels(tensors: Mapping[str, torch.Tensor], kind: np.dtype) -> np.ndarray:
-    labels = tensors["labels"].numpy()
-    if kind.kind != "U":
-        if labels.ndim != 1 or labels.dtype != kind:
+def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], kind: np.dtype) -> np.ndarray:
+    """Labels from the configuration, or of many classes from the tensors."""
+    in_words = config["format"] == 1
+    labels = np.array(config["labels"], kind) if in_words else tensors["labels"].numpy()
+    if in_words or kind.kind != "U":
+        if labels.ndim != 1 or labels.dtype != kind or (in_words and labels.tolist() != config["labels"]):
             raise ValueError("its labels are not of their type")
         return labels
     data, ends = labels.tobytes(), tensors["ends"].numpy()
-    if (
-        labels.ndim != 1
-        or ends.ndim != 1
-        or ends.dtype != np.int64
-        or (np.diff(ends, prepend=0) < 0).any()
-        or ends[-1] != len(data)
-    ):
+    are_rows = labels.ndim == ends.ndim == 1 and ends.dtype == np.int64
+    if not are_rows or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
         raise ValueError("its labels do not end where they should")
     starts = np.concatenate([[0], ends[:-1]]).tolist()
     texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends.tolist(), strict=True)]
@@ -276,12 +267,8 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
         draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
         right = []
         for _ in range(draws):
-            order = rng.permutation(len(support.keys))
-            siblings = np.ones(len(order), bool)
-            siblings[order[np.unique(group.group[order], return_index=True)[1]]] = False
-            # The smallest keys are drawn, and so no sibling where there are others.
-            keys = np.argsort(order) + np.where(siblings, len(order), 0)
-            logits, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
+            drawn = replace(support, keys=_siblings_last(rng, group.group)).first(shot + 1)
+            logits, owner = classifier.left_out(drawn)
             right.append(float((logits.argmax(1) == owner).mean()))
         rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
     once = ", no two of one burst at once" if group.told_by else ""
@@ -292,6 +279,14 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
         "|---|---|---|",
         *rows,
     ]
+
+
+def _siblings_last(rng: np.random.Generator, group: np.ndarray) -> np.ndarray:
+    """Keys at random: the smallest are drawn, and so of one moment no second image where there are others."""
+    order = rng.permutation(len(group))
+    siblings = np.ones(len(order), bool)
+    siblings[order[np.unique(group[order], return_index=True)[1]]] = False
+    return (np.argsort(order) + np.where(siblings, len(order), 0)).astype(np.uint64)
 
 
 def _moments(support: Support, group: np.ndarray) -> np.ndarray:

@@ -463,15 +463,7 @@ def run_evaluation(
 ) -> str:
     """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows. A `way` of 0 in
     the protocol means every class at once; without shots in it, those are measured that fit."""
-    is_store = (store / "store.json").is_file() or not store.exists()
-    opened = open_store(store) if is_store else None
-    if model is None and not (opened.is_features if opened is not None else holds_features(store)):
-        model = DEFAULT
-    embeds = embedder(model, registry=registry) if model is not None else None
-    if opened is None:
-        opened = read_examples(store, embeds, cache, layout, say=say).store(store)
-        if embeds is not None and not holds_features(store):
-            opened.about["content"] = embeds.content
+    opened, embeds = _opened(store, model, registry, cache, layout)
     check_kind(opened, embeds)
     part = opened.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
@@ -492,3 +484,19 @@ def run_evaluation(
         write_table(out / "table.csv", list(evaluation))
         write_recalls(out / "recalls.npz", evaluation.recalls)
     return str(evaluation)
+
+
+def _opened(
+    source: Path, model: str | None, registry: Registry, cache: FeatureCache | None, layout: Layout | None
+) -> tuple[Store, Embedder | None]:
+    """A store, or pictures or features as one, and what embeds its images; by default what comes with anyshot."""
+    is_store = (source / "store.json").is_file() or not source.exists()
+    store = open_store(source) if is_store else None
+    of_features = store.is_features if store is not None else holds_features(source)
+    model = DEFAULT if model is None and not of_features else model
+    embeds = embedder(model, registry=registry) if model is not None else None
+    if store is None:
+        store = read_examples(source, embeds, cache, layout, say=say).store(source)
+        if embeds is not None and not of_features:
+            store.about["content"] = embeds.content
+    return store, embeds

@@ -163,16 +163,21 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     positions = _count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
     model = Model(recipe, channels, registry, positions, blank=True)
     model.content = about.get("content", "")
-    shapes = {name: (value.shape, value.is_floating_point()) for name, value in model.state_dict().items()}
+    _check_weights(path, state, model.state_dict())
+    state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _check_weights(path: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Whether a file holds the weights of its recipe, all of them finite."""
+    shapes = {name: (value.shape, value.is_floating_point()) for name, value in expected.items()}
     for name in sorted(shapes.keys() | state.keys()):
         value = state.get(name)
         if value is None or (value.shape, value.is_floating_point()) != shapes.get(name):
             raise BadInput(f"{path} does not hold the weights of its recipe: {name} is missing, or of another shape.")
         if not torch.isfinite(value).all():
             raise BadInput(f"{path} has weights that are not finite, in {name}.")
-    state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
-    model.load_state_dict(state)
-    return model.eval()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:

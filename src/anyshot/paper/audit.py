@@ -67,10 +67,8 @@ def summary_line(checks: Sequence[Check]) -> str:
 
 def roots(checks: Sequence[Check]) -> str:
     """How many reasons the contradicted checks have, in a sentence."""
-    reasons = {check.root for check in checks if check.verdict == "contradicted"}
-    return (
-        f"They have {len(reasons)} roots: some numbers are printed in several places, or others are computed from them."
-    )
+    many = len({check.root for check in checks if check.verdict == "contradicted"})
+    return f"They have {many} roots: some numbers are printed in several places, or others are computed from them."
 
 
 def markdown(checks: Sequence[Check]) -> str:

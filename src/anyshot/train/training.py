@@ -245,20 +245,17 @@ class _Run:
 
     def _one_epoch(self) -> None:
         recipe = self.recipe
-        batches = _batches(self.recipe, self.train.labels, self.epoch)
+        batches = _batches(recipe, self.train.labels, self.epoch)
         self.learner.model.train()
         while self.step < len(batches):
             batch = batches[self.step]
-            target = self.train.labels[batch] if recipe.batch else np.arange(len(batch)).repeat(batch.shape[1])
-            self.seen.append(
-                self.learner.update(
-                    np.ascontiguousarray(self.train.items[batch.ravel()]),
-                    torch.from_numpy(target).long().to(self.learner.device),
-                    shot=1 if recipe.batch else batch.shape[1],
-                    seed=_seed(recipe.seed, self.epoch, self.step),
-                    pace=recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs),
-                )
-            )
+            shot = 1 if recipe.batch else batch.shape[1]
+            labels = self.train.labels[batch] if recipe.batch else np.arange(len(batch)).repeat(shot)
+            images = np.ascontiguousarray(self.train.items[batch.ravel()])
+            target = torch.from_numpy(labels).long().to(self.learner.device)
+            seed = _seed(recipe.seed, self.epoch, self.step)
+            pace = recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs)
+            self.seen.append(self.learner.update(images, target, shot, seed, pace))
             self.step += 1
             if self.step % CHECK_EVERY == 0:
                 self._check()
