@@ -9,6 +9,8 @@ from functools import partial
 from anyshot.errors import shown
 
 Advance = Callable[..., None]
+Done = Callable[[float], None]
+"""Called with how much has been done since the last call."""
 Say = Callable[[str], None]
 
 
@@ -20,6 +22,10 @@ def say(words: str) -> None:
 
 def quiet(words: str) -> None:
     """For those who call functions rather than verbs."""
+
+
+def unwatched(amount: float) -> None:
+    """For those who do not watch what gets done."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ the classes have (`anyshot.deploy.calibration`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
 
 
+@dataclass(eq=False, repr=False)
 class FewShotClassifier(ClassifierMixin, BaseEstimator):
     """Any number of classes, any number of examples each, on features "image position channel" or plain vectors.
 
@@ -62,37 +64,23 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         registry: What head and readout are looked up in; the package's own where None.
     """
 
-    ledger_: Ledger
-    settled_: Settled
-    n_features_in_: int
-    positions_: int
+    head: str = "cosine-proto"
+    _: KW_ONLY
+    positions: int | None = None
+    embed: str | None = None
+    readout: str = "own"
+    base: tuple[Any, Any] | Mapping[str, np.ndarray] | None = None
+    parameters: Mapping[str, np.ndarray] | None = None
+    scale: float | None = None
+    reject: float = 0.05
+    keep: int = 32
+    index: bool = False
+    registry: Registry | None = None
 
-    def __init__(
-        self,
-        head: str = "cosine-proto",
-        *,
-        positions: int | None = None,
-        embed: str | None = None,
-        readout: str = "own",
-        base: tuple[Any, Any] | Mapping[str, np.ndarray] | None = None,
-        parameters: Mapping[str, np.ndarray] | None = None,
-        scale: float | None = None,
-        reject: float = 0.05,
-        keep: int = 32,
-        index: bool = False,
-        registry: Registry | None = None,
-    ) -> None:
-        self.head = head
-        self.positions = positions
-        self.embed = embed
-        self.readout = readout
-        self.base = base
-        self.parameters = parameters
-        self.scale = scale
-        self.reject = reject
-        self.keep = keep
-        self.index = index
-        self.registry = registry
+    ledger_: Ledger = field(init=False)
+    settled_: Settled = field(init=False)
+    n_features_in_: int = field(init=False)
+    positions_: int = field(init=False)
 
     @staticmethod
     def from_run(run: "str | Path | Model", head: str | None = None, **arguments: Any) -> "FewShotClassifier":

@@ -41,8 +41,8 @@ from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.progress import Done, say, unwatched
 from anyshot.progress import progress as bar
-from anyshot.progress import say
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, shown, write_table
 
@@ -137,7 +137,7 @@ def evaluate(
     dirichlet: float | None = None,
     registry: Registry = PACKAGE,
     about: Mapping[str, Any] | None = None,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Done = unwatched,
 ) -> Evaluation:
     """Test heads on features of any network.
 
@@ -246,7 +246,7 @@ def _recall_all(
     plan: Plan,
     patterns: Shots,
     registry: Registry,
-    progress: Callable[[float], None],
+    progress: Done,
 ) -> dict[tuple[str, str], np.ndarray]:
     """Recalls by head and readout; heads that embed alike are read from one bank."""
     groups: dict[tuple[Embed, str], list[tuple[str, str]]] = {}
@@ -274,9 +274,7 @@ def _recall_all(
     return {key: arrays[key] for key in product(heads, readouts) if key in arrays}
 
 
-def _adapted(
-    vectors: Vectors, plan: Plan, shots: Shots, progress: Callable[[float], None]
-) -> Float[np.ndarray, "pattern episode way"]:
+def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Float[np.ndarray, "pattern episode way"]:
     """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
     patterns = full_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
