@@ -799,6 +799,13 @@ def _options(of: Any) -> list[str]:
     return options
 
 
+ABOUT = (
+    "Few-shot image classification that holds at any shot: from a few labelled pictures of each class (the shots) to a "
+    "classifier. Begin with `anyshot fit PHOTOS --out CLASSIFIER`. --version says which anyshot this is; --debug, "
+    "anywhere, shows where an error arose."
+)
+
+
 def main() -> None:
     """Run a verb; bad input is one sentence and exit code 2, and so is what was not foreseen, with exit code 1.
 
@@ -816,12 +823,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings(), one_sentence(*find_verb(app, sys.argv[1:])):
             warnings.showwarning = _show_warning
-            app.cli(
-                prog="anyshot",
-                description="Few-shot image classification that holds at any shot: from a few labelled pictures of "
-                "each class (the shots) to a classifier. Begin with `anyshot fit PHOTOS --out CLASSIFIER`. --version "
-                "says which anyshot this is; --debug, anywhere, shows where an error arose.",
-            )
+            app.cli(prog="anyshot", description=ABOUT)
         sys.stdout.flush()
     except BrokenPipeError:  # as `anyshot ... | head` does, which is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -164,10 +164,8 @@ def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Fi
     for kind in ("across splits", "across classes", "within a class"):
         if alike := kinds.get(kind):
             shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in alike[:6]])
-            weight = "note" if kind == "within a class" else "warning"
-            yield Finding(
-                weight, f"{counted(len(alike), 'pair')} of {what} {kind}: {shown}", [list(pair) for pair in alike]
-            )
+            text = f"{counted(len(alike), 'pair')} of {what} {kind}: {shown}"
+            yield Finding("note" if kind == "within a class" else "warning", text, [list(pair) for pair in alike])
 
 
 def _scan(store: Store) -> tuple[list[int], np.ndarray, list[np.ndarray], list[np.ndarray]]:

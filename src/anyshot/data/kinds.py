@@ -64,15 +64,10 @@ def pack(
     understood of it is said before the work; `options` are those of the kind's reader."""
     module, name = choose("kind", kind, READERS).split(".")
     reader = getattr(import_module(f"anyshot.data.{module}"), name)
-    if size is not None and not 1 <= size <= 1024:
-        raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
     given = _given(kind, reader, options)
     if "feature_column" not in given:  # who names the array of vectors knows what the file holds
         _check_fit(kind, source)
-    if kind == "features" and (size is not None or fit is not None or embedding is not None):
-        raise BadInput("--size, --fit and --embed are for images, not for features.")
-    if embedding is not None and (size is not None or fit is not None):
-        raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
+    _check_images(kind, size, fit, embedding)
     with packing(out) as folder:
         contents: Any  # a Source, or Embeddings
         if kind not in ("npz", "features", "table") and is_archive(source):
@@ -88,6 +83,17 @@ def pack(
         square = {"size": size or contents.size, "fit": fit or contents.fit}
         contents = replace(contents, **square, about=about, stamp=stamp, notes=tuple(remarks(contents)))
         return pack_images(contents, out, split, seed, workers, embedding)
+
+
+def _check_images(kind: str, size: int | None, fit: Fit | None, embedding: Embedding | None) -> None:
+    """Whether what is asked of the stored images goes together, and with the kind."""
+    if size is not None and not 1 <= size <= 1024:
+        raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
+    is_square = size is not None or fit is not None
+    if kind == "features" and (is_square or embedding is not None):
+        raise BadInput("--size, --fit and --embed are for images, not for features.")
+    if embedding is not None and is_square:
+        raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
 
 
 def _check_fit(kind: str, source: Path) -> None:

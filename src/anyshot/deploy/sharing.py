@@ -75,15 +75,8 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     if support.labels.dtype.kind not in LABEL_KINDS:
         raise BadInput(f"labels of type {support.labels.dtype} cannot be saved: use text or numbers.")
     tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
-    tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
-    arrays = {"sums": support.sums, "counts": support.counts, "kept": support.examples, "owner": support.owner}
-    tensors |= {name: torch.from_numpy(array) for name, array in arrays.items()}
-    tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
-    if support.scatter is not None:
-        tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
-    if many:
-        tensors |= _label_tensors(support.labels)
-    write_tensors(folder / "classifier.safetensors", tensors)
+    tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()} | _support_tensors(support)
+    write_tensors(folder / "classifier.safetensors", tensors | (_label_tensors(support.labels) if many else {}))
     config = {
         "library": "anyshot",
         "format": 3 if many else 1,
@@ -155,6 +148,15 @@ def _probe(classifier: FewShotClassifier, features: int) -> np.ndarray:
     means = torch.from_numpy(ledger.sums[:8] / ledger.counts[:8, None])
     refined = law.head.refined(means, torch.from_numpy(ledger.counts[:8]), law.parameters)
     return law.head.score(torch.from_numpy(vectors), refined).numpy()
+
+
+def _support_tensors(support: Support) -> dict[str, torch.Tensor]:
+    arrays = {"sums": support.sums, "counts": support.counts, "kept": support.examples, "owner": support.owner}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
+    if support.scatter is not None:
+        tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
+    return tensors
 
 
 def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:

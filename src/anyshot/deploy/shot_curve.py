@@ -148,9 +148,16 @@ def forecast(
     # Where every image is right, redrawn episodes agree that all is well; the images are few all the same.
     few = UNSEEN * pool.half_widths(accuracies, shots)[-1] * 2 * np.array(more) / (now + np.array(more))
     slack = np.maximum(slack, few)
-    low, high = np.maximum(np.minimum(spread[0], gain - slack), 0.0), np.maximum(spread[1], gain + slack)
-    gains, lowest, highest = (tuple(values.tolist()) for values in (gain, low, high))
-    return Forecast(now, float(curve(wanted)[0]), more, gains, lowest, highest, check)
+    low, high = np.minimum(spread[0], gain - slack), np.maximum(spread[1], gain + slack)
+    return Forecast(
+        now,
+        float(curve(wanted)[0]),
+        more,
+        tuple(gain.tolist()),
+        tuple(np.maximum(low, 0.0).tolist()),
+        tuple(high.tolist()),
+        check,
+    )
 
 
 def _hold_out(

@@ -235,14 +235,14 @@ def gains(recalls: Sequence[Recalls]) -> list[Row]:
         )
         both = sorted(key[3:] for key in own if key[:3] == (*setting, head) and (*setting, other, *key[3:]) in own)
         by_shot = [(shot, [key for key in both if key[0] == shot]) for shot in sorted({shot for shot, _ in both})]
-        for train_shot, pairs in [("all", both), *by_shot] if both else []:
-            ours = [own[*setting, head, *key] for key in pairs]
-            theirs = [own[*setting, other, *key] for key in pairs]
-            gain = np.mean([a.accuracies - b.accuracies for a, b in zip(ours, theirs, strict=True)], axis=0)
-            for shot, episodes in zip([*ours[0].shots, "all"], [*gain, gain.mean(0)], strict=True):
-                about = {"head": head, "against": other, "train_shot": train_shot, "test_shot": shot}
-                row = dict(zip(SETTING, setting, strict=True)) | about | {"models": len(pairs)}
-                rows.append(row | measured(episodes, ours[0].classes, "gain"))
+        for train_shot, keys in [("all", both), *by_shot] if both else []:
+            pairs = [(own[*setting, head, *key], own[*setting, other, *key]) for key in keys]
+            gain, first = np.mean([a.accuracies - b.accuracies for a, b in pairs], axis=0), pairs[0][0]
+            about = {"head": head, "against": other, "train_shot": train_shot}
+            row = dict(zip(SETTING, setting, strict=True)) | about
+            for shot, episodes in zip([*first.shots, "all"], [*gain, gain.mean(0)], strict=True):
+                tested = {"test_shot": shot, "models": len(pairs)}
+                rows.append(row | tested | measured(episodes, first.classes, "gain"))
     return rows
 
 

@@ -141,13 +141,7 @@ class Learner:
         self.model.to(device)
         if recipe.compile:
             self.model.backbone.compile()
-        groups: list[dict[str, Any]] = [
-            {"params": list(self.model.backbone.parameters()), "base": recipe.lr},
-            {"params": list(self.model.learned.parameters()), "base": recipe.head_lr or recipe.lr},
-        ]
-        sgd = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
-        kind: Any = sgd if recipe.optimiser == "sgd" else torch.optim.Adam
-        self.optimiser: torch.optim.Optimizer = kind(groups, recipe.lr, weight_decay=recipe.weight_decay)
+        self.optimiser = _optimiser(recipe, self.model)
         self.network: torch.nn.Module = self.model
         if processes() > 1:
             share_norms(self.model)
@@ -203,6 +197,15 @@ class Learner:
         if self.recipe.overlap:
             loss = loss + self.recipe.overlap * overlap(classes.mean(1))
         return loss, logits
+
+
+def _optimiser(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
+    """Of the backbone and of what the head learns, each at its own rate."""
+    rates = {model.backbone: recipe.lr, model.learned: recipe.head_lr or recipe.lr}
+    groups = [{"params": list(part.parameters()), "base": rate} for part, rate in rates.items()]
+    sgd = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
+    kind: Any = sgd if recipe.optimiser == "sgd" else torch.optim.Adam
+    return kind(groups, recipe.lr, weight_decay=recipe.weight_decay)
 
 
 class _Run:
