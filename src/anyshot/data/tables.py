@@ -69,13 +69,13 @@ def parquet(path: Path) -> Iterator[Any]:
 def read_columns(path: Path) -> Columns:
     """The columns of a CSV, TSV or Parquet file, all as long as each other."""
     check_file(path)
-    names, columns = (_parquet if path.suffix.lower() in (".parquet", ".pq") else _text)(path)
+    names, columns = (_parquet if path.suffix.lower() in (".parquet", ".pq") else _delimited)(path)
     if len(set(names)) < len(names):
         raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
     return dict(zip(names, columns, strict=True))
 
 
-def _text(path: Path) -> tuple[list[str], list[list[str]]]:
+def _delimited(path: Path) -> tuple[list[str], list[list[str]]]:
     text = io.StringIO(read_text(path, MOST_TEXT).removeprefix("\ufeff"), newline="")
     with explaining(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_delimiter(text, path), strict=True)

@@ -25,7 +25,7 @@ from anyshot.deploy.ledger import Ledger
 from anyshot.deploy.search import Best
 from anyshot.deploy.settled import Settled
 from anyshot.deploy.support import Support, keys_of, support_of
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput, choose, explaining
 from anyshot.machine import give_back_memory
 from anyshot.measure.evaluation import untrained
 from anyshot.models.empirical import Base, Fit, fit_base
@@ -253,13 +253,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
         self.apply_ = readout.applied
         self.learned_reading_ = readout.reading(Reading(head, self.learned_), self.fitted_)
-        try:
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
+        unfit = f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
+        with explaining((RuntimeError, KeyError), unfit):
             self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
-        except (RuntimeError, KeyError):
-            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
-            raise BadInput(
-                f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
-            ) from None
 
     def _fit_base(self) -> Parameters:
         """What a head that adapts has to know of other classes."""

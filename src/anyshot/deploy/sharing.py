@@ -102,15 +102,10 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     with explaining(unreadable, f"{folder} is not a whole classifier", AGAIN):
         if config["library"] != "anyshot" or config["format"] not in FORMATS:
             raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 to 3.")
-        kind = np.dtype(config["label_type"])
-        if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
-            raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-        support = _read_support(_read_labels(config, tensors, kind), tensors, folder)
+        support = _read_support(_read_labels(config, tensors, folder), tensors, folder)
         arguments = {name: config[name] for name in ARGUMENTS}
-        _check_arguments(**arguments)
         positions, features = config["positions"], config["features"]
-        if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
-            raise ValueError(f"{positions} positions, {features} features")
+        _check_arguments(positions, features, **arguments)
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
     # Tensors of other shapes or types fail in any way, in any head.
@@ -168,8 +163,11 @@ def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:
     return {"labels": torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy()), "ends": torch.from_numpy(ends)}
 
 
-def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], kind: np.dtype) -> np.ndarray:
+def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], folder: Path) -> np.ndarray:
     """Labels from the configuration, or of many classes from the tensors."""
+    kind = np.dtype(config["label_type"])
+    if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
+        raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
     in_words = config["format"] == 1
     labels = np.array(config["labels"], kind) if in_words else tensors["labels"].numpy()
     if in_words or kind.kind != "U":
@@ -187,8 +185,12 @@ def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor],
     return np.array(texts, kind)
 
 
-def _check_arguments(head: Any, embed: Any, readout: Any, scale: Any, reject: Any, keep: Any) -> None:
+def _check_arguments(
+    positions: Any, features: Any, *, head: Any, embed: Any, readout: Any, scale: Any, reject: Any, keep: Any
+) -> None:
     """Types, and that numbers are finite; names and ranges are for the classifier to judge."""
+    if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
+        raise ValueError(f"{positions} positions, {features} features")
     if not (isinstance(head, str) and isinstance(readout, str) and isinstance(embed, str | None)):
         raise ValueError("its head, readout or embed is no name")
     if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
@@ -267,11 +269,8 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     rng, rows = np.random.default_rng(0), []
     for shot in shots:
         draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
-        right = []
-        for _ in range(draws):
-            drawn = replace(support, keys=_siblings_last(rng, group.group)).first(shot + 1)
-            logits, owner = classifier.left_out(drawn)
-            right.append(float((logits.argmax(1) == owner).mean()))
+        orders = (_siblings_last(rng, group.group) for _ in range(draws))
+        right = [_accuracy(classifier, replace(support, keys=keys).first(shot + 1)) for keys in orders]
         rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
     once = ", no two of one burst at once" if group.told_by else ""
     return [
@@ -281,6 +280,11 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
         "|---|---|---|",
         *rows,
     ]
+
+
+def _accuracy(classifier: FewShotClassifier, support: Support) -> float:
+    logits, owner = classifier.left_out(support)
+    return float((logits.argmax(1) == owner).mean())
 
 
 def _siblings_last(rng: np.random.Generator, group: np.ndarray) -> np.ndarray:

@@ -329,22 +329,28 @@ def evaluate_store(
     def features(part: Part) -> np.ndarray:
         return part.items if embed is None or store.is_features else embed.features(part.items, cache=cache)
 
-    about: Row = {"data": store.path.name}
-    if embed is not None:
-        about["backbone"] = embed.name or embed.about["backbone"]
     if embed is not None and embed.model is not None:
-        model = embed.model
-        recipe = model.recipe
+        recipe = embed.model.recipe
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
-        options["parameters"] = {recipe.head: model.reading.parameters}
-        about |= {name: columns_of(model, "")[name] for name in ("backbone", "train_shot", "seed", "model")}
+        options["parameters"] = {recipe.head: embed.model.reading.parameters}
     if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
         options["base"] = (features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
-    heads = heads or ("proto", "cosine-proto")
-    return evaluate(features(part), names, heads, readouts=readouts, registry=registry, about=about, **options)
+    options |= {"readouts": readouts, "registry": registry, "about": _about(store, embed)}
+    return evaluate(features(part), names, heads or ("proto", "cosine-proto"), **options)
+
+
+def _about(store: Store, embed: Embedder | None) -> Row:
+    """What features of a store are of, for the columns of a table."""
+    about: Row = {"data": store.path.name}
+    if embed is None:
+        return about
+    if embed.model is None:
+        return about | {"backbone": embed.name or embed.about["backbone"]}
+    columns = columns_of(embed.model, "")
+    return about | {name: columns[name] for name in ("backbone", "train_shot", "seed", "model")}
 
 
 def check_kind(store: Store, embed: Embedder | None) -> None:

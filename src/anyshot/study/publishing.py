@@ -122,11 +122,7 @@ def _models(row: Row) -> float:
     return max((float(row[name]) for name in COUNTS if name in row), default=1.0)
 
 
-FIGURES = {
-    "consistency": figures.consistency,
-    "terms": figures.term_ratios,
-    "unequal-recall": figures.unequal_shots,
-}
+FIGURES = {"consistency": figures.consistency, "terms": figures.term_ratios, "unequal-recall": figures.unequal_shots}
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -158,11 +154,9 @@ def _side_experiments(
             tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(embedded, *asked) | of)
-        tables["learned"] += [
-            embedded.about() | of | {"parameter": name, "value": round(value.item(), 5)}
-            for name, value in model.reading.parameters.items()
-            if value.numel() == 1
-        ]
+        numbers = {name: value.item() for name, value in model.reading.parameters.items() if value.numel() == 1}
+        about = embedded.about() | of
+        tables["learned"] += [about | {"parameter": name, "value": round(v, 5)} for name, v in numbers.items()]
         plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
         fitted = fitted_on_training_classes(model, store, study.registry)
