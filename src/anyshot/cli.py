@@ -28,6 +28,7 @@ paper = SubcommandApp()
 app.command(paper, name="paper", help="The paper's printed numbers: audit them, draw them, set them in tables.")
 
 Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
+Target = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 Splits = tuple[Literal["train", "val", "test"], ...]
 Name = Annotated[str, tyro.conf.Positional]
@@ -250,7 +251,7 @@ def report(
 def pack(
     kind: Name,
     source: Place,
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    out: Target,
     size: int | None = None,
     fit: Literal["crop", "squash"] | None = None,
     split: tuple[float, float, float] = (0.6, 0.2, 0.2),
@@ -481,12 +482,7 @@ def terms(asked: OnModels) -> None:
 
 
 @experiment.command
-def compare(
-    kind: Name,
-    run: Place,
-    out: Output = None,
-    figure: Path | None = None,
-) -> None:
+def compare(kind: Name, run: Place, out: Output = None, figure: Path | None = None) -> None:
     """Comparisons that a study's table already holds (Fig. 4, Fig. 5, Table 4).
 
     Args:
@@ -503,7 +499,7 @@ def compare(
 @app.command
 def fit(
     source: Place,
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    out: Target,
     model: str = "",
     head: str = "",
     reject: float = 0.05,
@@ -644,11 +640,7 @@ def remove(
 
 
 @app.command
-def merge(
-    models: Places,
-    out: Folder,
-    using: Path | None = None,
-) -> None:
+def merge(models: Places, out: Folder, using: Path | None = None) -> None:
     """Make one classifier of several with the same model and head, as if it had learned from all of their examples.
 
     Args:
@@ -700,11 +692,7 @@ def advise(
 
 
 @app.command
-def export(
-    model: Name,
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    using: Path | None = None,
-) -> None:
+def export(model: Name, out: Target, using: Path | None = None) -> None:
     """Write a classifier as an ONNX file, pictures and prototypes in, logits out, any number of classes; or a backbone.
 
     Args:

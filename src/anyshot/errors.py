@@ -37,6 +37,15 @@ def explaining(
         raise BadInput(words if after is None else f"{words} ({first_line(error).rstrip('.')}){after}") from None
 
 
+@contextmanager
+def refused(words: str, after: str = ".") -> Iterator[None]:
+    """What the system refuses inside (a full disk, a file that may not be read) is bad input: `words`, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{words}: {error.strerror or error}{after}") from error
+
+
 def first_line(error: object) -> str:
     """What an error says, as far as it fits into a sentence: its first line, or of what kind it is."""
     return next(iter(str(error).splitlines()), "")[:MOST_SAID] or type(error).__name__

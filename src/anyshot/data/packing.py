@@ -31,7 +31,7 @@ from PIL import Image
 
 from anyshot.data.pictures import Box, Fit, picture, reason
 from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, refused
 from anyshot.files import held, put, read_bytes
 from anyshot.machine import in_order
 from anyshot.progress import progress
@@ -172,13 +172,9 @@ def pack_images(
     if not items:
         raise BadInput("there are no images to pack.")
     folder = packing_folder(out)
-    try:
+    with refused(f"could not write {out}", "; what is done is kept, the same command goes on."):
         _pack(items, source, folder, workers, embedding)
         put(folder / "store", out)
-    except OSError as error:
-        raise BadInput(
-            f"could not write {out}: {error.strerror or error}; what is done is kept, the same command goes on."
-        ) from error
     shutil.rmtree(folder, ignore_errors=True)
     return open_store(out)
 
