@@ -96,6 +96,15 @@ def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) 
     return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
 
 
+def ordered(
+    labels: Sequence[str], splits: Sequence[str | None], fractions: Sequence[int | float] = (), seed: int = 0
+) -> tuple[list[int], list[Item]]:
+    """Examples without pixels in order of split, then class: their places before, and what each is now."""
+    rows = enumerate(zip(labels, splits, strict=True))
+    placed = arrange([Item(str(place), *row, bytes) for place, row in rows], fractions, seed)
+    return [int(item.name) for item in placed], placed
+
+
 def divide(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:
     """Put a share of the classes into train, val and test, at random but the same for the same names and seed."""
     if len(fractions) != 3 or not (min(fractions) >= 0 and 0 < sum(fractions) < float("inf")):
