@@ -19,7 +19,7 @@ from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences
 from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, as_read, read_table, write_table
+from anyshot.rows import Row, as_read, read_table, rounded, write_table
 from anyshot.show import figures, summaries
 from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.grid import grids, with_kind
@@ -74,7 +74,7 @@ def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     for kind, (compare, _) in COMPARISONS.items():
         if compared := compare(rows):
             if kind != "gains":
-                write_table(folder / f"{kind}.csv", _rounded(compared))
+                write_table(folder / f"{kind}.csv", [rounded(row) for row in compared])
             charts[kind] = draw(kind, rows)
     charts |= {name: chart(tables[name]) for name, chart in FIGURES.items() if tables.get(name)}
     for setting in dict.fromkeys(grid.setting for grid in scored):
@@ -132,10 +132,6 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def _rounded(rows: Sequence[Row]) -> list[Row]:
-    return [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
-
-
 def _side_experiments(
     study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Advance
 ) -> dict[str, list[Row]]:
@@ -166,7 +162,7 @@ def _side_experiments(
     tables["unequal"] = [row for one in unequal for row in one.rows()]
     tables["unequal-gains"] = gains(unequal)
     tables["unequal-differences"] = accuracy_differences(unequal)
-    tables["unequal-recall"] = _rounded([row for one in unequal for row in one.by_own_shot()])
+    tables["unequal-recall"] = [rounded(row) for one in unequal for row in one.by_own_shot()]
     return {name: table for name, table in tables.items() if table}
 
 
