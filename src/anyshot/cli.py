@@ -6,8 +6,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
 
@@ -95,9 +96,7 @@ def audit(json: bool = False, markdown: bool = False, all: bool = False) -> None
 
     checks = audit.run()
     if json:
-        import json as JSON
-
-        print(JSON.dumps(audit.as_objects(checks), indent=2, ensure_ascii=False))
+        print(dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
     elif markdown:
         print(audit.markdown(checks), end="")
     else:
