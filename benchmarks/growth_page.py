@@ -20,8 +20,8 @@ where it says wall time."""
 MEMORY = (
     "## Memory at most, MB (times the sums)",
     "",
-    "Kept examples are bounded in all (32,768; of more than 16,384 classes half as many, 25 MB in single precision), and so",
-    "is what calibrating takes: of few classes that is most of it. `keep=0` keeps none.",
+    "Kept examples are bounded in all (32,768; of more than 16,384 classes half as many, 25 MB in single precision),",
+    "and so is what calibrating takes: of few classes that is most of it. `keep=0` keeps none.",
 )
 GROWTH = (
     "## Growth",

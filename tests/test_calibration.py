@@ -84,10 +84,10 @@ def test_the_scale_of_scores_in_pieces_is_that_of_all(monkeypatch):
 
 @pytest.mark.parametrize(
     ("head", "base"),
-    [("proto", None), ("cosine-frn", None), ("posterior", None), ("posterior", examples(90, 9, seed=1))],
+    [("proto", None), ("cosine-frn", None), ("posterior", None), ("posterior", examples(90, 9, spread=1.2))],
 )
 def test_what_examples_are_taken_for_does_not_need_the_scale(head, base):
-    X, y = examples(60, 6, spread=1.2)
+    X, y = examples(18, 6, spread=1.2)
     fitted = FewShotClassifier(head, base=base).fit(X, y)
     answers, owner = fitted.left_out(fitted.support_)
     logits, owners = fitted.settled_.left_out_logits
