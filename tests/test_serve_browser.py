@@ -167,6 +167,8 @@ def test_few_classes_are_open_with_their_count_and_recall(visit):
     page = visit(classifier())
     assert page.locator("#cards details[open]").count() == 3
     assert card(page, "red").locator("summary").inner_text().split("\n") == ["red", "3 pictures", "recall 100 %"]
+    assert "told right when left out" in page.locator("#about").inner_text()
+    assert "Pictures taken another day are harder." in page.locator("#recall-means").inner_text()
     box = card(page, "red").locator(".pictures img").first.bounding_box()
     assert min(box["width"], box["height"]) >= 96
 
