@@ -306,6 +306,15 @@ def test_forecasts_go_to_twice_the_images_and_are_never_sure_of_nothing():
     assert perfect.high[-1] > 0.005
 
 
+def test_a_shot_without_a_mistake_is_not_trusted_alone():
+    """Five images of each class may all be right by chance: the smaller shots still say that more would help."""
+    rng, shots = np.random.default_rng(0), np.array([1, 2, 3, 4])
+    right = rng.binomial(5, np.array([[0.87], [0.92], [0.97], [1.0]]), (4, 100)) / 5
+    ahead = forecast(shots, right, 5, (5,), Pool(images=5, classes=5, way=5, queries=1))
+    assert 0.005 < ahead.gain[0] < 0.03
+    assert ahead.high[0] > 0.025
+
+
 def test_noise_does_not_promise_gains():
     """Of shots that are as noisy as five images make them, the curve is no longer taken at its word."""
     true, rng = Curve(0.9, 0.3, 0.8), np.random.default_rng(0)
