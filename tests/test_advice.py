@@ -252,6 +252,16 @@ def test_with_a_holdout_all_that_can_be_judged_on_it_is():
     assert "Nothing" not in as_text(alone).partition("What these data cannot say")[2]
 
 
+def test_a_class_that_is_nearly_one_burst_is_asked_what_is_beside_it():
+    X, y, _ = bursts(pieces=6, size=4)  # of 24 images a class six would be asked
+    rng = np.random.default_rng(1)
+    once = np.repeat(X[:1], 22, 0) + 5 + 0.1 * rng.normal(size=(22, 32))
+    many = np.r_[X, once, X[:2] - 5], np.r_[y, ["nearly once"] * 24]
+    advice = advise(*many, ["cosine-proto"], episodes=20)
+    assert advice.left_out.told_by == ("near-identical features",)
+    assert 1 <= advice.queries <= 2
+
+
 def test_curves_of_bursts_are_drawn_from_whole_bursts():
     """Else the support holds a sibling of nearly every query, and all looks solved."""
     X, y, _ = bursts(pieces=6, size=4)

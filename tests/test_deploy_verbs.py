@@ -166,7 +166,9 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
     assert "Left out one at a time" in words
     assert "other days" in words
-    assert "anyshot test again FOLDER" in words
+    assert "mostly harder. To know how much harder: anyshot test again FOLDER." in words
+    words, _, _ = run("anyshot fit photos --model run -o 'my photos'", monkeypatch)
+    assert "anyshot test 'my photos' FOLDER" in words
     for place, file in enumerate(sorted(Path("photos").rglob("*.png"))):
         exif = Image.Exif()
         exif.get_ifd(0x8769)[0x9003] = f"2024:01:31 {place // 4:02}:00:{place % 4:02}"

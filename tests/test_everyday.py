@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 from shell import run
+from sklearn.base import clone
 from sklearn.metrics import confusion_matrix
 from test_classifier_files import pictures, small_model
 
@@ -287,10 +288,12 @@ def test_a_test_counts_what_others_count():
     names = np.array(["ash", "box", "elm", "fir", "yew"])
     centres = 2 * rng.normal(size=(5, 8))
     learned, later = np.repeat(np.arange(4), 12), np.append(np.repeat(np.arange(5), 30)[30:], 1)  # no ash, a stranger
-    classifier = anyshot.FewShotClassifier("posterior", reject=0.2)
-    classifier.fit(centres[learned] + 1.5 * rng.normal(size=(48, 8)), names[learned])
+    classifier = anyshot.FewShotClassifier("posterior", reject=0.4)
+    learned_from = centres[learned] + 1.5 * rng.normal(size=(48, 8))
+    classifier.fit(learned_from, names[learned])
     asked = centres[later] + 1.5 * rng.normal(size=(len(later), 8))
-    result = run_test(classifier, asked, names[later].tolist())
+    labels = names[later].tolist()
+    result = run_test(classifier, asked, labels)
     mine, answers, is_known = later < 4, classifier.predict(asked), classifier.is_known(asked)
     table = confusion_matrix(names[later][mine], answers[mine], labels=names[:4])
     right, every = int(np.trace(table)), int(mine.sum())
@@ -324,6 +327,10 @@ def test_a_test_counts_what_others_count():
         ):
             assert part in form
     assert result.to_dict()["classes"][0]["recall"] == result.classes[0].recall
+    assert result.accepted_right < 0.9
+    assert "fit with a smaller --reject" in result.acceptance  # what to do about it
+    accepting = run_test(clone(classifier).set_params(reject=0.0).fit(learned_from, names[learned]), asked, labels)
+    assert accepting.acceptance == "100.0% are taken for one of the classes at all."
 
 
 def test_evaluate_measures_the_shots_that_fit(here, monkeypatch):

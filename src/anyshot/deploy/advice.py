@@ -387,12 +387,15 @@ def _judged(
         arguments = (labels, ways, shot, queries, episodes, seed, names)
         return Apart(*arguments, group=group) if bursts.told_by else Plan(*arguments)
 
-    for queries in range(pool.queries, 0, -1):  # bursts may leave few others
-        feasible = int(plan_of(1, queries).feasible.min())
-        if feasible >= 1:
-            break
-    shots = [step for step in STEPS if step <= feasible]
+    queries = min(pool.queries, _fewest_beside(labels, group))
+    shots = [step for step in STEPS if step <= plan_of(1, queries).feasible.min()]
     return _Judged(maps, plan_of(shots[-1], queries), shots, replace(pool, queries=queries))
+
+
+def _fewest_beside(labels: np.ndarray, group: np.ndarray) -> int:
+    """How many images a class has at least beside its largest burst: as many can be asked while that one is learned."""
+    of_classes = (group[labels == place] for place in range(int(labels.max()) + 1))
+    return min(len(mine) - int(np.unique(mine, return_counts=True)[1].max()) for mine in of_classes)
 
 
 def _separable(labels: np.ndarray, bursts: Bursts) -> np.ndarray:
