@@ -248,6 +248,8 @@ def test_with_a_holdout_all_that_can_be_judged_on_it_is():
     assert "asked of those held out" in words
     assert "class 4" in next(doubt for doubt in advice.doubts if "no example held out" in doubt)
     assert "Photos of other days rather than more like these" in words
+    assert advice.accuracy < 0.85 < advice.left_out.accuracy  # these features tell what they have seen
+    assert "Better features" not in words
     assert "Nothing" not in words.partition("What these data cannot say")[2]
     assert "Nothing" not in as_text(alone).partition("What these data cannot say")[2]
 
