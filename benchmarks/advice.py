@@ -171,7 +171,7 @@ def _one_forecast(
     right = evaluate(judged.maps, judged.plan.labels, head, judged.shots, plan=judged.plan).accuracies(head) / 100
     steps = [images, 2 * images]
     if kind == IN_BURSTS:
-        plan: Plan = Apart(owner, way, steps[-1], 1, episodes, 1, names, group=find_bursts(x[every], owner).group)
+        plan: Plan = Apart(owner, way, 1, 1, episodes, 1, names, group=find_bursts(x[every], owner).group)
         steps = [min(step, int(plan.feasible.min())) for step in steps]
         plan = replace(plan, shot=steps[-1])
     elif kind == OTHER_DAYS:
