@@ -75,6 +75,18 @@ def test_fit_says_what_it_understood_and_never_learns_from_a_test_folder(here, m
         assert anyshot.ImageClassifier("run").fit("set").classifier.support_.counts.tolist() == [4, 4, 4]
 
 
+def test_the_depth_of_classes_can_be_chosen(here, monkeypatch):
+    Path("photos").rename("colours")
+    Path("photos").mkdir()
+    Path("colours").rename("photos/colours")
+    pictures(here / "photos" / "others", classes=["grey", "pink"], images=2)
+    assert run("anyshot fit photos --model run -o leaves", monkeypatch).code == 0
+    assert set(counts("leaves")) == {"red", "green", "blue", "grey", "pink"}
+    assert run("anyshot fit photos --model run --depth 1 -o kinds", monkeypatch).code == 0
+    assert counts("kinds") == {"colours": 24, "others": 4}
+    assert json.loads(run("anyshot test kinds photos --depth 1 --json", monkeypatch).out)["examples"] == 28
+
+
 @pytest.mark.parametrize("source", ["photos.zip", "photos.csv", "store"])
 def test_every_source_gives_the_same_classifier(here, source, monkeypatch):
     zipped("photos", "photos.zip", "My photos/")
