@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -536,6 +537,25 @@ def test_a_head_on_any_frozen_backbone_moves_with_its_classifier(name, here, tim
     again = ImageClassifier.load("classifier")
     np.testing.assert_array_equal(again.features_of([picture]), features)
     assert again.predict([picture]).tolist() == ["red"]
+
+
+@pytest.mark.parametrize("kind", ["itself", "frozen", "start"])
+def test_onnx_of_a_network_of_one_vector_per_image(kind, here, timm):
+    """Networks of timm give "image d", ours "image position channel": either goes from raw pixels to a label."""
+    store, model = images_store(here / "store", 32), Path("trained")
+    if kind == "frozen":
+        train(frozen("timm:tiny"), store, model)
+    if kind == "start":
+        train(finetuned(backbone="timm:tiny"), store, model)
+    classifier = ImageClassifier("timm:tiny" if kind == "itself" else model).fit("photos")
+    classifier.to_onnx("classifier.onnx")
+    session = onnxruntime.InferenceSession("classifier.onnx")
+    photos = sorted(Path("photos").rglob("*.png"))
+    pixels = np.stack([classifier.read(path) for path in photos])
+    for batch in (pixels, pixels[:1]):
+        logits = session.run(["logits"], {"images": np.float32(batch).transpose(0, 3, 1, 2)})[0]
+        np.testing.assert_allclose(logits, classifier.classifier.logits(classifier.features(batch)), atol=1e-3)
+    assert classifier.classes_[logits[0].argmax()] == classifier.predict(photos[:1])[0]
 
 
 def test_a_head_is_not_read_with_another_backbone_of_the_same_name(here):
