@@ -36,12 +36,22 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way r
 def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES) -> tuple[Fit, LeftOut]:
     """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all.
     Of each class as many examples are asked as `most` in all allow, two at least."""
+    chosen = support.kept_of(max(2, most // len(support.counts)))
+    is_all = len(chosen) == len(support.examples)  # in the same order; then they are not copied
+    vectors, owner = (support.examples, support.owner) if is_all else (support.examples[chosen], support.owner[chosen])
+    return adapted_to(support, vectors, owner, base)
+
+
+def adapted_to(
+    support: Support,
+    vectors: Float[np.ndarray, "image d"],
+    owner: Int[np.ndarray, " image"],
+    base: Base | None = None,
+) -> tuple[Fit, LeftOut]:
+    """The same with examples of the support that it need not keep, and the places of their classes in it."""
     assert support.scatter is not None
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
-    chosen = support.kept_of(max(2, most // len(counts)))
-    is_all = len(chosen) == len(support.examples)  # in the same order; then they are not copied
-    vectors, owner = (support.examples, support.owner) if is_all else (support.examples[chosen], support.owner[chosen])
     examples = torch.from_numpy(vectors), torch.from_numpy(owner)
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
