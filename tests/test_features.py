@@ -9,6 +9,7 @@ import sys
 import threading
 import tracemalloc
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -28,13 +29,17 @@ from anyshot.deploy.bursts import find_bursts
 from anyshot.deploy.duplicates import InDouble, near_duplicates
 from anyshot.deploy.onnx_export import export_backbone
 from anyshot.deploy.serving.app import Shelf, make_app
+from anyshot.deploy.suspects import look
 from anyshot.measure.evaluation import evaluate_store
 from anyshot.models import empirical, onnx_backbone
 from anyshot.models.cache import MOST_OPEN, FeatureCache, content_key
 from anyshot.models.efficientnet import pretrained
 from anyshot.models.embedders import DEFAULT, embedder
 from anyshot.models.examples import Examples
+from anyshot.models.law import Reading
 from anyshot.models.model import load_model
+from anyshot.models.posterior import unit
+from anyshot.models.registry import PACKAGE
 from anyshot.train.training import train
 
 CLASSES = ("red", "green", "blue")
@@ -654,7 +659,14 @@ def test_all_examples_are_not_copied_to_choose_among_them():
     assert examples.at([3, 0]).names == ["4", "1"]
 
 
-@pytest.mark.parametrize("look", [near_duplicates, find_bursts])
+def suspects(vectors, labels):
+    """What looks wrong, read with the posterior."""
+    head, blank = PACKAGE.head("posterior"), torch.zeros(1, 1, vectors.shape[1])
+    parameters = head.parameters(blank, Recipe(data="", head="posterior", train_shot=2, way=2))
+    return look(vectors, labels, Reading(head, {name: value.double() for name, value in parameters.items()}))
+
+
+@pytest.mark.parametrize("look", [near_duplicates, find_bursts, suspects])
 def test_vectors_are_looked_over_without_a_copy_of_all(look):
     """Features in single precision are enough: what is made of them in double is made of some at a time."""
     rows = np.random.default_rng(0).normal(size=(5000, 512)).astype(np.float32)
@@ -679,6 +691,12 @@ def test_vectors_in_single_precision_are_read_as_in_double():
     assert one == other
     assert one[0][:2] == (2, 5)
     assert len({tuple(find_bursts(vectors, labels).group) for vectors in both}) == 1
+    for order in (np.arange(90), np.argsort(labels, kind="stable")):  # as it comes, and class by class
+        one, other = (suspects(vectors, labels[order]) for vectors in (InDouble(rows[order]), both[1][order]))
+        np.testing.assert_array_equal(one.log_own, other.log_own)
+        assert one == replace(other, predicted=one.predicted, log_own=one.log_own)
+    units = unit(torch.from_numpy(rows)).numpy().astype(np.float64)
+    np.testing.assert_array_equal(InDouble(rows, as_units=True)[labels == 1], units[labels == 1])
 
 
 def test_examples_left_out_in_parts_are_left_out_the_same(monkeypatch):
