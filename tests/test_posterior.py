@@ -10,7 +10,15 @@ from anyshot import BadInput, FewShotClassifier, evaluate
 from anyshot.deploy.onnx_export import export_onnx
 from anyshot.measure.engine import each_logits
 from anyshot.measure.plan import Plan
-from anyshot.models.empirical import fit_support, is_foreign, leave_one_out, support_scores
+from anyshot.models.empirical import (
+    LITTLE_USE,
+    Base,
+    fit_base,
+    fit_support,
+    is_foreign,
+    leave_one_out,
+    support_scores,
+)
 from anyshot.models.empirical import moments_of as moments_of_units
 from anyshot.models.heads import HEADS
 from anyshot.models.law import Reading
@@ -275,6 +283,20 @@ def test_five_single_images_show_that_they_lack_what_a_base_shares():
     right = sum(is_foreign(images(5, 1, 0.5), base) for _ in range(200))
     assert false <= 24  # a test of 5 %
     assert right >= 190
+    near = [images(5, 1, 0.85) for _ in range(200)]
+    assert sum(is_foreign(one, base, gain=0.0) for one in near) > 1.2 * sum(is_foreign(one, base) for one in near)
+
+
+@pytest.mark.parametrize(("spread", "gains"), [(3.0, True), (1.0, False)])
+def test_a_base_knows_what_it_brings_to_its_own_kind(spread, gains):
+    """Much where images differ in directions in which classes do not; nothing where all directions are alike."""
+    rng = np.random.default_rng(1)
+    owner = np.repeat(np.arange(40), 12)
+    within = np.r_[np.full(10, 0.7), np.full(20, spread)]
+    x = rng.normal(size=(40, 30))[owner] + rng.normal(size=(len(owner), 30)) * within
+    base = fit_base(torch.from_numpy(x), torch.from_numpy(owner))
+    assert (base.gain > LITTLE_USE) == gains
+    assert Base.of(base.tensors()).gain == base.gain
 
 
 @pytest.mark.parametrize(

@@ -165,13 +165,16 @@ class Results:
     @property
     def alone(self) -> "Results":
         """What was published of one training alone: with the intervals that need the recalls of all its models."""
-        folders = (self.folder.with_name(f"{self.name}-{seed}") for seed in SEED_ALONE)
-        return next((Results(folder) for folder in folders if folder.exists()), self)
+        return next(iter(self.beside(*SEED_ALONE)), self)
+
+    def beside(self, *names: str) -> "list[Results]":
+        """What was published of other trainings of the study, in folders of these names."""
+        folders = (self.folder.with_name(f"{self.name}-{name}") for name in names)
+        return [Results(folder) for folder in folders if folder.exists()]
 
     def trainings(self, way: Way) -> list[float]:
         """The sensitivity of each training alone, those published beside the study included."""
-        more = (self.folder.with_name(f"{self.name}-{of}") for of in ("more", "seed1"))
-        rows = [r.sensitivities[way] for r in (self, *(Results(folder) for folder in more if folder.exists()))]
+        rows = [r.sensitivities[way] for r in (self, *self.beside("more", "seed1"))]
         return [float(score) for row in rows for score in str(row["over_seeds"] or row["sensitivity"]).split()]
 
     def accuracy(self, head: str, test: int, train: int, readout: str = "own") -> float:
@@ -190,9 +193,9 @@ def _pair(row: Row) -> tuple[str, str, str, str]:
 def lower(r: Results, one: Way, other: Way) -> tuple[bool, str]:
     """Whether one way to read a head is less sensitive than another: by the difference over new classes, else by the
     intervals over episodes; and what that rests on."""
-    row = r.alone.differences.get((*one, *other))
-    if row is not None:
-        return row["high_classes"] < 0, f"{gained(row['difference'])} ({interval_over_classes(row)})"
+    for published in (r, *r.beside(*SEED_ALONE, "more")):
+        if row := published.differences.get((*one, *other)):
+            return row["high_classes"] < 0, f"{gained(row['difference'])} ({interval_over_classes(row)})"
     ours, theirs = r.sensitivities[one], r.sensitivities[other]
     return ours["high"] < theirs["low"], "episodes only"
 

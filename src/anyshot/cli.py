@@ -6,8 +6,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
 
@@ -28,6 +29,7 @@ paper = SubcommandApp()
 app.command(paper, name="paper", help="The paper's printed numbers: audit them, draw them, set them in tables.")
 
 Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
+Target = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 Splits = tuple[Literal["train", "val", "test"], ...]
 Name = Annotated[str, tyro.conf.Positional]
@@ -94,9 +96,7 @@ def audit(json: bool = False, markdown: bool = False, all: bool = False) -> None
 
     checks = audit.run()
     if json:
-        import json as JSON
-
-        print(JSON.dumps(audit.as_objects(checks), indent=2, ensure_ascii=False))
+        print(dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
     elif markdown:
         print(audit.markdown(checks), end="")
     else:
@@ -252,7 +252,7 @@ def report(
 def pack(
     kind: Name,
     source: Place,
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    out: Target,
     size: int | None = None,
     fit: Literal["crop", "squash"] | None = None,
     split: tuple[float, float, float] = (0.6, 0.2, 0.2),
@@ -483,12 +483,7 @@ def terms(asked: OnModels) -> None:
 
 
 @experiment.command
-def compare(
-    kind: Name,
-    run: Place,
-    out: Output = None,
-    figure: Path | None = None,
-) -> None:
+def compare(kind: Name, run: Place, out: Output = None, figure: Path | None = None) -> None:
     """Comparisons that a study's table already holds (Fig. 4, Fig. 5, Table 4).
 
     Args:
@@ -505,7 +500,7 @@ def compare(
 @app.command
 def fit(
     source: Place,
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    out: Target,
     model: str = "",
     head: str = "",
     reject: float = 0.05,
@@ -646,11 +641,7 @@ def remove(
 
 
 @app.command
-def merge(
-    models: Places,
-    out: Folder,
-    using: Path | None = None,
-) -> None:
+def merge(models: Places, out: Folder, using: Path | None = None) -> None:
     """Make one classifier of several with the same model and head, as if it had learned from all of their examples.
 
     Args:
@@ -702,11 +693,7 @@ def advise(
 
 
 @app.command
-def export(
-    model: Name,
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    using: Path | None = None,
-) -> None:
+def export(model: Name, out: Target, using: Path | None = None) -> None:
     """Write a classifier as an ONNX file, pictures and prototypes in, logits out, any number of classes; or a backbone.
 
     Args:
@@ -801,6 +788,13 @@ def _options(of: Any) -> list[str]:
     return options
 
 
+ABOUT = (
+    "Few-shot image classification that holds at any shot: from a few labelled pictures of each class (the shots) to a "
+    "classifier. Begin with `anyshot fit PHOTOS --out CLASSIFIER`. --version says which anyshot this is; --debug, "
+    "anywhere, shows where an error arose."
+)
+
+
 def main() -> None:
     """Run a verb; bad input is one sentence and exit code 2, and so is what was not foreseen, with exit code 1.
 
@@ -818,12 +812,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings(), one_sentence(*find_verb(app, sys.argv[1:])):
             warnings.showwarning = _show_warning
-            app.cli(
-                prog="anyshot",
-                description="Few-shot image classification that holds at any shot: from a few labelled pictures of "
-                "each class (the shots) to a classifier. Begin with `anyshot fit PHOTOS --out CLASSIFIER`. --version "
-                "says which anyshot this is; --debug, anywhere, shows where an error arose.",
-            )
+            app.cli(prog="anyshot", description=ABOUT)
         sys.stdout.flush()
     except BrokenPipeError:  # as `anyshot ... | head` does, which is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -37,6 +37,15 @@ def explaining(
         raise BadInput(words if after is None else f"{words} ({first_line(error).rstrip('.')}){after}") from None
 
 
+@contextmanager
+def refused(words: str, after: str = ".") -> Iterator[None]:
+    """What the system refuses inside (a full disk, a file that may not be read) is bad input: `words`, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{words}: {error.strerror or error}{after}") from error
+
+
 def first_line(error: object) -> str:
     """What an error says, as far as it fits into a sentence: its first line, or of what kind it is."""
     return next(iter(str(error).splitlines()), "")[:MOST_SAID] or type(error).__name__
@@ -62,9 +71,6 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The sentence for a name that is not in the list of names."""
     choices = list(names)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else f"choose one of {', '.join(choices[:SHOWN])}{' and others' * (len(choices) > SHOWN)}."
-    )
+    listed = ", ".join(choices[:SHOWN]) + " and others" * (len(choices) > SHOWN)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {listed}."
     return f"there is no {kind} named {name!r}: {hint}"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anyshot.errors import BadInput, explaining
+from anyshot.errors import BadInput, explaining, refused
 
 try:
     import fcntl
@@ -183,18 +183,17 @@ def check_file(path: Path) -> None:
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """The bytes of a plain file of at most so many; a pipe or a device, which may never end, is none."""
-    try:
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise BadInput(f"{path} is no plain file.")
-            if about.st_size > most:
-                raise BadInput(f"{path} has {about.st_size >> 20} MB: at most {most >> 20} MB are read.")
-            return file.read(most)
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}.") from None
-    except OSError as error:
-        raise BadInput(f"could not read {path}: {error.strerror or error}.") from None
+    how, missing = (
+        os.O_RDONLY | getattr(os, "O_NONBLOCK", 0),
+        explaining(FileNotFoundError, f"there is no file {path}."),
+    )
+    with refused(f"could not read {path}"), missing, open(os.open(path, how), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise BadInput(f"{path} is no plain file.")
+        if about.st_size > most:
+            raise BadInput(f"{path} has {about.st_size >> 20} MB: at most {most >> 20} MB are read.")
+        return file.read(most)
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

@@ -3,11 +3,14 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from anyshot.errors import shown
 
 Advance = Callable[..., None]
+Done = Callable[[float], None]
+"""Called with how much has been done since the last call."""
 Say = Callable[[str], None]
 
 
@@ -21,22 +24,31 @@ def quiet(words: str) -> None:
     """For those who call functions rather than verbs."""
 
 
-@contextmanager
-def progress(title: str, total: float, every: float = 10.0) -> Iterator[Advance]:
-    """Yield `advance(amount, note="")`, to be called as work gets done; a plain line at most every `every` seconds."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+def unwatched(amount: int | float) -> None:
+    """For those who do not watch what gets done."""
 
-        title_column, note_column = (  # names come from anyone's files
-            TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}")
-        )
-        columns = (title_column, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), note_column)
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(title, total=total, note="")
-            yield lambda amount, note="": bar.update(task, advance=amount, **({"note": note} if note else {}))
-            bar.update(task, completed=total)  # shares are guesses; what ends without an error is done
-        return
+
+def progress(title: str, total: float, every: float = 10.0) -> AbstractContextManager[Advance]:
+    """Yields `advance(amount, note="")`, to be called as work gets done; a plain line at most every `every` seconds."""
+    return _bar(title, total) if sys.stderr.isatty() else _lines(title, total, every)
+
+
+@contextmanager
+def _bar(title: str, total: float) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    plain = partial(TextColumn, markup=False)  # names come from anyone's files
+    bars = BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    columns = (plain("{task.description}"), *bars, plain("{task.fields[note]}"))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total, note="")
+        yield lambda amount, note="": bar.update(task, advance=amount, **({"note": note} if note else {}))
+        bar.update(task, completed=total)  # shares are guesses; what ends without an error is done
+
+
+@contextmanager
+def _lines(title: str, total: float, every: float) -> Iterator[Advance]:
     start = last = time.monotonic()
     done = 0.0
 

@@ -26,6 +26,11 @@ def grouped(items: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
+def rounded(row: Mapping[str, Any], digits: int = 4) -> Row:
+    """The row, its fractions to so many digits."""
+    return {name: round(value, digits) if isinstance(value, float) else value for name, value in row.items()}
+
+
 def as_csv(lines: Iterable[Sequence[Any]]) -> str:
     """Lines of cells as the text of a CSV file."""
     file = io.StringIO()

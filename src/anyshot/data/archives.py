@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from anyshot.errors import BadInput, explaining
+from anyshot.errors import BadInput, explaining, refused
 
 BROKEN = (  # what reading a damaged archive raises
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
@@ -40,20 +40,18 @@ def unpack(archive: Path, folder: Path) -> Path:
         if size > limit:
             raise BadInput(f"{archive} unpacks to more than {limit >> 20} MB: that is no set of images.")
 
-    try:
-        with explaining(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
-            for name, size, file in _members(archive):
-                declared += size
-                check_size(declared)
-                target = inside(folder, name, archive)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with file, target.open("wb") as out:
-                    while block := file.read(1 << 20):
-                        written += len(block)
-                        check_size(written)
-                        out.write(block)
-    except OSError as error:
-        raise BadInput(f"could not unpack {archive} to {folder}: {error.strerror or error}.") from error
+    disk = refused(f"could not unpack {archive} to {folder}")
+    with disk, explaining(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
+        for name, size, file in _members(archive):
+            declared += size
+            check_size(declared)
+            target = inside(folder, name, archive)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with file, target.open("wb") as out:
+                while block := file.read(1 << 20):
+                    written += len(block)
+                    check_size(written)
+                    out.write(block)
     return folder
 
 

@@ -124,12 +124,11 @@ def published(benchmark: str) -> dict[str, str]:
 def _holder(path: Path, name: str, needed: bool = True) -> Any:
     """The folder that holds a file of this name: `path` or one up to two levels below it."""
     check_folder(path)
-    for pattern in (name, f"*/{name}", f"*/*/{name}"):
-        for file in sorted(path.glob(pattern)):
-            return file.parent
-    if needed:
+    files = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(path.glob(pattern)))
+    first = next(files, None)
+    if first is None and needed:
         raise BadInput(f"{path} has no {name}: give the folder (or archive) that was downloaded.")
-    return None
+    return first and first.parent
 
 
 def _numbered(path: Path) -> dict[str, str]:
@@ -211,26 +210,30 @@ def _cache(path: Path, split: str) -> list[Item]:
 def _tiered_split(root: Path, split: str) -> list[Item]:
     """A list of encoded PNGs, and the label of each with its WordNet id."""
     images = unpickle(root / f"{split}_images_png.pkl")
-    path = root / f"{split}_labels.pkl"
+    if not isinstance(images, list | tuple | np.ndarray):
+        raise BadInput(f"{root / f'{split}_images_png.pkl'} should hold a list of images.")
+    names = _tiered_names(root / f"{split}_labels.pkl", len(images))
+    return [
+        Item(f"{split}[{index}]", name, split, partial(_encoded, image))
+        for index, (image, name) in enumerate(zip(images, names, strict=True))
+    ]
+
+
+def _tiered_names(path: Path, images: int) -> list[str]:
+    """The class of each image: its WordNet id, or its number where the file has no ids."""
     labels = _plain_keys(unpickle(path), path)
     number = next((labels[key] for key in ("label_specific", "labels") if key in labels), None)
     names = labels.get("label_specific_str")
-    if not isinstance(images, list | tuple | np.ndarray):
-        raise BadInput(f"{root / f'{split}_images_png.pkl'} should hold a list of images.")
-    if not isinstance(number, list | tuple | np.ndarray) or len(number) != len(images):
-        raise BadInput(f"{path} should have one label_specific for each of the {len(images)} images.")
+    if not isinstance(number, list | tuple | np.ndarray) or len(number) != images:
+        raise BadInput(f"{path} should have one label_specific for each of the {images} images.")
     if not all(isinstance(label, int | np.integer) or np.shape(label) == () for label in number):
         raise BadInput(f"{path} has labels that are no numbers.")
     number = [int(label) for label in number]
-    if names is not None and not (
-        isinstance(names, list | tuple) and number and 0 <= min(number) <= max(number) < len(names)
-    ):
+    if names is None:
+        return [str(label) for label in number]
+    if not (isinstance(names, list | tuple) and number and 0 <= min(number) <= max(number) < len(names)):
         raise BadInput(f"{path} has labels without a name in label_specific_str.")
-    class_names = [str(label if names is None else as_text(names[label])) for label in number]
-    return [
-        Item(f"{split}[{index}]", name, split, partial(_encoded, image))
-        for index, (image, name) in enumerate(zip(images, class_names, strict=True))
-    ]
+    return [str(as_text(names[label])) for label in number]
 
 
 def _encoded(image: Any) -> bytes:

@@ -62,8 +62,9 @@ def examine(store: Store, copies: Copies | None = None) -> Diagnosis:
     exact, constant, hashes, thumbnails = _scan(store)
     findings += _constant(constant, store)
     findings += _pairs(store, "exact duplicates", _same(exact, constant))
-    if hashes is not None and thumbnails is not None:
-        pairs = {*_near(hashes, thumbnails, constant), *(copies(store) if copies is not None else ())}
+    if not store.is_features:
+        looks = np.concatenate(hashes), np.concatenate(thumbnails)
+        pairs = {*_near(*looks, constant), *(copies(store) if copies is not None else ())}
         near = [(a, b) for a, b in sorted(pairs) if exact[a] != exact[b] and not (constant[a] or constant[b])]
         findings += _pairs(store, "near duplicates", near)
     return Diagnosis({split: _facts(part) for split, part in parts.items()}, findings)
@@ -80,11 +81,8 @@ def visit(store: Store, folder: Path | None = None, copies: Copies | None = None
     if not store.is_features:
         for split in diagnosis.splits:
             draw_sheet(store.part(split), f"{store.path.name}, {split}", folder / f"{split}.png")
-        pairs = [
-            (a, b) for finding in diagnosis.findings for a, b in (some for some in finding.items if len(some) == 2)
-        ]
-        if pairs:
-            called = [(_named(store, a), _named(store, b)) for a, b in pairs]
+        if pairs := [pair for finding in diagnosis.findings for pair in finding.items if len(pair) == 2]:
+            called = [[_named(store, index) for index in pair] for pair in pairs]
             draw_pairs(store.items, pairs, called, f"{store.path.name}, the same picture twice", folder / "pairs.png")
     return diagnosis
 
@@ -166,16 +164,13 @@ def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Fi
     for kind in ("across splits", "across classes", "within a class"):
         if alike := kinds.get(kind):
             shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in alike[:6]])
-            weight = "note" if kind == "within a class" else "warning"
-            yield Finding(
-                weight, f"{counted(len(alike), 'pair')} of {what} {kind}: {shown}", [list(pair) for pair in alike]
-            )
+            text = f"{counted(len(alike), 'pair')} of {what} {kind}: {shown}"
+            yield Finding("note" if kind == "within a class" else "warning", text, [list(pair) for pair in alike])
 
 
-def _scan(
-    store: Store,
-) -> tuple[list[int], np.ndarray, UInt64[np.ndarray, " image"] | None, UInt8[np.ndarray, "image value"] | None]:
-    """One pass over the items: a hash of the bytes, whether all values are equal, and of images hash and thumbnail."""
+def _scan(store: Store) -> tuple[list[int], np.ndarray, list[np.ndarray], list[np.ndarray]]:
+    """One pass over the items: a hash of the bytes, whether all values are equal, and of images, chunk by chunk, the
+    perceptual hashes and thumbnails."""
     exact: list[int] = []
     constant = np.zeros(len(store.items), bool)
     hashes, thumbnails = [], []
@@ -189,9 +184,7 @@ def _scan(
                 hashes.append(perceptual_hash(chunk))
                 thumbnails.append(_pool(chunk, 8, 8).round().astype(np.uint8).reshape(len(chunk), -1))
             advance(float(len(chunk)))
-    if not hashes:
-        return exact, constant, None, None
-    return exact, constant, np.concatenate(hashes), np.concatenate(thumbnails)
+    return exact, constant, hashes, thumbnails
 
 
 def perceptual_hash(images: UInt8[np.ndarray, "image height width channel"]) -> UInt64[np.ndarray, " image"]:

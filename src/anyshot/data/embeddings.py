@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from anyshot.data.arrays import read_npy, read_npz
-from anyshot.data.packing import Item, arrange, numbered
+from anyshot.data.packing import numbered, ordered
 from anyshot.data.shards import is_shards, on_disk, read_shards
 from anyshot.data.store import Store, write_store
 from anyshot.data.tables import LABELS, Columns, as_text, column, label_text, read_columns, split_text
@@ -65,12 +65,7 @@ def _columns(path: Path) -> Columns:
 
 def pack_features(embeddings: Embeddings, out: Path, fractions: Sequence[int | float], seed: int) -> Store:
     """Write the vectors in order of split, then class."""
-    items = [
-        Item(str(index), label, split, bytes)
-        for index, (label, split) in enumerate(zip(embeddings.labels, embeddings.splits, strict=True))
-    ]
-    placed = arrange(items, fractions, seed)
-    order = np.array([int(item.name) for item in placed])
+    order, placed = ordered(embeddings.labels, embeddings.splits, fractions, seed)
     chunks = (embeddings.features[order[start : start + 4096]] for start in range(0, len(order), 4096))
     return write_store(out, chunks, *numbered(placed), names=[f"row {item.name}" for item in placed], notes=[])
 

@@ -34,16 +34,8 @@ def read_folder(path: Path, depth: int = 0) -> Source:
     if depth < 0:
         raise BadInput(f"a depth of {depth} is not sensible: class folders are 1 or more levels down.")
     files, left_out, empty = _look(path)
-    wrapper = _wrapper(files)
-    rest = [(file, file[len(wrapper) :]) for file in files]
-    splits = _splits([parts for _, parts in rest])
-    places: list[tuple[Parts, str | None, Parts]] = []  # of a picture: its path, its split, its folders below that
-    for file, parts in rest:
-        place = _place(parts, splits)
-        if isinstance(place, str):
-            left_out.append((_name(file), place))
-        else:
-            places.append((file, *place))
+    places, in_no_split = _places(files)
+    left_out += in_no_split
     class_of, notes = _classes([folders for _, _, folders in places], depth)
     notes += [f"class folder {path.joinpath(*folder)} has no images and is left out" for folder in empty]
     names = _names(class_of.values())
@@ -183,6 +175,21 @@ def _splits(files: Sequence[Parts]) -> dict[str, str]:
     if named and named.keys() == tops:
         return named
     return {top: split for top, split in named.items() if any(len(parts) > 2 for parts in files if parts[0] == top)}
+
+
+def _places(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[LeftOut]]:
+    """Of each picture its path, its split, and its folders below that; and those that are left out, with the reason."""
+    wrapper = len(_wrapper(files))
+    splits = _splits([file[wrapper:] for file in files])
+    places: list[tuple[Parts, str | None, Parts]] = []
+    left_out: list[LeftOut] = []
+    for file in files:
+        place = _place(file[wrapper:], splits)
+        if isinstance(place, str):
+            left_out.append((_name(file), place))
+        else:
+            places.append((file, *place))
+    return places, left_out
 
 
 def _place(parts: Parts, splits: dict[str, str]) -> tuple[str | None, Parts] | str:

@@ -21,23 +21,16 @@ from anyshot.errors import BadInput, choose
 from anyshot.files import write_text
 from anyshot.progress import Say, quiet
 
-READERS = {
-    "cub": "benchmarks.read_cub",
-    "mini": "benchmarks.read_mini",
-    "tiered": "benchmarks.read_tiered",
-    "meta-inat": "benchmarks.read_meta_inat",
-    "folder": "folders.read_folder",
-    "table": "tables.read_table",
-    "huggingface": "tables.read_huggingface",
-    "features": "embeddings.read_features",
-    "npz": "npz.read_npz",
-}
-HOLD = {
-    "folder": "images in class folders",
-    "table": "paths and labels of images",
-    "huggingface": "a data set saved to disk",
-    "features": "vectors and labels",
-    "npz": "images in arrays",
+READERS = {  # what reads each kind, and what a source of it holds; those of a benchmark hold files of any name
+    "cub": ("benchmarks.read_cub", ""),
+    "mini": ("benchmarks.read_mini", ""),
+    "tiered": ("benchmarks.read_tiered", ""),
+    "meta-inat": ("benchmarks.read_meta_inat", ""),
+    "folder": ("folders.read_folder", "images in class folders"),
+    "table": ("tables.read_table", "paths and labels of images"),
+    "huggingface": ("tables.read_huggingface", "a data set saved to disk"),
+    "features": ("embeddings.read_features", "vectors and labels"),
+    "npz": ("npz.read_npz", "images in arrays"),
 }
 BY_SUFFIX = {
     **dict.fromkeys((".csv", ".tsv"), ("table",)),
@@ -62,17 +55,12 @@ def pack(
 ) -> Store:
     """Read a source of some kind and write a store: of its images, or with an `embedding` of their features. What was
     understood of it is said before the work; `options` are those of the kind's reader."""
-    module, name = choose("kind", kind, READERS).split(".")
+    module, name = choose("kind", kind, READERS)[0].split(".")
     reader = getattr(import_module(f"anyshot.data.{module}"), name)
-    if size is not None and not 1 <= size <= 1024:
-        raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
     given = _given(kind, reader, options)
     if "feature_column" not in given:  # who names the array of vectors knows what the file holds
         _check_fit(kind, source)
-    if kind == "features" and (size is not None or fit is not None or embedding is not None):
-        raise BadInput("--size, --fit and --embed are for images, not for features.")
-    if embedding is not None and (size is not None or fit is not None):
-        raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
+    _check_images(kind, size, fit, embedding)
     with packing(out) as folder:
         contents: Any  # a Source, or Embeddings
         if kind not in ("npz", "features", "table") and is_archive(source):
@@ -84,20 +72,28 @@ def pack(
         if kind == "features":
             return pack_features(contents, out, split, seed)
         say(understood(contents, source))
-        about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed}
-        about |= contents.about
-        notes = tuple(remarks(contents))
-        contents = replace(
-            contents, size=size or contents.size, fit=fit or contents.fit, about=about, stamp=stamp, notes=notes
-        )
+        about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed, **contents.about}
+        square = {"size": size or contents.size, "fit": fit or contents.fit}
+        contents = replace(contents, **square, about=about, stamp=stamp, notes=tuple(remarks(contents)))
         return pack_images(contents, out, split, seed, workers, embedding)
+
+
+def _check_images(kind: str, size: int | None, fit: Fit | None, embedding: Embedding | None) -> None:
+    """Whether what is asked of the stored images goes together, and with the kind."""
+    if size is not None and not 1 <= size <= 1024:
+        raise BadInput(f"a size of {size} is not sensible: images are stored as squares of 1 to 1024 pixels.")
+    is_square = size is not None or fit is not None
+    if kind == "features" and (is_square or embedding is not None):
+        raise BadInput("--size, --fit and --embed are for images, not for features.")
+    if embedding is not None and is_square:
+        raise BadInput("--size and --fit are for stored images; what --embed names has a size of its own.")
 
 
 def _check_fit(kind: str, source: Path) -> None:
     """A source that is plainly of another kind gets the sentence that names it; others are the reader's to judge."""
     fitting = _fitting(kind, source)
     if fitting and kind not in fitting:
-        uses = " or ".join(f"`anyshot pack {fit}` ({HOLD[fit]})" for fit in fitting)
+        uses = " or ".join(f"`anyshot pack {fit}` ({READERS[fit][1]})" for fit in fitting)
         raise BadInput(f"{source} is not a source of kind {kind!r}: use {uses}.")
 
 
@@ -113,8 +109,7 @@ def _fitting(kind: str, source: Path) -> tuple[str, ...]:
         return ()
     if source.suffix.lower() == ".npz":
         return _npz_kinds(source)
-    # A benchmark's files have any name; the reader of features names the suffixes it reads.
-    if kind not in HOLD or kind == "features":
+    if not READERS[kind][1] or kind == "features":  # the reader of features names the suffixes it reads
         return ()
     return BY_SUFFIX.get(source.suffix.lower(), ())
 

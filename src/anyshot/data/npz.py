@@ -70,12 +70,8 @@ def _jpeg(arrays: dict[str, Any]) -> list[Read]:
 def _mosaic(arrays: dict[str, Any]) -> list[Read]:
     sheets, tile, columns = _pieces(arrays), int(arrays["tile"]), int(arrays["columns"])
     counts = arrays["counts"].astype(np.int64)
-    if (
-        counts.shape != (len(sheets),)
-        or counts.min() < 0
-        or counts.sum() != len(arrays["labels"])
-        or min(columns, tile) < 1
-    ):
+    fits = counts.shape == (len(sheets),) and counts.min() >= 0 and counts.sum() == len(arrays["labels"])
+    if not fits or min(columns, tile) < 1:
         raise ValueError("the counts of its sheets are not those of its labels")
 
     @lru_cache(maxsize=8)

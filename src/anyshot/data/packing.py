@@ -31,7 +31,7 @@ from PIL import Image
 
 from anyshot.data.pictures import Box, Fit, picture, reason
 from anyshot.data.store import SPLITS, ItemsFile, Store, check_free, open_store, seal
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, refused
 from anyshot.files import held, put, read_bytes
 from anyshot.machine import in_order
 from anyshot.progress import progress
@@ -90,13 +90,19 @@ class Source:
 
 def arrange(items: Sequence[Item], fractions: Sequence[int | float], seed: int) -> list[Item]:
     """The items in order of split, then class, each with a split."""
-    split = (
-        divide(sorted({item.class_name for item in items if item.split is None}), fractions, seed)
-        if any(item.split is None for item in items)
-        else {}
-    )
+    loose = sorted({item.class_name for item in items if item.split is None})
+    split = divide(loose, fractions, seed) if loose else {}
     placed = [item if item.split else replace(item, split=split[item.class_name]) for item in items]
     return sorted(placed, key=lambda item: (SPLITS.index(str(item.split)), item.class_name))
+
+
+def ordered(
+    labels: Sequence[str], splits: Sequence[str | None], fractions: Sequence[int | float] = (), seed: int = 0
+) -> tuple[list[int], list[Item]]:
+    """Examples without pixels in order of split, then class: their places before, and what each is now."""
+    rows = enumerate(zip(labels, splits, strict=True))
+    placed = arrange([Item(str(place), *row, bytes) for place, row in rows], fractions, seed)
+    return [int(item.name) for item in placed], placed
 
 
 def divide(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:
@@ -175,13 +181,9 @@ def pack_images(
     if not items:
         raise BadInput("there are no images to pack.")
     folder = packing_folder(out)
-    try:
+    with refused(f"could not write {out}", "; what is done is kept, the same command goes on."):
         _pack(items, source, folder, workers, embedding)
         put(folder / "store", out)
-    except OSError as error:
-        raise BadInput(
-            f"could not write {out}: {error.strerror or error}; what is done is kept, the same command goes on."
-        ) from error
     shutil.rmtree(folder, ignore_errors=True)
     return open_store(out)
 
@@ -285,8 +287,7 @@ class _Log(contextlib.AbstractContextManager):
         self._items = ItemsFile(store, rows)
         self._file = path.open("w", encoding="utf-8")
         for line in [{"fingerprint": fingerprint}, *lines]:
-            self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+            self._write(line)
 
     def __exit__(self, *_: object) -> None:
         self._items.close()
@@ -299,7 +300,6 @@ class _Log(contextlib.AbstractContextManager):
         if images:
             crc = zlib.crc32(np.ascontiguousarray(rows := _stacked(images)).data)
             self._items.append(rows)
-            self._items.flush()
         self.seen += len(chunk)
         self._skipped |= skipped
         self._write({"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc})
@@ -325,12 +325,12 @@ def _stacked(images: Sequence[np.ndarray]) -> Shaped[np.ndarray, "image ..."]:
 def _whole_lines(path: Path, fingerprint: str, store: Path) -> list[dict[str, Any]]:
     """The lines of an earlier pack of the same items, as far as they and the rows that they tell of are whole."""
     lines: list[dict[str, Any]] = []
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         text = path.read_bytes()
         first, *chunks = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode("utf-8").splitlines()]
         if first != {"fingerprint": fingerprint}:
             return []
-        row, before = 0, 0
+        row = before = 0
         with store.open("rb") as file:
             if any(line["rows"] for line in chunks):
                 np.lib.format.read_magic(file)
@@ -343,6 +343,4 @@ def _whole_lines(path: Path, fingerprint: str, store: Path) -> list[dict[str, An
                     break
                 before = line["rows"]
                 lines.append(line)
-    except (OSError, ValueError, KeyError, TypeError):
-        return lines
     return lines

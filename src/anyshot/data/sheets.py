@@ -1,6 +1,7 @@
 """Contact sheets: a look at what a split holds, one row per class; and at pictures that are there twice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,41 +17,40 @@ PAIRS = 60
 
 def draw_sheet(part: Part, title: str, path: Path) -> None:
     """Classes and images at even steps through the split, at most ROWS by COLUMNS."""
-    font = ImageFont.load_default(11)
-    classes = _steps(len(part.class_names), ROWS)
-    counts = part.counts.tolist()
+    classes, counts = _steps(len(part.class_names), ROWS), part.counts.tolist()
     starts = [0, *accumulate(counts)]
-    sheet = Image.new("RGB", (NAMES + COLUMNS * (TILE + GAP), 24 + len(classes) * (TILE + GAP)), "white")
-    draw = ImageDraw.Draw(sheet)
-    draw.text((6, 5), f"{title}: {len(part.class_names)} classes, {len(part.items)} images", "black", font)
-    for row, class_ in enumerate(classes):
-        top = 24 + row * (TILE + GAP)
-        name = f"{_fitting(part.class_names[class_], font, draw)}\n{counts[class_]} images"
-        draw.multiline_text((6, top + 20), name, "black", font)
-        for column, index in enumerate(_steps(counts[class_], COLUMNS)):
-            tile = _tile(np.asarray(part.items[starts[class_] + index]))
-            sheet.paste(tile, (NAMES + column * (TILE + GAP), top))
-    with whole(path) as aside:
-        sheet.save(aside, "PNG")
+    title = f"{title}: {len(part.class_names)} classes, {len(part.items)} images"
+    with _sheet(path, NAMES + COLUMNS * (TILE + GAP), len(classes), title) as (sheet, draw):
+        for row, class_ in enumerate(classes):
+            top = 24 + row * (TILE + GAP)
+            name = f"{_fitting(part.class_names[class_], draw)}\n{counts[class_]} images"
+            draw.multiline_text((6, top + 20), name, "black")
+            for column, index in enumerate(_steps(counts[class_], COLUMNS)):
+                tile = _tile(np.asarray(part.items[starts[class_] + index]))
+                sheet.paste(tile, (NAMES + column * (TILE + GAP), top))
 
 
 def draw_pairs(
-    items: np.ndarray,
-    pairs: Sequence[tuple[int, int]],
-    names: Sequence[tuple[str, str]],
-    title: str,
-    path: Path,
+    items: np.ndarray, pairs: Sequence[Sequence[int]], names: Sequence[Sequence[str]], title: str, path: Path
 ) -> None:
     """Two pictures a row, with their names; the first PAIRS of them."""
-    font = ImageFont.load_default(11)
-    sheet = Image.new("RGB", (2 * (TILE + GAP) + 4 * NAMES, 24 + min(len(pairs), PAIRS) * (TILE + GAP)), "white")
+    shown = pairs[:PAIRS]
+    with _sheet(path, 2 * (TILE + GAP) + 4 * NAMES, len(shown), f"{title}: {len(pairs)} pairs") as (sheet, draw):
+        for row, (both, called) in enumerate(zip(shown, names, strict=False)):
+            top = 24 + row * (TILE + GAP)
+            for column, index in enumerate(both):
+                sheet.paste(_tile(np.asarray(items[index])), (column * (TILE + GAP), top))
+            draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(called), "black")
+
+
+@contextmanager
+def _sheet(path: Path, width: int, rows: int, title: str) -> Iterator[tuple[Image.Image, ImageDraw.ImageDraw]]:
+    """A white sheet with a title and room for so many rows, to be drawn on; it is written to `path` in the end."""
+    sheet = Image.new("RGB", (width, 24 + rows * (TILE + GAP)), "white")
     draw = ImageDraw.Draw(sheet)
-    draw.text((6, 5), f"{title}: {len(pairs)} pairs", "black", font)
-    for row, (both, called) in enumerate(zip(pairs[:PAIRS], names, strict=False)):
-        top = 24 + row * (TILE + GAP)
-        for column, index in enumerate(both):
-            sheet.paste(_tile(np.asarray(items[index])), (column * (TILE + GAP), top))
-        draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(called), "black", font)
+    draw.font = ImageFont.load_default(11)
+    draw.text((6, 5), title, "black")
+    yield sheet, draw
     with whole(path) as aside:
         sheet.save(aside, "PNG")
 
@@ -64,11 +64,11 @@ def _tile(image: np.ndarray) -> Image.Image:
     return picture.resize((TILE, TILE), Image.Resampling.BICUBIC)
 
 
-def _fitting(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, draw: ImageDraw.ImageDraw) -> str:
+def _fitting(name: str, draw: ImageDraw.ImageDraw) -> str:
     """The name, shortened in the middle to the width of its column; line breaks in it are shown as spaces."""
     name = shown = " ".join(name.split())
     keep = len(name)
-    while draw.textlength(shown, font) > NAMES - 12:
+    while draw.textlength(shown) > NAMES - 12:
         keep -= 1
         shown = name[: keep // 2] + "…" + name[len(name) - (keep + 1) // 2 :]
     return shown

@@ -111,10 +111,8 @@ class ItemsFile:
         if (chunk.dtype, chunk.shape[1:]) != self._row:
             raise BadInput(f"items must be alike: {chunk.dtype} {chunk.shape[1:]} came after {self._row}.")
         self._file.write(np.ascontiguousarray(chunk).data)
-        self.rows += len(chunk)
-
-    def flush(self) -> None:
         self._file.flush()
+        self.rows += len(chunk)
 
     def finish(self) -> None:
         """Write the number of rows into the header; numpy leaves room for it to grow."""
@@ -175,9 +173,6 @@ def seal(
     """Make a folder with items.npy a store: check the order, write labels, names (where there are any) and
     checksums."""
     labels = np.asarray(labels, np.int32)
-    order = [SPLITS.index(split) for split in class_split]
-    if order != sorted(order) or (np.diff(labels) < 0).any() or len(class_split) != len(class_names):
-        raise BadInput("the items of a store must lie in order of split (train, val, test), then class.")
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
     with explaining(ValueError, "that would be no store", "."):
@@ -217,17 +212,16 @@ def open_store(path: Path, verify: bool = False) -> Store:
 
 def _check(items: np.ndarray, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:
     """What everyone who reads a store relies on."""
-    if not (items.dtype == np.uint8 and items.ndim == 4 and items.shape[3] in (1, 3)) and not (
-        items.dtype == np.float32 and items.ndim == 3
-    ):
+    order = [SPLITS.index(split) for split in splits]  # a ValueError for what is no split
+    if order != sorted(order) or (np.diff(labels.astype(np.int64)) < 0).any():
+        raise ValueError("it is not in order of split, then class")
+    is_images = items.dtype == np.uint8 and items.ndim == 4 and items.shape[3] in (1, 3)
+    if not is_images and not (items.dtype == np.float32 and items.ndim == 3):
         raise ValueError(f"its items are {items.dtype} {items.shape}, neither images nor features")
     if 0 in items.shape or labels.shape != items.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError("it has no items, or its labels are not as many")
     if len(names) != len(splits) or not all(isinstance(name, str) for name in names):
         raise ValueError("its class_names and class_split do not fit together")
-    order = [SPLITS.index(split) for split in splits]  # a ValueError for what is no split
-    if order != sorted(order) or (np.diff(labels.astype(np.int64)) < 0).any():
-        raise ValueError("it is not in order of split, then class")
     if labels[0] < 0 or labels[-1] >= len(names):
         raise ValueError("a label is no index into its class_names")
 

@@ -69,8 +69,13 @@ def parquet(path: Path) -> Iterator[Any]:
 def read_columns(path: Path) -> Columns:
     """The columns of a CSV, TSV or Parquet file, all as long as each other."""
     check_file(path)
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return _parquet(path)
+    names, columns = (_parquet if path.suffix.lower() in (".parquet", ".pq") else _delimited)(path)
+    if len(set(names)) < len(names):
+        raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
+    return dict(zip(names, columns, strict=True))
+
+
+def _delimited(path: Path) -> tuple[list[str], list[list[str]]]:
     text = io.StringIO(read_text(path, MOST_TEXT).removeprefix("\ufeff"), newline="")
     with explaining(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_delimiter(text, path), strict=True)
@@ -84,9 +89,7 @@ def read_columns(path: Path) -> Columns:
                 column.append(value)
     if not columns or not columns[0]:
         raise BadInput(f"{path} needs a row of column names and rows below it.")
-    if len(set(names)) < len(names):
-        raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
-    return dict(zip(names, columns, strict=True))
+    return names, columns
 
 
 def _delimiter(text: io.StringIO, path: Path) -> str:
@@ -97,7 +100,7 @@ def _delimiter(text: io.StringIO, path: Path) -> str:
     return max((usual, ",", ";", "\t"), key=first.count)
 
 
-def _parquet(path: Path) -> Columns:
+def _parquet(path: Path) -> tuple[list[str], list[Any]]:
     with parquet(path) as pyarrow:
         about = pyarrow.parquet.read_metadata(path)
         groups = [about.row_group(index) for index in range(min(about.num_row_groups, MOST_ROWS))]
@@ -106,10 +109,7 @@ def _parquet(path: Path) -> Columns:
         if about.num_rows > MOST_ROWS or values > MOST_VALUES or size > 1 << 30:
             raise BadInput(f"{path} has {about.num_rows} rows of {values} values, {size >> 20} MB: that is too much.")
         table = pyarrow.parquet.read_table(path)
-        names = table.column_names
-        if len(set(names)) < len(names):
-            raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
-        return {name: _values(table.column(name)) for name in names}
+        return table.column_names, [_values(column) for column in table.columns]
 
 
 def _values(column: Any) -> Any:

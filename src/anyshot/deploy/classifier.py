@@ -8,6 +8,7 @@ the classes have (`anyshot.deploy.calibration`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from anyshot.deploy.ledger import Ledger
 from anyshot.deploy.search import Best
 from anyshot.deploy.settled import Settled
 from anyshot.deploy.support import Support, keys_of, support_of
-from anyshot.errors import BadInput, choose
+from anyshot.errors import BadInput, choose, explaining
 from anyshot.machine import give_back_memory
 from anyshot.measure.evaluation import untrained
 from anyshot.models.empirical import Base, Fit, fit_base
@@ -43,6 +44,7 @@ Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
 
 
+@dataclass(eq=False, repr=False)
 class FewShotClassifier(ClassifierMixin, BaseEstimator):
     """Any number of classes, any number of examples each, on features "image position channel" or plain vectors.
 
@@ -62,37 +64,23 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         registry: What head and readout are looked up in; the package's own where None.
     """
 
-    ledger_: Ledger
-    settled_: Settled
-    n_features_in_: int
-    positions_: int
+    head: str = "cosine-proto"
+    _: KW_ONLY
+    positions: int | None = None
+    embed: str | None = None
+    readout: str = "own"
+    base: tuple[Any, Any] | Mapping[str, np.ndarray] | None = None
+    parameters: Mapping[str, np.ndarray] | None = None
+    scale: float | None = None
+    reject: float = 0.05
+    keep: int = 32
+    index: bool = False
+    registry: Registry | None = None
 
-    def __init__(
-        self,
-        head: str = "cosine-proto",
-        *,
-        positions: int | None = None,
-        embed: str | None = None,
-        readout: str = "own",
-        base: tuple[Any, Any] | Mapping[str, np.ndarray] | None = None,
-        parameters: Mapping[str, np.ndarray] | None = None,
-        scale: float | None = None,
-        reject: float = 0.05,
-        keep: int = 32,
-        index: bool = False,
-        registry: Registry | None = None,
-    ) -> None:
-        self.head = head
-        self.positions = positions
-        self.embed = embed
-        self.readout = readout
-        self.base = base
-        self.parameters = parameters
-        self.scale = scale
-        self.reject = reject
-        self.keep = keep
-        self.index = index
-        self.registry = registry
+    ledger_: Ledger = field(init=False)
+    settled_: Settled = field(init=False)
+    n_features_in_: int = field(init=False)
+    positions_: int = field(init=False)
 
     @staticmethod
     def from_run(run: "str | Path | Model", head: str | None = None, **arguments: Any) -> "FewShotClassifier":
@@ -265,13 +253,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
         self.apply_ = readout.applied
         self.learned_reading_ = readout.reading(Reading(head, self.learned_), self.fitted_)
-        try:
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
+        unfit = f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
+        with explaining((RuntimeError, KeyError), unfit):
             self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
-        except (RuntimeError, KeyError):
-            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
-            raise BadInput(
-                f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
-            ) from None
 
     def _fit_base(self) -> Parameters:
         """What a head that adapts has to know of other classes."""
@@ -446,21 +431,22 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 f"examples are kept of {len(self.ledger_.examples)} of the {len(self.ledger_)} classes: fewer shots of "
                 "all of them are not to be had."
             )
-        fewer, settled, given = object.__new__(type(self)), self._settled, self.scale
+        fewer, base = object.__new__(type(self)), self._settled.base
         fewer.__dict__ = dict(self.__dict__)
-        if self.calibrated_ and settled.adapts:
-            given = self.scale_
-        elif self.calibrated_:
-            # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
-            more = self.support_.first(shot + 1)
-            scores, owner = leave_one_out(self.reading_, more)
-            gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
-            given = fit_scale(scores, owner) * float(gained[owner].mean())
         fewer.ledger_ = Ledger(self.support_.first(shot), self.keep)
-        fewer.settled_ = Settled(
-            fewer.ledger_, self.learned_reading_, given, self.reject, settled.base, calibrated=self.calibrated_
-        )
+        law = self.learned_reading_, self._scale_at(shot), self.reject, base
+        fewer.settled_ = Settled(fewer.ledger_, *law, calibrated=self.calibrated_)
         return fewer
+
+    def _scale_at(self, shot: int) -> float | None:
+        """The factor of the logits at fewer shots, as far as leaving out tells."""
+        if not self.calibrated_ or self._settled.adapts:
+            return self.scale_ if self.calibrated_ else self.scale
+        # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
+        more = self.support_.first(shot + 1)
+        scores, owner = leave_one_out(self.reading_, more)
+        gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
+        return fit_scale(scores, owner) * float(gained[owner].mean())
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
         """Logits; of two classes, by scikit-learn's habit, only the second's over the first's."""

@@ -27,6 +27,7 @@ from anyshot.models.embedders import DEFAULT, Embed, Embedded, Embedder, Feature
 from anyshot.models.examples import chosen_pictures
 from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.progress import Done, unwatched
 
 LEARN = 1024  # pictures that are learned at once: a calibration each
 THUMBNAIL = 144
@@ -35,11 +36,7 @@ HEAD = "posterior"  # of features that no head was trained on; a trained model h
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
-Done = Callable[[float], None]
 Seen = Callable[[Sequence[Embedded], Labels], None]
-
-
-def _ignore(share: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class ImageClassifier:
         self,
         images: Pictures,
         labels: Iterable[Any] | None = None,
-        progress: Done = _ignore,
+        progress: Done = unwatched,
         cache: FeatureCache | None = None,
     ) -> "ImageClassifier":
         """Learn from a folder of class folders (or an archive of one, or a table of paths and labels), or from pictures
@@ -102,7 +99,7 @@ class ImageClassifier:
         self,
         images: Pictures,
         labels: Iterable[Any] | None = None,
-        progress: Done = _ignore,
+        progress: Done = unwatched,
         cache: FeatureCache | None = None,
     ) -> "ImageClassifier":
         """Learn from more pictures, of known classes or new ones. `progress` is called with the share that is done;
@@ -127,7 +124,7 @@ class ImageClassifier:
         self,
         items: Sequence[Item],
         labels: Sequence[Any],
-        progress: Done = _ignore,
+        progress: Done = unwatched,
         cache: FeatureCache | None = None,
         all_must_do: bool = False,
         seen: Seen | None = None,

@@ -75,15 +75,8 @@ def write_classifier(classifier: FewShotClassifier, folder: Path) -> None:
     if support.labels.dtype.kind not in LABEL_KINDS:
         raise BadInput(f"labels of type {support.labels.dtype} cannot be saved: use text or numbers.")
     tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
-    tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
-    arrays = {"sums": support.sums, "counts": support.counts, "kept": support.examples, "owner": support.owner}
-    tensors |= {name: torch.from_numpy(array) for name, array in arrays.items()}
-    tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
-    if support.scatter is not None:
-        tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
-    if many:
-        tensors |= _label_tensors(support.labels)
-    write_tensors(folder / "classifier.safetensors", tensors)
+    tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()} | _support_tensors(support)
+    write_tensors(folder / "classifier.safetensors", tensors | (_label_tensors(support.labels) if many else {}))
     config = {
         "library": "anyshot",
         "format": 3 if many else 1,
@@ -109,21 +102,10 @@ def read_classifier(folder: Path, registry: Registry | None = None) -> FewShotCl
     with explaining(unreadable, f"{folder} is not a whole classifier", AGAIN):
         if config["library"] != "anyshot" or config["format"] not in FORMATS:
             raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads formats 1 to 3.")
-        kind = np.dtype(config["label_type"])
-        if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
-            raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-        if config["format"] > 1:
-            labels = _read_labels(tensors, kind)
-        else:
-            labels = np.array(config["labels"], kind)
-            if labels.ndim != 1 or labels.tolist() != config["labels"]:
-                raise ValueError("its labels are not of their type")
-        support = _read_support(labels, tensors, folder)
+        support = _read_support(_read_labels(config, tensors, folder), tensors, folder)
         arguments = {name: config[name] for name in ARGUMENTS}
-        _check_arguments(**arguments)
         positions, features = config["positions"], config["features"]
-        if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
-            raise ValueError(f"{positions} positions, {features} features")
+        _check_arguments(positions, features, **arguments)
     if (file := config.get("made_with")) and arguments["head"] not in (registry or PACKAGE).heads:
         raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
     # Tensors of other shapes or types fail in any way, in any head.
@@ -163,6 +145,15 @@ def _probe(classifier: FewShotClassifier, features: int) -> np.ndarray:
     return law.head.score(torch.from_numpy(vectors), refined).numpy()
 
 
+def _support_tensors(support: Support) -> dict[str, torch.Tensor]:
+    arrays = {"sums": support.sums, "counts": support.counts, "kept": support.examples, "owner": support.owner}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    tensors["keys"] = torch.from_numpy(support.keys.view(np.int64))
+    if support.scatter is not None:
+        tensors |= {"scatter": torch.from_numpy(support.scatter), "freedom": torch.tensor(support.freedom)}
+    return tensors
+
+
 def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:
     """Labels as numbers, or as UTF-8 and where each ends."""
     if labels.dtype.kind != "U":
@@ -172,20 +163,20 @@ def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:
     return {"labels": torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy()), "ends": torch.from_numpy(ends)}
 
 
-def _read_labels(tensors: Mapping[str, torch.Tensor], kind: np.dtype) -> np.ndarray:
-    labels = tensors["labels"].numpy()
-    if kind.kind != "U":
-        if labels.ndim != 1 or labels.dtype != kind:
+def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], folder: Path) -> np.ndarray:
+    """Labels from the configuration, or of many classes from the tensors."""
+    kind = np.dtype(config["label_type"])
+    if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
+        raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
+    in_words = config["format"] == 1
+    labels = np.array(config["labels"], kind) if in_words else tensors["labels"].numpy()
+    if in_words or kind.kind != "U":
+        if labels.ndim != 1 or labels.dtype != kind or (in_words and labels.tolist() != config["labels"]):
             raise ValueError("its labels are not of their type")
         return labels
     data, ends = labels.tobytes(), tensors["ends"].numpy()
-    if (
-        labels.ndim != 1
-        or ends.ndim != 1
-        or ends.dtype != np.int64
-        or (np.diff(ends, prepend=0) < 0).any()
-        or ends[-1] != len(data)
-    ):
+    are_rows = labels.ndim == ends.ndim == 1 and ends.dtype == np.int64
+    if not are_rows or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
         raise ValueError("its labels do not end where they should")
     starts = np.concatenate([[0], ends[:-1]]).tolist()
     texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends.tolist(), strict=True)]
@@ -194,8 +185,12 @@ def _read_labels(tensors: Mapping[str, torch.Tensor], kind: np.dtype) -> np.ndar
     return np.array(texts, kind)
 
 
-def _check_arguments(head: Any, embed: Any, readout: Any, scale: Any, reject: Any, keep: Any) -> None:
+def _check_arguments(
+    positions: Any, features: Any, *, head: Any, embed: Any, readout: Any, scale: Any, reject: Any, keep: Any
+) -> None:
     """Types, and that numbers are finite; names and ranges are for the classifier to judge."""
+    if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
+        raise ValueError(f"{positions} positions, {features} features")
     if not (isinstance(head, str) and isinstance(readout, str) and isinstance(embed, str | None)):
         raise ValueError("its head, readout or embed is no name")
     if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
@@ -274,15 +269,8 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     rng, rows = np.random.default_rng(0), []
     for shot in shots:
         draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
-        right = []
-        for _ in range(draws):
-            order = rng.permutation(len(support.keys))
-            siblings = np.ones(len(order), bool)
-            siblings[order[np.unique(group.group[order], return_index=True)[1]]] = False
-            # The smallest keys are drawn, and so no sibling where there are others.
-            keys = np.argsort(order) + np.where(siblings, len(order), 0)
-            logits, owner = classifier.left_out(replace(support, keys=keys.astype(np.uint64)).first(shot + 1))
-            right.append(float((logits.argmax(1) == owner).mean()))
+        orders = (_siblings_last(rng, group.group) for _ in range(draws))
+        right = [_accuracy(classifier, replace(support, keys=keys).first(shot + 1)) for keys in orders]
         rows.append(f"| {shot} | {np.mean(right):.1%} | {draws} |")
     once = ", no two of one burst at once" if group.told_by else ""
     return [
@@ -292,6 +280,19 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
         "|---|---|---|",
         *rows,
     ]
+
+
+def _accuracy(classifier: FewShotClassifier, support: Support) -> float:
+    logits, owner = classifier.left_out(support)
+    return float((logits.argmax(1) == owner).mean())
+
+
+def _siblings_last(rng: np.random.Generator, group: np.ndarray) -> np.ndarray:
+    """Keys at random: the smallest are drawn, and so of one moment no second image where there are others."""
+    order = rng.permutation(len(group))
+    siblings = np.ones(len(order), bool)
+    siblings[order[np.unique(group[order], return_index=True)[1]]] = False
+    return (np.argsort(order) + np.where(siblings, len(order), 0)).astype(np.uint64)
 
 
 def _moments(support: Support, group: np.ndarray) -> np.ndarray:

@@ -27,10 +27,12 @@ from torch import Tensor
 from anyshot.measure.plan import Draw, Plan
 from anyshot.models.devices import side_by_side
 from anyshot.models.law import Embed, Inner, Parameters, Quadratic, Reading, flatten, mean, peak
+from anyshot.progress import Done, unwatched
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 Recall = Float[np.ndarray, "head pattern episode way"]
 Logits = Float[Tensor, "episode pattern way query"]
+Keep = Callable[[int, int, Logits], None]
 
 CHUNK_FLOATS = 12_000_000  # queries and prototypes of a chunk: few and large operations, still near the cache
 DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once costs half of drawing each chunk's
@@ -82,11 +84,7 @@ def vectors_of(maps: Float[Tensor, "image position channel"], embed: Embed, para
 
 
 def recalls(
-    vectors: Vectors,
-    readings: Sequence[Reading],
-    plan: Plan,
-    shots: Shots,
-    progress: Callable[[float], None] = lambda episodes: None,
+    vectors: Vectors, readings: Sequence[Reading], plan: Plan, shots: Shots, progress: Done = unwatched
 ) -> Recall:
     """The share of each class's queries that each reading gets right, for every pattern of shots and every episode.
 
@@ -102,12 +100,7 @@ def recalls(
 
 
 def each_logits(
-    vectors: Vectors,
-    readings: Sequence[Reading],
-    plan: Plan,
-    shots: Shots,
-    keep: Callable[[int, int, Logits], None],
-    progress: Callable[[float], None] = lambda episodes: None,
+    vectors: Vectors, readings: Sequence[Reading], plan: Plan, shots: Shots, keep: Keep, progress: Done = unwatched
 ) -> None:
     """Call `keep(reading number, first episode, logits)` for every chunk. Logits lack the temperature, which changes no
     prediction."""

@@ -41,8 +41,8 @@ from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.model import Model
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.progress import Done, say, unwatched
 from anyshot.progress import progress as bar
-from anyshot.progress import say
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, shown, write_table
 
@@ -138,7 +138,7 @@ def evaluate(
     dirichlet: float | None = None,
     registry: Registry = PACKAGE,
     about: Mapping[str, Any] | None = None,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Done = unwatched,
 ) -> Evaluation:
     """Test heads on features of any network.
 
@@ -247,7 +247,7 @@ def _recall_all(
     plan: Plan,
     patterns: Shots,
     registry: Registry,
-    progress: Callable[[float], None],
+    progress: Done,
 ) -> dict[tuple[str, str], np.ndarray]:
     """Recalls by head and readout; heads that embed alike are read from one bank."""
     groups: dict[tuple[Embed, str], list[tuple[str, str]]] = {}
@@ -275,9 +275,7 @@ def _recall_all(
     return {key: arrays[key] for key in product(heads, readouts) if key in arrays}
 
 
-def _adapted(
-    vectors: Vectors, plan: Plan, shots: Shots, progress: Callable[[float], None]
-) -> Float[np.ndarray, "pattern episode way"]:
+def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Float[np.ndarray, "pattern episode way"]:
     """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
     patterns = full_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
@@ -332,22 +330,28 @@ def evaluate_store(
     def features(part: Part) -> np.ndarray:
         return part.items if embed is None or store.is_features else embed.features(part.items, cache=cache)
 
-    about: Row = {"data": store.path.name}
-    if embed is not None:
-        about["backbone"] = embed.name or embed.about["backbone"]
     if embed is not None and embed.model is not None:
-        model = embed.model
-        recipe = model.recipe
+        recipe = embed.model.recipe
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
-        options["parameters"] = {recipe.head: model.reading.parameters}
-        about |= {name: columns_of(model, "")[name] for name in ("backbone", "train_shot", "seed", "model")}
+        options["parameters"] = {recipe.head: embed.model.reading.parameters}
     if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
         options["base"] = (features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
-    heads = heads or ("proto", "cosine-proto")
-    return evaluate(features(part), names, heads, readouts=readouts, registry=registry, about=about, **options)
+    options |= {"readouts": readouts, "registry": registry, "about": _about(store, embed)}
+    return evaluate(features(part), names, heads or ("proto", "cosine-proto"), **options)
+
+
+def _about(store: Store, embed: Embedder | None) -> Row:
+    """What features of a store are of, for the columns of a table."""
+    about: Row = {"data": store.path.name}
+    if embed is None:
+        return about
+    if embed.model is None:
+        return about | {"backbone": embed.name or embed.about["backbone"]}
+    columns = columns_of(embed.model, "")
+    return about | {name: columns[name] for name in ("backbone", "train_shot", "seed", "model")}
 
 
 def check_kind(store: Store, embed: Embedder | None) -> None:
@@ -464,15 +468,7 @@ def run_evaluation(
 ) -> str:
     """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows. A `way` of 0 in
     the protocol means every class at once; without shots in it, those are measured that fit."""
-    is_store = (store / "store.json").is_file() or not store.exists()
-    opened = open_store(store) if is_store else None
-    if model is None and not (opened.is_features if opened is not None else holds_features(store)):
-        model = DEFAULT
-    embeds = embedder(model, registry=registry) if model is not None else None
-    if opened is None:
-        opened = read_examples(store, embeds, cache, layout, say=say).store(store)
-        if embeds is not None and not holds_features(store):
-            opened.about["content"] = embeds.content
+    opened, embeds = _opened(store, model, registry, cache, layout)
     check_kind(opened, embeds)
     part = opened.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
@@ -493,3 +489,19 @@ def run_evaluation(
         write_table(out / "table.csv", list(evaluation))
         write_recalls(out / "recalls.npz", evaluation.recalls)
     return str(evaluation)
+
+
+def _opened(
+    source: Path, model: str | None, registry: Registry, cache: FeatureCache | None, layout: Layout | None
+) -> tuple[Store, Embedder | None]:
+    """A store, or pictures or features as one, and what embeds its images; by default what comes with anyshot."""
+    is_store = (source / "store.json").is_file() or not source.exists()
+    store = open_store(source) if is_store else None
+    of_features = store.is_features if store is not None else holds_features(source)
+    model = DEFAULT if model is None and not of_features else model
+    embeds = embedder(model, registry=registry) if model is not None else None
+    if store is None:
+        store = read_examples(source, embeds, cache, layout, say=say).store(source)
+        if embeds is not None and not of_features:
+            store.about["content"] = embeds.content
+    return store, embeds

@@ -21,7 +21,7 @@ from anyshot.models.heads import HEADS
 from anyshot.models.law import Counts, Head, Parameters, Prototypes, Reading, cosine, dot, euclidean
 from anyshot.models.model import Model, load_model
 from anyshot.models.registry import PACKAGE, Registry
-from anyshot.rows import Row
+from anyshot.rows import Row, rounded
 
 SCORES = {"euclidean": euclidean, "cosine": cosine}
 SIDE_COLUMNS = ("data", "backbone", "head", "train_shot")
@@ -129,9 +129,9 @@ def model_consistency(embedded: Embedded, episodes: int, seed: int, queries: int
     readings = [Reading(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = embedded.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
     shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
+    about = embedded.about()
     return [
-        {**embedded.about(), "score": score, "episodes": episodes}
-        | {"consistency": round(percent, 4), "ci95": round(interval, 4)}
+        rounded({**about, "score": score, "episodes": episodes, "consistency": percent, "ci95": interval})
         for score, (percent, interval) in shares
     ]
 
@@ -143,4 +143,4 @@ def model_terms(embedded: Embedded, episodes: int, seed: int, queries: int = 16)
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
     plan = embedded.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
     ratio = term_ratio(embedded.vectors(), model.reading.parameters, plan)
-    return embedded.about() | {name: round(value, 5) for name, value in vars(ratio).items()}
+    return embedded.about() | rounded(vars(ratio), 5)

@@ -12,6 +12,7 @@ from anyshot.measure.engine import Shots, Vectors, recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.law import Parameters, Reading
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.progress import Done, unwatched
 from anyshot.rows import grouped
 
 Base = Callable[[], tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]]
@@ -26,7 +27,7 @@ def read_out(
     plan: Plan,
     shots: Shots,
     registry: Registry = PACKAGE,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Done = unwatched,
 ) -> list[Float[np.ndarray, "pattern episode way"]]:
     """Recalls of each (reading, name of a readout) over the same episodes and vectors; what reads the same vectors
     shares its products. `fitted` is asked only for readouts that have something to fit (see `fit_on`). `progress` is
@@ -55,6 +56,6 @@ def fit_on(base: Base, registry: Registry = PACKAGE) -> Fitted:
     return fitted
 
 
-def scaled(progress: Callable[[float], None], by: float) -> Callable[[float], None]:
+def scaled(progress: Done, by: float) -> Done:
     """The progress of a part, told to the whole."""
     return lambda amount: progress(amount * by)

@@ -22,7 +22,7 @@ from anyshot.errors import BadInput, explaining
 from anyshot.files import whole
 from anyshot.measure.intervals import class_interval, episode_interval
 from anyshot.measure.sensitivity import certainty, over_classes
-from anyshot.rows import Row
+from anyshot.rows import Row, rounded
 
 FORMAT = 1
 SETTING = ("data", "backbone")
@@ -93,20 +93,23 @@ def measured(
 ) -> Row:
     """The mean of accuracies (or of gains) over episodes, and half of its two 95 % intervals."""
     new_classes = class_interval(accuracies, classes)
-    values = {name: float(accuracies.mean()), "ci95": episode_interval(accuracies), "ci95_classes": new_classes}
-    return {key: round(value, 4) for key, value in values.items()}
+    return rounded({name: float(accuracies.mean()), "ci95": episode_interval(accuracies), "ci95_classes": new_classes})
 
 
 def difference(one: Recalls, other: Recalls) -> list[Row]:
     """How much more accurate one is than the other on the same episodes, one row per test shot."""
     if one.plan["id"] != other.plan["id"] or one.shots != other.shots:
         raise BadInput("a paired difference needs the same episodes and shots on both sides.")
-    gains = one.accuracies - other.accuracies
     label = {"head": title(one.of), "against": title(other.of)}
-    return [
-        {**label, "test_shot": shot, **measured(gain, one.classes, "gain")}
-        for shot, gain in zip(one.shots, gains, strict=True)
-    ]
+    return _by_shot(label, one.shots, one.accuracies - other.accuracies, one.classes)
+
+
+def _by_shot(
+    about: Row, shots: Sequence[int | str], gains: Iterable[np.ndarray], classes: np.ndarray, **more: Any
+) -> list[Row]:
+    """Gains of every episode as one row per test shot."""
+    rows = zip(shots, gains, strict=True)
+    return [{**about, "test_shot": shot, **more, **measured(gain, classes, "gain")} for shot, gain in rows]
 
 
 def title(of: Mapping[str, Any]) -> str:
@@ -135,8 +138,7 @@ def sensitivities(recalls: Iterable[Recalls]) -> list[Row]:
             row: Row = {name: grid.of[name] for name in GRID} | {"seeds": len(grid.cells)}
             low, high = over[number].interval if over else (math.nan, math.nan)
             measures = {name: getattr(score, name) for name in ("sensitivity", "low", "high", "noise_floor", "bias")}
-            row |= {name: round(value, 4) for name, value in measures.items()}
-            row |= {"low_classes": round(low, 4), "high_classes": round(high, 4)}
+            row |= rounded({**measures, "low_classes": low, "high_classes": high})
             rows.append(row | {"over_seeds": " ".join(f"{seed:.4f}" for seed in score.over_seeds)})
     return rows
 
@@ -153,9 +155,7 @@ def sensitivity_differences(recalls: Iterable[Recalls]) -> list[Row]:
             ours, theirs = over[one], over[other]
             low, high = ours.difference(theirs)
             difference = {"difference": ours.sensitivity - theirs.sensitivity, "low_classes": low, "high_classes": high}
-            rows.append(
-                _against(grids[one], grids[other]) | {key: round(value, 4) for key, value in difference.items()}
-            )
+            rows.append(_against(grids[one], grids[other]) | rounded(difference))
     return rows
 
 
@@ -166,10 +166,8 @@ def accuracy_differences(recalls: Iterable[Recalls]) -> list[Row]:
     for grids in _grids(recalls).values():
         means = [grid.cells.mean((0, 2)) for grid in grids]
         for one, other in _rivals(grids):
-            gain = means[one] - means[other]
-            for shot, episodes in zip([*grids[one].shots, "all"], [*gain, gain.mean(0)], strict=True):
-                row = _against(grids[one], grids[other]) | {"test_shot": shot}
-                rows.append(row | measured(episodes, grids[one].classes, "gain"))
+            gain, about = means[one] - means[other], _against(grids[one], grids[other])
+            rows += _by_shot(about, [*grids[one].shots, "all"], [*gain, gain.mean(0)], grids[one].classes)
     return rows
 
 
@@ -235,14 +233,13 @@ def gains(recalls: Sequence[Recalls]) -> list[Row]:
         )
         both = sorted(key[3:] for key in own if key[:3] == (*setting, head) and (*setting, other, *key[3:]) in own)
         by_shot = [(shot, [key for key in both if key[0] == shot]) for shot in sorted({shot for shot, _ in both})]
-        for train_shot, pairs in [("all", both), *by_shot] if both else []:
-            ours = [own[*setting, head, *key] for key in pairs]
-            theirs = [own[*setting, other, *key] for key in pairs]
-            gain = np.mean([a.accuracies - b.accuracies for a, b in zip(ours, theirs, strict=True)], axis=0)
-            for shot, episodes in zip([*ours[0].shots, "all"], [*gain, gain.mean(0)], strict=True):
-                about = {"head": head, "against": other, "train_shot": train_shot, "test_shot": shot}
-                row = dict(zip(SETTING, setting, strict=True)) | about | {"models": len(pairs)}
-                rows.append(row | measured(episodes, ours[0].classes, "gain"))
+        for train_shot, keys in [("all", both), *by_shot] if both else []:
+            pairs = [(own[*setting, head, *key], own[*setting, other, *key]) for key in keys]
+            gain, first = np.mean([a.accuracies - b.accuracies for a, b in pairs], axis=0), pairs[0][0]
+            about = {"head": head, "against": other, "train_shot": train_shot}
+            row = dict(zip(SETTING, setting, strict=True)) | about
+            every = [*first.shots, "all"], [*gain, gain.mean(0)], first.classes
+            rows += _by_shot(row, *every, models=len(pairs))
     return rows
 
 

@@ -38,6 +38,8 @@ SHRINK_BASE = 0.5
 FOREIGN = 0.03  # a base is foreign where the support's centre is off by so much of the variance of class means
 CHANCE = 1.4  # beyond so many times what chance makes of it
 AWAY = 1.645  # or is less like the base's centre than 95 % of the centres of the base's kind
+AWAY_OF_LITTLE_USE = 0.842  # 80 % where a base brings its own kind little: a mistake would cost more than it gains
+LITTLE_USE = 0.04  # share of single images that it tells apart and a cosine does not
 EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
 PART = 512  # examples that are left out together: what is made of them on the way takes several times their memory
 
@@ -246,10 +248,12 @@ def scores_of_products(
 
 @dataclass(frozen=True)
 class Base:
-    """Classes that are not asked for, but may vary as those that are: their moments, and the scale fitted on them."""
+    """Classes that are not asked for, but may vary as those that are: their moments, the scale fitted on them, and how
+    many single images of its own kind (as a share) a base tells apart that a cosine does not."""
 
     moments: Moments
     scale: float
+    gain: float = 1.0
 
     @cached_property
     def fit(self) -> Fit:
@@ -259,27 +263,27 @@ class Base:
     def tensors(self) -> dict[str, Tensor]:
         """As named tensors, to be kept with a classifier."""
         moments = self.moments
-        numbers = torch.tensor([self.scale, float(moments.freedom)], dtype=torch.float64)
+        numbers = torch.tensor([self.scale, float(moments.freedom), self.gain], dtype=torch.float64)
         return {"counts": moments.counts, "means": moments.means, "scatter": moments.scatter, "numbers": numbers}
 
     @staticmethod
     def of(tensors: Parameters) -> "Base":
         """The base that `tensors` were of."""
-        scale, freedom = tensors["numbers"].tolist()
+        scale, freedom, *gain = tensors["numbers"].tolist()  # files of before have no gain
         moments = Moments(tensors["counts"].long(), tensors["means"], tensors["scatter"], int(freedom))
-        return Base(moments, scale)
+        return Base(moments, scale, *gain)
 
 
 def fit_base(vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> Base:
     """A base from vectors of other classes, counted from 0. The scale is fitted on one half of the classes with the
-    covariances of the other."""
+    covariances of the other, and so is seen what a base brings."""
     vectors = unit(vectors.double())
-    moments, scale = moments_of(vectors, owner), min(1.0, DIMENSIONS / vectors.shape[1])
-    if len(moments.counts) >= 4:
-        odd = owner % 2 == 1
-        half = moments_of(vectors[~odd], owner[~odd] // 2)
-        scale = _held_out_scale(two_covariances(half, half.within, 1.0), vectors[odd], owner[odd] // 2)
-    return Base(moments, scale)
+    moments = moments_of(vectors, owner)
+    if len(moments.counts) < 4:
+        return Base(moments, min(1.0, DIMENSIONS / vectors.shape[1]))
+    odd = owner % 2 == 1
+    half = moments_of(vectors[~odd], owner[~odd] // 2)
+    return Base(moments, *_held_out(two_covariances(half, half.within, 1.0), vectors[odd], owner[odd] // 2))
 
 
 def two_covariances(base: Moments, covariance: Float[Tensor, "d d"], scale: float) -> Fit:
@@ -295,25 +299,30 @@ def two_covariances(base: Moments, covariance: Float[Tensor, "d d"], scale: floa
     return Fit(base.centre, torch.linalg.solve_triangular(root.mT, directions.mT, upper=True), spread, scale)
 
 
-def _held_out_scale(fit: Fit, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> float:
-    """The scale that makes images of held-out classes likeliest, given 1 and 4 images of each class."""
-    scores, answers = [], []
+def _held_out(fit: Fit, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> tuple[float, float]:
+    """The scale that makes images of held-out classes likeliest, given 1 and 4 images of each class; and the share of
+    them that are right with 1 image, beyond that of a cosine."""
+    scores, answers, gain = [], [], 1.0
     for shot in (1, 4):
         rows = [row for name in owner.unique() if len(row := torch.nonzero(owner == name)[:, 0]) > shot]
         if len(rows) < 2:
             continue
         means = torch.stack([vectors[row[:shot]].mean(0) for row in rows])
         asked = [row[shot:][-10:] for row in rows]
-        z, counts = fit.coordinates(vectors[torch.cat(asked)]), torch.full((len(rows),), shot)
-        scores.append(fit.logits(z, fit.coordinates(means), counts).numpy())
+        query, counts = vectors[torch.cat(asked)], torch.full((len(rows),), shot)
+        scores.append(fit.logits(fit.coordinates(query), fit.coordinates(means), counts).numpy())
         answers.append(np.repeat(np.arange(len(rows)), [len(row) for row in asked]))
-    return _likeliest_scale(scores, answers, min(1.0, DIMENSIONS / vectors.shape[1]))
+        if shot == 1:
+            right, by_cosine = (best.argmax(1) == answers[-1] for best in (scores[-1], (query @ means.mT).numpy()))
+            gain = float(right.mean() - by_cosine.mean())
+    return _likeliest_scale(scores, answers, min(1.0, DIMENSIONS / vectors.shape[1])), gain
 
 
-def is_foreign(support: Moments, base: Moments) -> bool:
+def is_foreign(support: Moments, base: Moments, gain: float = 1.0) -> bool:
     """Whether a support lies where the base's own classes would hardly lie, told from the two centres, even of a few
     classes of one image: by their distance in all directions (pretrained features tell another kind by it at once), or
-    since the support has less of what all of the base's classes share, the direction of its centre."""
+    since the support has less of what all of the base's classes share, the direction of its centre. Of a base with
+    little to `gain` less is enough."""
     apart = support.centre - base.centre
     chance = 1 / len(support.counts) + 1 / len(base.counts)
     within = base.within
@@ -323,7 +332,8 @@ def is_foreign(support: Moments, base: Moments) -> bool:
     shared = base.centre
     noise = float(shared @ within @ shared)
     between = max(float(((base.means - shared) @ shared).var()) - base.noise * noise, 0.0)
-    return float(apart @ shared) < -AWAY * (chance * between + support.noise / len(support.counts) * noise) ** 0.5
+    away = AWAY if gain > LITTLE_USE else AWAY_OF_LITTLE_USE
+    return float(apart @ shared) < -away * (chance * between + support.noise / len(support.counts) * noise) ** 0.5
 
 
 # ----------------------------------------------------------------------------------------------------------- the choice
@@ -339,7 +349,7 @@ def adapt(support: Moments, examples: Examples, base: Base | None = None) -> Fit
         base: Other classes, if there are any.
     """
     own, loss_without = _settled(fit_support(support), support, examples)
-    if base is None or is_foreign(support, base.moments):
+    if base is None or is_foreign(support, base.moments, base.gain):
         return own
     other, loss_with = _settled(base.fit, support, examples)
     if int(support.counts.min()) == 1:  # what a base does for single images is asked of single images

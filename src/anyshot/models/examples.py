@@ -14,7 +14,7 @@ from jaxtyping import Float
 from anyshot.data.archives import is_archive
 from anyshot.data.embeddings import READERS, VECTORS, read_features
 from anyshot.data.layout import Layout
-from anyshot.data.packing import Item, Source, Stored, arrange, numbered
+from anyshot.data.packing import Item, Source, Stored, numbered, ordered
 from anyshot.data.shards import is_shards, on_disk, read_shards
 from anyshot.data.sources import labelled_pictures, understood
 from anyshot.data.store import Store, open_store
@@ -42,16 +42,11 @@ class Examples:
 
     def store(self, path: Path) -> Store:
         """The same as a store in memory; where the source has no splits, all classes are test classes."""
-        items = [
-            Item(str(index), label, split or "test", bytes)
-            for index, (label, split) in enumerate(zip(self.labels, self.splits, strict=True))
-        ]
-        placed = arrange(items, (), 0)
+        order, placed = ordered(self.labels, [split or "test" for split in self.splits])
         labels, names, splits = numbered(placed)
-        order = np.array([int(item.name) for item in placed])
         features = self.features if self.features.ndim == 3 else self.features[:, None]
-        in_order = bool((order[:-1] < order[1:]).all())  # then they may stay on disk
-        return Store(path, features if in_order else features[order], np.array(labels), tuple(names), tuple(splits), {})
+        features = features if order == sorted(order) else features[order]  # those in order may stay on disk
+        return Store(path, features, np.array(labels), tuple(names), tuple(splits), {})
 
     def at(self, places: Sequence[int]) -> "Examples":
         """Some of them; features on a disk stay there where these lie side by side."""
@@ -136,10 +131,7 @@ def _of_shards(source: Path) -> Examples:
     labels = [label for shard in shards for label in shard.labels]
     names = [name for shard in shards for name in shard.names]
     splits = [split for shard in shards for split in shard.splits]
-    items = [
-        Item(str(i), label, split or "test", bytes) for i, (label, split) in enumerate(zip(labels, splits, strict=True))
-    ]
-    order = [int(item.name) for item in arrange(items, (), 0)]
+    order, _ = ordered(labels, [split or "test" for split in splits])
     labels, names = [labels[i] for i in order], [names[i] for i in order]
     return Examples(on_disk(source, order), labels, names, [splits[i] for i in order])
 

@@ -1,6 +1,6 @@
 """Gram matrices as vectors, and the ridge reconstruction of the FRNs (Sec. 3.3) as a refinement of their mean."""
 
-from functools import cache
+from functools import cache, partial
 from math import isqrt, sqrt
 from typing import Any, NamedTuple
 
@@ -107,10 +107,11 @@ def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""]
         inverse = _RidgeInverse.apply(grams, ridge)
         return _eye_like(inverse) - ridge[..., None] * inverse
     eye, size = _eye_like(grams), ridge[..., None]
-    matrix = unpack(torch.addcmul(grams, size, eye).view(-1, len(eye)))
     # (vecdot is cheaper than `norm`)
     shares = ridge / torch.linalg.vecdot(grams, grams).sqrt() if share is None else share
-    inverse = _inverse_by_halves(matrix) if bool((shares >= SAFE).all()) else _inverse(matrix, ridge.reshape(-1))
+    invert = _inverse_by_halves if bool((shares >= SAFE).all()) else partial(_inverse, ridge=ridge.reshape(-1))
+    # The matrices have no name here: they are gone before others as large are made.
+    inverse = invert(unpack(torch.addcmul(grams, size, eye).view(-1, len(eye))))
     return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
 
 

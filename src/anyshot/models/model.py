@@ -23,17 +23,13 @@ from anyshot.models.backbones import Backbone, Maps
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Reading, Vectors
 from anyshot.models.registry import PACKAGE, Registry
+from anyshot.progress import Done, unwatched
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
 FROZEN = Backbone(lambda channels, recipe: nn.Identity())  # features in, features out
 FeatureMaps = Float[np.ndarray, "image position channel"]
 Reader = Callable[..., FeatureMaps]
-Done = Callable[[int], None]
-
-
-def _ignore(images: int) -> None:
-    """For those who do not watch."""
 
 
 class Model(nn.Module):
@@ -66,7 +62,7 @@ class Model(nn.Module):
     def forward(self, images: Float[Tensor, "image ..."]) -> Maps:
         return self.backbone(images) * self.recipe.feature_scale
 
-    def features(self, images: Shaped[np.ndarray, "image ..."], done: Done = _ignore) -> FeatureMaps:
+    def features(self, images: Shaped[np.ndarray, "image ..."], done: Done = unwatched) -> FeatureMaps:
         """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions.
         Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
@@ -81,7 +77,7 @@ class Model(nn.Module):
         backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
 
         @torch.inference_mode()
-        def read(images: UInt8[np.ndarray, "image height width colour"], done: Done = _ignore) -> FeatureMaps:
+        def read(images: UInt8[np.ndarray, "image height width colour"], done: Done = unwatched) -> FeatureMaps:
             out = None
             for start in range(0, len(images), EMBED_BATCH):
                 some = as_channels(np.array(images[start : start + EMBED_BATCH]), self.channels)
@@ -163,16 +159,21 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     positions = _count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
     model = Model(recipe, channels, registry, positions, blank=True)
     model.content = about.get("content", "")
-    shapes = {name: (value.shape, value.is_floating_point()) for name, value in model.state_dict().items()}
+    _check_weights(path, state, model.state_dict())
+    state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _check_weights(path: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Whether a file holds the weights of its recipe, all of them finite."""
+    shapes = {name: (value.shape, value.is_floating_point()) for name, value in expected.items()}
     for name in sorted(shapes.keys() | state.keys()):
         value = state.get(name)
         if value is None or (value.shape, value.is_floating_point()) != shapes.get(name):
             raise BadInput(f"{path} does not hold the weights of its recipe: {name} is missing, or of another shape.")
         if not torch.isfinite(value).all():
             raise BadInput(f"{path} has weights that are not finite, in {name}.")
-    state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
-    model.load_state_dict(state)
-    return model.eval()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
@@ -209,7 +210,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
-def _as_they_are(recipe: Recipe, features: Float[np.ndarray, "image ..."], done: Done = _ignore) -> FeatureMaps:
+def _as_they_are(recipe: Recipe, features: Float[np.ndarray, "image ..."], done: Done = unwatched) -> FeatureMaps:
     if features.dtype == np.uint8:
         raise BadInput(f"{recipe.name} reads the features of {recipe.backbone}: embed images first.")
     maps = np.asarray(features, np.float32)

@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -67,10 +65,8 @@ def summary_line(checks: Sequence[Check]) -> str:
 
 def roots(checks: Sequence[Check]) -> str:
     """How many reasons the contradicted checks have, in a sentence."""
-    reasons = {check.root for check in checks if check.verdict == "contradicted"}
-    return (
-        f"They have {len(reasons)} roots: some numbers are printed in several places, or others are computed from them."
-    )
+    many = len({check.root for check in checks if check.verdict == "contradicted"})
+    return f"They have {many} roots: some numbers are printed in several places, or others are computed from them."
 
 
 def markdown(checks: Sequence[Check]) -> str:
@@ -112,11 +108,6 @@ def show(checks: Sequence[Check], everything: bool = False) -> None:
     if not everything:
         console.print("What is off by rounding alone is counted above and listed by --all, --json and --markdown.")
     console.print(summary_line(checks), style="bold")
-
-
-def as_objects(checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """Checks as objects for JSON."""
-    return [asdict(check) for check in checks]
 
 
 def as_table(title: str, checks: Sequence[Check]) -> Summary:

@@ -59,9 +59,8 @@ def scenarios(seed: int = 0) -> dict[str, Float[np.ndarray, "2 2"]]:
 
 def illustrate(seed: int = 0) -> alt.ConcatChart:
     """Both scenarios under both scores, each with its boundary and the share of points it gets right."""
-    panels = [
-        _panel(name, stars, score, seed) for score in ("Euclidean", "cosine") for name, stars in scenarios(seed).items()
-    ]
+    cases = [(*scenario, score, seed) for score in ("Euclidean", "cosine") for scenario in scenarios(seed).items()]
+    panels = [_panel(*case) for case in cases]
     return finish(alt.concat(*panels, columns=2, spacing={"row": 60, "column": 30}, bounds="flush"))
 
 
@@ -71,14 +70,14 @@ def _panel(name: str, stars: Float[np.ndarray, "2 2"], score: str, seed: int) ->
     right = float((boundary.classify(cloud) == labels).mean())
     dots = [{"x": x, "y": y, "class": str(label + 1)} for (x, y), label in zip(cloud.tolist(), labels, strict=True)]
     star = [{"x": x, "y": y, "class": str(label + 1)} for label, (x, y) in enumerate(stars.tolist())]
-    x, y = (alt.X("x:Q", axis=None, scale=_square()), alt.Y("y:Q", axis=None, scale=_square()))
+    square = alt.Scale(domain=[0, EDGE], nice=False)
+    x, y = alt.X("x:Q", axis=None, scale=square), alt.Y("y:Q", axis=None, scale=square)
     colour = alt.Color("class:N", scale=alt.Scale(domain=["1", "2"], range=[BLUE, ORANGE]))
     base = alt.Chart(inline(dots)).mark_circle(size=28, opacity=0.55).encode(x, y, colour)
     top = alt.Chart(inline(star)).mark_text(text="★", fontSize=30, stroke=BLACK, strokeWidth=1).encode(x, y, colour)
     line = alt.Chart(inline(_ends(boundary))).mark_line(color=BLACK, strokeWidth=2.5).encode(x, y)
-    title = alt.TitleParams(
-        f"{score}, scenario {name}", subtitle=f"{right:.0%} of the points on their side", anchor="start", frame="group"
-    )
+    words = f"{right:.0%} of the points on their side"
+    title = alt.TitleParams(f"{score}, scenario {name}", subtitle=words, anchor="start", frame="group")
     return alt.layer(base, line, top, title=title, width=230, height=230)
 
 
@@ -88,7 +87,3 @@ def _ends(boundary: Boundary) -> list[dict[str, float]]:
     sides = [(x, (c - a * x) / b) for x in (0.0, EDGE) if b] + [((c - b * y) / a, y) for y in (0.0, EDGE) if a]
     inside = {(round(x, 9), round(y, 9)) for x, y in sides if -1e-9 <= x <= EDGE + 1e-9 and -1e-9 <= y <= EDGE + 1e-9}
     return [{"x": x, "y": y} for x, y in (min(inside), max(inside))]
-
-
-def _square() -> alt.Scale:
-    return alt.Scale(domain=[0, EDGE], nice=False)

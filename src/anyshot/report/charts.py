@@ -193,20 +193,7 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
     A thick bar is the interval over episodes, a thin one the interval over new classes, a short stroke one training.
     The line joins what nothing else beats in both: the choices a reader has to weigh. `names` are those that tell
     colours: of methods (a head and how it is read), or of heads, with a shape for each readout."""
-    values: list[dict[str, Any]] = []
-    for one in sensitivities:
-        grid = one.grid
-        point: Row = {"method": grid.name, "head": grid.head, "readout": grid.readout, "setting": grid.setting}
-        point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": one.points}
-        ends = {name: one.number(name) for name in ("low", "high", "low_classes", "high_classes")}
-        values.append(point | {name: one.points if end is None else end for name, end in ends.items()})
-    for value in values:
-        value["frontier"] = not any(_beats(other, value) for other in values)
-    trainings = [
-        value | {"training": training, "has_trainings": bool(by_seed(one.row))}
-        for one, value in zip(sensitivities, values, strict=True)
-        for training in by_seed(one.row) or [one.points]
-    ]
+    values = _trainings(sensitivities)
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
     tint = colour(by, names)
@@ -226,8 +213,27 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
     layers = line, wide.encode(alt.Y2("high_classes")), bars.encode(alt.Y2("high")), strokes, points
     panel = alt.layer(*layers).properties(width=260, height=240)
     settings = list(dict.fromkeys(value["setting"] for value in values))
-    facet = panel.facet(alt.Facet("setting:N", title=None, sort=settings), data=inline(trainings), columns=3)
+    facet = panel.facet(alt.Facet("setting:N", title=None, sort=settings), data=inline(values), columns=3)
     return finish(facet.resolve_scale(x="independent", y="independent"))
+
+
+def _trainings(sensitivities: Sequence[Sensitivity]) -> list[Row]:
+    """Each training of each grid, with what the frontier shows of the grid: a training of its own where none is known,
+    and the ends of its intervals at the point itself."""
+    points: list[Row] = []
+    for one in sensitivities:
+        grid = one.grid
+        point: Row = {"method": grid.name, "head": grid.head, "readout": grid.readout, "setting": grid.setting}
+        point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": one.points}
+        ends = {name: one.number(name) for name in ("low", "high", "low_classes", "high_classes")}
+        points.append(point | {name: one.points if end is None else end for name, end in ends.items()})
+    for point in points:
+        point["frontier"] = not any(_beats(other, point) for other in points)
+    return [
+        point | {"training": training, "has_trainings": bool(by_seed(one.row))}
+        for one, point in zip(sensitivities, points, strict=True)
+        for training in by_seed(one.row) or [one.points]
+    ]
 
 
 def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

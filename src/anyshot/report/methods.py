@@ -15,38 +15,39 @@ CITATION = (HERE / "citation.bib").read_text(encoding="utf-8").replace("VERSION"
 
 def methods(findings: Findings, choices: Sequence[Choice], *, paired: bool) -> list[str]:
     """Sentences, one paragraph per topic: models, test, intervals, sensitivity, software. Only what the folders say."""
+    text = fill(HERE / "methods.txt", listed=_list, fields=_fields, paired=paired, **_facts(findings, choices))
+    return [paragraph.strip().replace("\n", " ") for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def _facts(findings: Findings, choices: Sequence[Choice]) -> dict[str, Any]:
+    """What the folders say, by the names that the sentences use."""
     rows, recipes = findings.rows, list(findings.recipes.values())
     cells = [cell for choice in choices for cell in choice.cells.values()]
     folded = sorted((r for r in recipes if not r.get("batch")), key=lambda recipe: recipe.get("train_shot", 0))
     plain = [r for r in folded if "way" in r and "train_shot" in r and not r.get("mixed")]
     recorded = [about["versions"] for about in findings.about if isinstance(about.get("versions"), dict)]
-    text = fill(
-        HERE / "methods.txt",
-        listed=_list,
-        fields=_fields,
+    return {
         **{name: _all(row.get(name) for row in rows) for name in ("way", "queries")},
-        heads=_all(row["head"] for row in rows),
-        settings=_all(grid.setting for grid in findings.grids),
-        shots=[shot for shot in _all(row["train_shot"] for row in rows if not row["mixed"]) if shot],
-        readouts=[readout for readout in _all(row["readout"] for row in rows) if readout != "own"],
-        mixed=_all(_list(recipe["mixed"]) for recipe in recipes if recipe.get("mixed")),
-        folded=folded,
-        batches=_all(f"{r['way']} classes of {r['train_shot']}" for r in plain),
-        pretrained=[recipe for recipe in recipes if recipe.get("batch")],
-        episodes=[f"{n:,}" if isinstance(n, int) else n for n in _all(row.get("episodes") for row in rows)],
-        episode_seeds=_all(about.get("episode_seed") for about in findings.about),
-        test_shots=_all(row["test_shot"] for row in rows),
-        over_episodes=any(cell["ci95"] is not None for cell in cells),
-        over_classes=any(cell["ci95_classes"] is not None for cell in cells),
-        paired=paired,
-        has_certainty=bool(findings.sensitivities),
-        has_classes=any(isinstance(row.get("low_classes"), float) for row in findings.sensitivities.values()),
-        seeds=_all(row["seed"] for row in rows),
-        versions=recorded[0] if recorded else {},
-        versions_differ=any(versions != recorded[0] for versions in recorded),
-        version=anyshot.__version__,
-    )
-    return [paragraph.strip().replace("\n", " ") for paragraph in text.split("\n\n") if paragraph.strip()]
+        "heads": _all(row["head"] for row in rows),
+        "settings": _all(grid.setting for grid in findings.grids),
+        "shots": [shot for shot in _all(row["train_shot"] for row in rows if not row["mixed"]) if shot],
+        "readouts": [readout for readout in _all(row["readout"] for row in rows) if readout != "own"],
+        "mixed": _all(_list(recipe["mixed"]) for recipe in recipes if recipe.get("mixed")),
+        "folded": folded,
+        "batches": _all(f"{r['way']} classes of {r['train_shot']}" for r in plain),
+        "pretrained": [recipe for recipe in recipes if recipe.get("batch")],
+        "episodes": [f"{n:,}" if isinstance(n, int) else n for n in _all(row.get("episodes") for row in rows)],
+        "episode_seeds": _all(about.get("episode_seed") for about in findings.about),
+        "test_shots": _all(row["test_shot"] for row in rows),
+        "over_episodes": any(cell["ci95"] is not None for cell in cells),
+        "over_classes": any(cell["ci95_classes"] is not None for cell in cells),
+        "has_certainty": bool(findings.sensitivities),
+        "has_classes": any(isinstance(row.get("low_classes"), float) for row in findings.sensitivities.values()),
+        "seeds": _all(row["seed"] for row in rows),
+        "versions": recorded[0] if recorded else {},
+        "versions_differ": any(versions != recorded[0] for versions in recorded),
+        "version": anyshot.__version__,
+    }
 
 
 def _fields(recipes: Sequence[Mapping[str, Any]], *more: str) -> str:

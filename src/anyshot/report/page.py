@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,7 @@ from anyshot.report.runs import Findings
 from anyshot.rows import as_csv
 from anyshot.show.grid import Grid, shot_order
 from anyshot.show.pages import fill
-from anyshot.show.summaries import ENDINGS, counterpart, gain_summary
+from anyshot.show.summaries import ENDINGS, Summary, counterpart, gain_summary
 
 VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
 """Of the bundle, by release of vl-convert; another release is bundled anew for each report."""
@@ -91,13 +91,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     robust = {name: answer.robust_sentence(answer.list_sensitivities(findings), name) for name in settings}
     figures = drawn_figures(findings, choices)
     shown = Explorer(findings, choices)
-    small = {"sensitivity": tables.sensitivity_table(findings)}
-    if ranked:
-        each = [pair for name in settings if name != answer.EVERYWHERE for pair in answer.rank(choices, name, every)]
-        small["ranking"] = tables.ranking_table(each)
-    complete = [grid for grid in grids if grid.is_whole and _fits(grid, grids)]
-    if complete:
-        small["gains"] = gain_summary(complete)
+    small = _answer_tables(findings, choices, every)
     recipes = tables.recipe_tables(findings.recipes) if findings.recipes else []
     matched = not findings.printed and tables.paper_grids(grids)
     beside = tables.beside_paper(grids) if matched else None
@@ -109,9 +103,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
         summaries |= {"audit": audited["counts"]}
         summaries |= {f"audit-{i}": summary for i, summary in enumerate(audited["sections"].values(), 1)}
     paragraphs = methods(findings, choices, paired=any(pairs.values()))
-    columns = list(dict.fromkeys(name for row in findings.rows for name in row))
-    files = {"table.csv": as_csv([columns, *([row.get(name) for name in columns] for row in findings.rows)])}
-    files |= {f"{name}.{end}": one.text(format) for name, one in summaries.items() for format, end in ENDINGS.items()}
+    files = {f"{name}.{end}": one.text(format) for name, one in summaries.items() for format, end in ENDINGS.items()}
     files |= {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION}
     specs = {figure.id: figure.spec for figure in figures} | {"ranking": _ranking_spec(choices)}
     sections = [("answer", "Answer"), ("explore", "Explore")] + ([("paper", "Beside the paper")] if beside else [])
@@ -150,9 +142,29 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
             "specs": specs,
             "grids": shown.data,
             "skeletons": shown.skeletons,
-            "files": files,
+            "files": {"table.csv": _table_csv(findings)} | files,
         },
     }
+
+
+def _answer_tables(
+    findings: Findings, choices: Sequence[answer.Choice], weights: Mapping[Any, float]
+) -> dict[str, Summary]:
+    """The tables behind the answer: sensitivities, the ranking of every setting, gains; as far as there are any."""
+    shown = {"sensitivity": tables.sensitivity_table(findings)}
+    if answer.rank(choices, answer.first_setting(choices), weights):
+        settings = dict.fromkeys(choice.setting for choice in choices if choice.setting != answer.EVERYWHERE)
+        shown["ranking"] = tables.ranking_table(
+            [pair for name in settings for pair in answer.rank(choices, name, weights)]
+        )
+    if complete := [grid for grid in findings.grids if grid.is_whole and _fits(grid, findings.grids)]:
+        shown["gains"] = gain_summary(complete)
+    return shown
+
+
+def _table_csv(findings: Findings) -> str:
+    columns = list(dict.fromkeys(name for row in findings.rows for name in row))
+    return as_csv([columns, *([row.get(name) for name in columns] for row in findings.rows)])
 
 
 def _as_data(choice: answer.Choice) -> dict[str, Any]:

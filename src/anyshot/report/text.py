@@ -1,5 +1,7 @@
 """The report in a terminal: the answer, the sensitivities, and two grids as coloured heatmaps."""
 
+from typing import Any
+
 import numpy as np
 from rich import box
 from rich.console import Console, Group
@@ -13,6 +15,8 @@ from anyshot.show.grid import Grid
 from anyshot.show.summaries import Summary
 
 BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
+
+LAYOUT: dict[str, Any] = {"title_justify": "left", "padding": (0, 1, 0, 0)}
 
 
 def show(findings: Findings, console: Console | None = None) -> None:
@@ -40,14 +44,7 @@ def _table(summary: Summary) -> Group:
     settings = {row[0] for row in summary.rows}
     first = 1 if len(settings) == 1 else 0
     title = f"{summary.title}; {settings.pop()}" if first else summary.title
-    table = Table(
-        title=Text(title),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        pad_edge=False,
-    )
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **LAYOUT)
     last = len(summary.columns) - (summary.columns[-1] == "remark")
     for i, column in enumerate(summary.columns[first:last], first):
         words = i < summary.names
@@ -67,7 +64,7 @@ def _heatmap(grid: Grid, limit: float) -> Table:
     """The residual, blue below zero and orange above; the test bias to the right, the model bias in the first row."""
     parts, which = grid.parts, f"{grid.name}, {grid.setting}"
     title = f"{which}: residual by test shot (rows) and train shot, sensitivity {parts.sensitivity:.2f}"
-    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table = Table(title=Text(title), box=None, **LAYOUT)
     for column in ("", *map(str, grid.train_shots), "mean"):
         table.add_column(Text(column), justify="right")
     table.add_row("model bias", *(f"{bias:+.2f}" for bias in parts.model_bias), "")

@@ -36,14 +36,9 @@ class Summary:
         """A `table` with booktabs rules."""
         head, *body = (" & ".join(_latex(cell) for cell in line) + r" \\" for line in (self.columns, *self.rows))
         layout = "l" * self.names + "r" * (len(self.columns) - self.names)
-        begin = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex(self.title)}}}",
-            rf"\begin{{tabular}}{{{layout}}}",
-        ]
-        lines = [*begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-        return "\n".join(lines) + "\n"
+        begin = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(self.title)}}}"]
+        rows = [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+        return "\n".join([*begin, *rows, r"\end{tabular}", r"\end{table}"]) + "\n"
 
     def csv(self) -> str:
         """A CSV table, without the stars."""

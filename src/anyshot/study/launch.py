@@ -63,7 +63,9 @@ def _here(workers: int) -> Iterator[Submit]:
 
 def _start_worker(parent: int, numbers: Any) -> None:
     number = numbers.get()
-    if gpus := gpu_count():
+    import torch
+
+    if gpus := torch.cuda.device_count():  # asked without waking them
         os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
     end_with(parent)
 
@@ -77,13 +79,6 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-def gpu_count() -> int:
-    """GPUs of this machine, asked without waking them."""
-    import torch
-
-    return torch.cuda.device_count()
 
 
 @contextmanager

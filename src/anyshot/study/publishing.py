@@ -19,7 +19,7 @@ from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences
 from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, as_read, read_table, write_table
+from anyshot.rows import Row, as_read, read_table, rounded, write_table
 from anyshot.show import figures, summaries
 from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.grid import grids, with_kind
@@ -74,7 +74,7 @@ def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     for kind, (compare, _) in COMPARISONS.items():
         if compared := compare(rows):
             if kind != "gains":
-                write_table(folder / f"{kind}.csv", _rounded(compared))
+                write_table(folder / f"{kind}.csv", [rounded(row) for row in compared])
             charts[kind] = draw(kind, rows)
     charts |= {name: chart(tables[name]) for name, chart in FIGURES.items() if tables.get(name)}
     for setting in dict.fromkeys(grid.setting for grid in scored):
@@ -122,11 +122,7 @@ def _models(row: Row) -> float:
     return max((float(row[name]) for name in COUNTS if name in row), default=1.0)
 
 
-FIGURES = {
-    "consistency": figures.consistency,
-    "terms": figures.term_ratios,
-    "unequal-recall": figures.unequal_shots,
-}
+FIGURES = {"consistency": figures.consistency, "terms": figures.term_ratios, "unequal-recall": figures.unequal_shots}
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -134,10 +130,6 @@ def _copy(source: Path, target: Path) -> None:
         raise BadInput(f"there is no {source}: run the whole study first, or publish only what has been run.")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
-
-
-def _rounded(rows: Sequence[Row]) -> list[Row]:
-    return [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
 
 
 def _side_experiments(
@@ -158,11 +150,9 @@ def _side_experiments(
             tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(embedded, *asked) | of)
-        tables["learned"] += [
-            embedded.about() | of | {"parameter": name, "value": round(value.item(), 5)}
-            for name, value in model.reading.parameters.items()
-            if value.numel() == 1
-        ]
+        numbers = {name: value.item() for name, value in model.reading.parameters.items() if value.numel() == 1}
+        about = embedded.about() | of
+        tables["learned"] += [about | {"parameter": name, "value": round(v, 5)} for name, v in numbers.items()]
         plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
         fitted = fitted_on_training_classes(model, store, study.registry)
@@ -172,7 +162,7 @@ def _side_experiments(
     tables["unequal"] = [row for one in unequal for row in one.rows()]
     tables["unequal-gains"] = gains(unequal)
     tables["unequal-differences"] = accuracy_differences(unequal)
-    tables["unequal-recall"] = _rounded([row for one in unequal for row in one.by_own_shot()])
+    tables["unequal-recall"] = [rounded(row) for one in unequal for row in one.by_own_shot()]
     return {name: table for name, table in tables.items() if table}
 
 

@@ -18,6 +18,7 @@ from zipfile import ZIP_LZMA, ZipFile, ZipInfo
 import numpy as np
 import torch
 
+from anyshot.data.arrays import read_npz
 from anyshot.errors import BadInput
 from anyshot.files import read_json, whole, write_json
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
@@ -46,8 +47,8 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
         raise BadInput(f"the models in {folder} are of other recipes than {source.path} has now: train them anew.")
     recipes = select(recipes, only)
     study = replace(study, recipes=recipes)
-    with np.load(folder / "test.npz", allow_pickle=False) as test:
-        plan = study.protocol.plan(test["labels"].astype(np.int64), test["classes"].tolist())
+    test = read_npz(folder / "test.npz")
+    plan = study.protocol.plan(test["labels"].astype(np.int64), test["classes"].tolist())
     with progress("testing", float(len(recipes))) as advance:
         for recipe in recipes:
             result, here = study.result(recipe, out / recipe.name), folder / recipe.name
@@ -57,7 +58,8 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
                     shutil.copyfile(here / "model.safetensors", aside)
                 model = load_model(here, study.registry)
                 tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
-                write_recalls(result, recalls_of_model(model, recipe.data, _features(here), _fitted(here), *tested))
+                features = read_npz(here / "features.npz")["features"].astype(np.float32)
+                write_recalls(result, recalls_of_model(model, recipe.data, features, _fitted(here), *tested))
             advance(1.0, recipe.name)
     return write_tables(study, recipes, out)
 
@@ -103,11 +105,6 @@ def _fitted(folder: Path) -> Fitted:
         return {name.removeprefix(of): value.float() for name, value in tensors.items() if name.startswith(of)}
 
     return fitted
-
-
-def _features(folder: Path) -> np.ndarray:
-    with np.load(folder / "features.npz", allow_pickle=False) as file:
-        return file["features"].astype(np.float32)
 
 
 def _write_arrays(path: Path, **arrays: Any) -> None:

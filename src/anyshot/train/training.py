@@ -141,13 +141,7 @@ class Learner:
         self.model.to(device)
         if recipe.compile:
             self.model.backbone.compile()
-        groups: list[dict[str, Any]] = [
-            {"params": list(self.model.backbone.parameters()), "base": recipe.lr},
-            {"params": list(self.model.learned.parameters()), "base": recipe.head_lr or recipe.lr},
-        ]
-        sgd = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
-        kind: Any = sgd if recipe.optimiser == "sgd" else torch.optim.Adam
-        self.optimiser: torch.optim.Optimizer = kind(groups, recipe.lr, weight_decay=recipe.weight_decay)
+        self.optimiser = _optimiser(recipe, self.model)
         self.network: torch.nn.Module = self.model
         if processes() > 1:
             share_norms(self.model)
@@ -205,6 +199,15 @@ class Learner:
         return loss, logits
 
 
+def _optimiser(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
+    """Of the backbone and of what the head learns, each at its own rate."""
+    rates = {model.backbone: recipe.lr, model.learned: recipe.head_lr or recipe.lr}
+    groups = [{"params": list(part.parameters()), "base": rate} for part, rate in rates.items()]
+    sgd = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
+    kind: Any = sgd if recipe.optimiser == "sgd" else torch.optim.Adam
+    return kind(groups, recipe.lr, weight_decay=recipe.weight_decay)
+
+
 class _Run:
     """A training run between two updates: everything that must be kept to go on."""
 
@@ -245,20 +248,17 @@ class _Run:
 
     def _one_epoch(self) -> None:
         recipe = self.recipe
-        batches = _batches(self.recipe, self.train.labels, self.epoch)
+        batches = _batches(recipe, self.train.labels, self.epoch)
         self.learner.model.train()
         while self.step < len(batches):
             batch = batches[self.step]
-            target = self.train.labels[batch] if recipe.batch else np.arange(len(batch)).repeat(batch.shape[1])
-            self.seen.append(
-                self.learner.update(
-                    np.ascontiguousarray(self.train.items[batch.ravel()]),
-                    torch.from_numpy(target).long().to(self.learner.device),
-                    shot=1 if recipe.batch else batch.shape[1],
-                    seed=_seed(recipe.seed, self.epoch, self.step),
-                    pace=recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs),
-                )
-            )
+            shot = 1 if recipe.batch else batch.shape[1]
+            labels = self.train.labels[batch] if recipe.batch else np.arange(len(batch)).repeat(shot)
+            images = np.ascontiguousarray(self.train.items[batch.ravel()])
+            target = torch.from_numpy(labels).long().to(self.learner.device)
+            seed = _seed(recipe.seed, self.epoch, self.step)
+            pace = recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs)
+            self.seen.append(self.learner.update(images, target, shot, seed, pace))
             self.step += 1
             if self.step % CHECK_EVERY == 0:
                 self._check()

@@ -235,24 +235,7 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -
     app = FastAPI(title="anyshot", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.add_middleware(Guard, token=token)
-
-    @app.exception_handler(BadInput)
-    async def bad_input(request: Request, error: BadInput) -> JSONResponse:
-        return JSONResponse({"detail": sentence(error)}, 422)
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        where = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
-        return JSONResponse({"detail": f"The request lacks {where}, or has something else in its place."}, 422)
-
-    @app.exception_handler(405)
-    async def wrong_method(request: Request, error: HTTPException) -> JSONResponse:
-        """With all methods of the path: each of its routes knows its own alone."""
-        routes = (route for route in app.routes if isinstance(route, Route))
-        others = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
-        methods = sorted({method for route in others for method in route.methods or ()})
-        return JSONResponse({"detail": "This path is not asked so."}, 405, {"Allow": ", ".join(methods)})
-
+    _explain(app)
     budget = Budget()
 
     # As many at once as there are cores: more would only wait for each other, each with memory of its own.
@@ -318,3 +301,24 @@ def make_app(shelf: Shelf, hosts: tuple[str, ...] = LOOPBACK, token: str = "") -
         return {"saved": "yes"}
 
     return app
+
+
+def _explain(app: FastAPI) -> None:
+    """Let every refusal say why, in a sentence."""
+
+    @app.exception_handler(BadInput)
+    async def bad_input(request: Request, error: BadInput) -> JSONResponse:
+        return JSONResponse({"detail": sentence(error)}, 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        where = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
+        return JSONResponse({"detail": f"The request lacks {where}, or has something else in its place."}, 422)
+
+    @app.exception_handler(405)
+    async def wrong_method(request: Request, error: HTTPException) -> JSONResponse:
+        """With all methods of the path: each of its routes knows its own alone."""
+        routes = (route for route in app.routes if isinstance(route, Route))
+        others = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+        methods = sorted({method for route in others for method in route.methods or ()})
+        return JSONResponse({"detail": "This path is not asked so."}, 405, {"Allow": ", ".join(methods)})

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from anyshot.deploy.image_classifier import ImageClassifier
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, explaining
 from anyshot.models.registry import PACKAGE, Registry
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -28,13 +28,11 @@ def serve(
     model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | None = None, registry: Registry = PACKAGE
 ) -> None:
     """Serve until interrupted."""
-    try:
+    with explaining(ImportError, "serving needs the packages of an extra: pip install 'anyshot[serve]'."):
         import uvicorn
 
         from anyshot.deploy.serving.app import LOOPBACK, Shelf, make_app
         from anyshot.deploy.serving.guards import Connection
-    except ImportError:
-        raise BadInput("serving needs the packages of an extra: pip install 'anyshot[serve]'.") from None
     torch.set_num_threads(1)  # requests run side by side; threads inside one would only wait for each other
     if not 0 <= port < 1 << 16:
         raise BadInput(f"a port is a number from 0 to 65535, not {port}.")
