@@ -15,6 +15,8 @@ suspects   5 % of the labels wrong, at random or taken for the class that looks 
            of the two rankings and of the rule before (another class at 0.8, the own below 0.05).
 copies     72 photos cropped, shifted, turned, mirrored, darker, brighter, smaller among the others: how many are found,
            and how many pairs in sets without planted copies. Before: equal features only.
+limits     whether features are said to be the limit of weak ones and of strong ones, and what twice the images and the
+           other features bring there.
 bursts     accuracy of the training photos each left out and in whole bursts, and on photos of other days.
 """
 
@@ -36,7 +38,7 @@ from scipy.special import softmax
 from anyshot import FewShotClassifier
 from anyshot.data.likeness import Sketch
 from anyshot.deploy import shot_curve
-from anyshot.deploy.advice import _HeldOut, _judged
+from anyshot.deploy.advice import _HeldOut, _judged, advise
 from anyshot.deploy.bursts import Bursts, find_bursts, leave_out_bursts
 from anyshot.deploy.duplicates import near_duplicates
 from anyshot.deploy.shot_curve import forecast
@@ -169,7 +171,7 @@ def _one_forecast(
     right = evaluate(judged.maps, judged.plan.labels, head, judged.shots, plan=judged.plan).accuracies(head) / 100
     steps = [images, 2 * images]
     if kind == IN_BURSTS:
-        plan: Plan = Apart(owner, way, steps[-1], 1, episodes, 1, names, group=find_bursts(x[every], owner).group)
+        plan: Plan = Apart(owner, way, 1, 1, episodes, 1, names, group=find_bursts(x[every], owner).group)
         steps = [min(step, int(plan.feasible.min())) for step in steps]
         plan = replace(plan, shot=steps[-1])
     elif kind == OTHER_DAYS:
@@ -404,6 +406,44 @@ def bursts(data: Path, cache: Path) -> None:
     print(f"bursts, birds: {none.images} of {len(birds[1])} photos in bursts; told by {none.told_by or 'nothing'}")
 
 
+# --------------------------------------------------------------------------------------------------------------- limits
+
+
+def limits(data: Path, cache: Path, draws: int = 20, way: int = 10, images: int = 12) -> None:
+    """Pools of weak features (the Conv-4 of birds) and of strong ones: whether features are said to be the limit, what
+    twice the images bring, and what the other features do."""
+    birds = embedded(cache, "cub32-val", CONV4, images_of(data / "cub32.npz", "val"))
+    fruit = embedded(cache, "grocery-train-conv4", CONV4, groceries(data / "grocery.zip", "train"))
+    strong = read_sets(data, cache)
+    for name, (weak, y) in {"groceries": fruit, "birds": birds}.items():
+        assert (strong[name][1] == y).all()
+        kinds = {
+            "Conv-4": (_few_directions(weak), "cosine-proto"),
+            "efficientnet-lite0": (strong[name][0], "posterior"),
+        }
+        for kind, (x, head) in kinds.items():
+            other, other_head = next(pair for which, pair in kinds.items() if which != kind)
+            rng, gains = np.random.default_rng(0), {True: [], False: []}
+            for _ in range(draws):
+                places = drawn(y, way, 2 * images + 8, rng)
+                rows = np.concatenate([mine[:images] for mine in places])
+                is_limit = advise(x[rows], y[rows], [head], episodes=60).features_are_the_limit
+                every, owner = np.concatenate(places), np.repeat(np.arange(way), [len(mine) for mine in places])
+                plan = Plan(owner, way, 2 * images, 8, 100, 1)
+                now, twice = evaluate(x[every], owner, head, [images, 2 * images], plan=plan).accuracies(head).mean(1)
+                better = evaluate(other[every], owner, other_head, [images], plan=plan).accuracies(other_head).mean()
+                gains[is_limit].append((now, twice - now, better - now))
+            for is_limit, every in gains.items():
+                if every:
+                    now, more, better = np.mean(every, axis=0)
+                    print(
+                        f"limits, {name}, {kind}: features {'are' if is_limit else 'are not'} said to be the limit in "
+                        f"{len(every)} of {draws} pools; there {now:.1f} %, twice the images {more:+.1f}, the other "
+                        f"features {better:+.1f}",
+                        flush=True,
+                    )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -426,4 +466,5 @@ if __name__ == "__main__":
             simulate, usual = simulations[part]
             simulate(sets, asked.draws or usual)
         else:
-            {"copies": copies, "bursts": bursts, "forecasts-days": forecasts_days}[part](asked.data, asked.cache)
+            others = {"copies": copies, "bursts": bursts, "limits": limits, "forecasts-days": forecasts_days}
+            others[part](asked.data, asked.cache, **({"draws": asked.draws} if asked.draws else {}))

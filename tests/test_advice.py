@@ -248,8 +248,20 @@ def test_with_a_holdout_all_that_can_be_judged_on_it_is():
     assert "asked of those held out" in words
     assert "class 4" in next(doubt for doubt in advice.doubts if "no example held out" in doubt)
     assert "Photos of other days rather than more like these" in words
+    assert advice.accuracy < 0.85 < advice.left_out.accuracy  # these features tell what they have seen
+    assert "Better features" not in words
     assert "Nothing" not in words.partition("What these data cannot say")[2]
     assert "Nothing" not in as_text(alone).partition("What these data cannot say")[2]
+
+
+def test_a_class_that_is_nearly_one_burst_is_asked_what_is_beside_it():
+    X, y, _ = bursts(pieces=6, size=4)  # of 24 images a class six would be asked
+    rng = np.random.default_rng(1)
+    once = np.repeat(X[:1], 22, 0) + 5 + 0.1 * rng.normal(size=(22, 32))
+    many = np.r_[X, once, X[:2] - 5], np.r_[y, ["nearly once"] * 24]
+    advice = advise(*many, ["cosine-proto"], episodes=20)
+    assert advice.left_out.told_by == ("near-identical features",)
+    assert 1 <= advice.queries <= 2
 
 
 def test_curves_of_bursts_are_drawn_from_whole_bursts():
@@ -304,6 +316,15 @@ def test_forecasts_go_to_twice_the_images_and_are_never_sure_of_nothing():
     perfect = advise(*data(images=6, spread=0.01), ["cosine-proto"], episodes=60).forecasts["cosine-proto"]
     assert perfect.gain[-1] == 0
     assert perfect.high[-1] > 0.005
+
+
+def test_a_shot_without_a_mistake_is_not_trusted_alone():
+    """Five images of each class may all be right by chance: the smaller shots still say that more would help."""
+    rng, shots = np.random.default_rng(0), np.array([1, 2, 3, 4])
+    right = rng.binomial(5, np.array([[0.87], [0.92], [0.97], [1.0]]), (4, 100)) / 5
+    ahead = forecast(shots, right, 5, (5,), Pool(images=5, classes=5, way=5, queries=1))
+    assert 0.005 < ahead.gain[0] < 0.03
+    assert ahead.high[0] > 0.025
 
 
 def test_noise_does_not_promise_gains():

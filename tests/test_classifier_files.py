@@ -19,6 +19,7 @@ from test_classifier import classifier, examples
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
 from anyshot.data.augmentation import prepare
+from anyshot.deploy.image_classifier import thumbnail
 from anyshot.deploy.onnx_export import export_onnx
 from anyshot.models.heads import HEADS
 from anyshot.models.model import Model
@@ -204,6 +205,7 @@ def test_a_folder_of_pictures(head, tmp_path):
     assert loaded.thumbnails == made.thumbnails
     assert len(made.thumbnails) == 12
     assert Image.open(io.BytesIO(next(iter(made.thumbnails.values())))).size == (32, 32)
+    assert Image.open(io.BytesIO(thumbnail(np.zeros((224, 224, 3), np.uint8)))).size == (144, 144)
     assert made.remove(["red"]).classes_.tolist() == ["blue", "green"]
     assert len(made.thumbnails) == 8
     merged = made.merge(ImageClassifier(tmp_path / "run").fit([new[0]], ["white"]))

@@ -130,6 +130,12 @@ def test_advice_with_photos_of_other_days(model, monkeypatch):
     assert said in out
     assert said in page
     assert numbers["holdout"]["examples"] == 15
+    pair = numbers["duplicates"][0]
+    assert [pair[one]["name"] for one in ("one", "other")] == ["blue/copy.png", "red/0.png"]
+    assert pair["conflict"]
+    for words in (out, page, Path("advice/advice.md").read_text()):
+        assert words.index("blue/copy.png") < words.rindex("red/0.png")
+    assert page.count("data:image/jpeg;base64,") >= 2
     _, err, code = run(f"{command} --holdout features.npz", monkeypatch)
     assert code == 2
     assert "both pictures, or both features" in err
@@ -140,6 +146,19 @@ def test_advice_with_photos_of_other_days(model, monkeypatch):
     assert said in again
 
 
+def test_what_the_network_that_comes_with_us_would_bring_is_measured(model, monkeypatch):
+    command = "anyshot advise photos --episodes 20 --heads cosine-proto --out advice"
+    assert "on a sample" not in run(f"{command} --model run", monkeypatch).out  # these features are good enough
+    monkeypatch.setattr("anyshot.deploy.advising.ENOUGH", 2.0)
+    out = run(f"{command} --model run", monkeypatch).out
+    other = json.loads(Path("advice/advice.json").read_text())["other_features"]
+    assert (other["backbone"], other["way"], other["shot"], other["examples"]) == ("efficientnet-lite0", 3, 6, 24)
+    assert min(other["own"], other["other"]) > 0.6
+    said = f"efficientnet-lite0 is right on {other['other']:.1%}"
+    assert f"on a sample (3 classes, 6 shots, 24 examples) {said}" in out
+    assert said in Path("advice/advice.html").read_text()
+
+
 def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     """It is of the photos at hand, and where they are bursts, whole bursts are left out."""
     from PIL import Image
@@ -147,7 +166,9 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
     assert "Left out one at a time" in words
     assert "other days" in words
-    assert "anyshot test again FOLDER" in words
+    assert "mostly harder. To know how much harder: anyshot test again FOLDER." in words
+    words, _, _ = run("anyshot fit photos --model run -o 'my photos'", monkeypatch)
+    assert "anyshot test 'my photos' FOLDER" in words
     for place, file in enumerate(sorted(Path("photos").rglob("*.png"))):
         exif = Image.Exif()
         exif.get_ifd(0x8769)[0x9003] = f"2024:01:31 {place // 4:02}:00:{place % 4:02}"

@@ -145,6 +145,7 @@ def test_plans_are_shared_by_file(tmp_path):
         (FEATURES, LABELS, {"heads": ["feat"]}, "has to be trained"),
         (FEATURES, LABELS, {"readouts": ["swaped"]}, "did you mean 'swapped'"),
         (FEATURES, LABELS, {"heads": ["frn"], "readouts": ["pca4"]}, "pca4 does not fit frn"),
+        (FEATURES, LABELS, {"heads": ["frn", "frn-old"], "readouts": ["pca4"]}, "pca4 does not fit frn"),
         (FEATURES, LABELS, {"readouts": ["pca4"]}, "as the base"),
         (FEATURES, LABELS, {"readouts": ["pca40"], "base": (FEATURES, LABELS)}, "only 12"),
         (FEATURES, LABELS, {"shots": "steep"}, "did you mean 'step'"),

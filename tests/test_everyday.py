@@ -13,11 +13,17 @@ from pathlib import Path
 import image_files as files
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from shell import run
+from sklearn.base import clone
+from sklearn.metrics import confusion_matrix
 from test_classifier_files import pictures, small_model
 
 import anyshot
 from anyshot import cli
+from anyshot.deploy.calibration import calibration_error
+from anyshot.deploy.testing import as_text, run_test
+from anyshot.deploy.testing_page import as_html
 
 
 @pytest.fixture
@@ -67,6 +73,18 @@ def test_fit_says_what_it_understood_and_never_learns_from_a_test_folder(here, m
     assert (result["examples"], result["learned"]) == (9, 0)
     with pytest.warns(UserWarning, match="left out: train/red/broken.jpg"):
         assert anyshot.ImageClassifier("run").fit("set").classifier.support_.counts.tolist() == [4, 4, 4]
+
+
+def test_the_depth_of_classes_can_be_chosen(here, monkeypatch):
+    Path("photos").rename("colours")
+    Path("photos").mkdir()
+    Path("colours").rename("photos/colours")
+    pictures(here / "photos" / "others", classes=["grey", "pink"], images=2)
+    assert run("anyshot fit photos --model run -o leaves", monkeypatch).code == 0
+    assert set(counts("leaves")) == {"red", "green", "blue", "grey", "pink"}
+    assert run("anyshot fit photos --model run --depth 1 -o kinds", monkeypatch).code == 0
+    assert counts("kinds") == {"colours": 24, "others": 4}
+    assert json.loads(run("anyshot test kinds photos --depth 1 --json", monkeypatch).out)["examples"] == 28
 
 
 @pytest.mark.parametrize("source", ["photos.zip", "photos.csv", "store"])
@@ -246,6 +264,10 @@ def test_own_embeddings_go_through_every_verb(tmp_path, monkeypatch):
     assert anyshot.FewShotClassifier.load("second").support_.counts.tolist() == [10] * 4
     answers = json.loads(run("anyshot predict second vectors.npy --format json", monkeypatch).out)
     assert np.mean([row["class"] == label for row, label in zip(answers, labels, strict=True)]) > 0.9
+    assert {len(row["best"]) for row in answers} == {3}  # of four classes
+    shown = run("anyshot predict second vectors.npy", monkeypatch).out
+    (first,) = (line for line in shown.splitlines() if "vectors.npy[0]" in line)
+    assert first.count("%") == 3  # the likeliest, then two
     assert run("anyshot add second own.npz --split test", monkeypatch).code == 0
     assert anyshot.FewShotClassifier.load("second").support_.counts.tolist() == [13] * 4
     assert run("anyshot add second vectors.npy --to e", monkeypatch).code == 0
@@ -270,6 +292,57 @@ def test_a_test_is_a_page_with_the_mistakes(here, monkeypatch):
     assert numbers["confused"][0] == ["blue", "red", 1]
     assert numbers["mistakes"][0]["name"] == "blue/really <red>.png"
     assert "among those that the classifier learned from" in run("anyshot test model photos", monkeypatch).out
+
+
+def test_a_test_counts_what_others_count():
+    """Against scikit-learn's confusions and SciPy's exact interval; text, page and numbers say the same."""
+    rng = np.random.default_rng(0)
+    names = np.array(["ash", "box", "elm", "fir", "yew"])
+    centres = 2 * rng.normal(size=(5, 8))
+    learned, later = np.repeat(np.arange(4), 12), np.append(np.repeat(np.arange(5), 30)[30:], 1)  # no ash, a stranger
+    classifier = anyshot.FewShotClassifier("posterior", reject=0.4)
+    learned_from = centres[learned] + 1.5 * rng.normal(size=(48, 8))
+    classifier.fit(learned_from, names[learned])
+    asked = centres[later] + 1.5 * rng.normal(size=(len(later), 8))
+    labels = names[later].tolist()
+    result = run_test(classifier, asked, labels)
+    mine, answers, is_known = later < 4, classifier.predict(asked), classifier.is_known(asked)
+    table = confusion_matrix(names[later][mine], answers[mine], labels=names[:4])
+    right, every = int(np.trace(table)), int(mine.sum())
+    exact = binomtest(right, every).proportion_ci(method="exact")
+    assert 0 < right < every == result.examples == 91
+    assert result.accuracy == pytest.approx((right / every, exact.low, exact.high))
+    for place, one in enumerate(result.classes, 1):
+        of_class = binomtest(int(table[place, place]), int(table[place].sum())).proportion_ci(method="exact")
+        assert (one.name, one.examples, one.right) == (names[place], table[place].sum(), table[place, place])
+        assert one.recall == pytest.approx((one.right / one.examples, of_class.low, of_class.high))
+        assert dict(one.taken_for) == {names[other]: n for other, n in enumerate(table[place]) if n and other != place}
+    pairs = {(names[i], names[j]): n for (i, j), n in np.ndenumerate(table) if n and i != j}
+    assert {(label, answer): times for label, answer, times in result.confused} == pairs
+    assert [times for _, _, times in result.confused] == sorted(pairs.values(), reverse=True)
+    assert (result.strangers, result.absent, result.learned) == (30, ["ash"], 0)
+    assert result.strangers_rejected == pytest.approx((~is_known[~mine]).mean())
+    assert result.accepted == pytest.approx(is_known[mine].mean())
+    assert result.accepted_right == pytest.approx(is_known[mine & (answers == names[later])].mean())
+    assert result.accepted_wrong == pytest.approx(is_known[mine & (answers != names[later])].mean())
+    known_classes = np.searchsorted(names[:4], names[later][mine])
+    error = calibration_error(classifier.predict_proba(asked[mine]), known_classes)
+    assert result.calibration_error == pytest.approx(error)
+    for form in (as_text(result), as_html(result, {}, "a test")):
+        for part in (
+            f"Accuracy {right / every:.1%} ({exact.low:.1%} to {exact.high:.1%}): {right} of 91 examples of 3 classes.",
+            f"Expected calibration error {error:.1%}; {result.accepted:.1%} are taken for one of the classes at all",
+            f"30 examples of other classes are not counted; {result.strangers_rejected:.1%} of these are called none",
+            "Not tested, for want of examples: ash.",
+            f"Most often mistaken: {' for '.join(result.confused[0][:2])} ({result.confused[0][2]})",
+            *(f"{one.recall[1]:.1%} to {one.recall[2]:.1%}" for one in result.classes),
+        ):
+            assert part in form
+    assert result.to_dict()["classes"][0]["recall"] == result.classes[0].recall
+    assert result.accepted_right < 0.9
+    assert "fit with a smaller --reject" in result.acceptance  # what to do about it
+    accepting = run_test(clone(classifier).set_params(reject=0.0).fit(learned_from, names[learned]), asked, labels)
+    assert accepting.acceptance == "100.0% are taken for one of the classes at all."
 
 
 def test_evaluate_measures_the_shots_that_fit(here, monkeypatch):

@@ -118,6 +118,7 @@ def test_the_answer_stands_beside_the_nearest_examples_of_its_class(visit):
     page = visit(classifier())
     ask(page, picture(1, 9))
     verdict(page, "green")
+    page.get_by_role("status").filter(has_text="green").wait_for()  # a screen reader says it
     assert "sure" in page.locator("#sure").inner_text()
     nearest = page.locator("#nearest img")
     assert nearest.evaluate_all("all => all.map(one => one.alt.split(',')[0])") == ["Example of green"] * 3
@@ -167,6 +168,8 @@ def test_few_classes_are_open_with_their_count_and_recall(visit):
     page = visit(classifier())
     assert page.locator("#cards details[open]").count() == 3
     assert card(page, "red").locator("summary").inner_text().split("\n") == ["red", "3 pictures", "recall 100 %"]
+    assert "told right when left out" in page.locator("#about").inner_text()
+    assert "Pictures taken another day are harder." in page.locator("#recall-means").inner_text()
     box = card(page, "red").locator(".pictures img").first.bounding_box()
     assert min(box["width"], box["height"]) >= 96
 
@@ -297,6 +300,19 @@ def test_a_picture_from_the_camera(visit):
     page.locator("#scores li").first.wait_for()
     assert not page.locator("#viewfinder").is_visible()
     assert page.evaluate("document.querySelector('video').srcObject") is None  # the camera is off
+    page.evaluate("Object.defineProperty(navigator, 'mediaDevices', { value: undefined })")  # as on a page without TLS
+    with page.expect_file_chooser() as asked:  # the phone's own camera
+        page.get_by_role("button", name="Camera").click()
+    asked.value.set_files(file("taken.png", picture(1, 9)))
+    verdict(page, "green")
+
+
+def test_the_classes_are_one_key_away(visit):
+    page = visit(classifier())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "To the classes"
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.id === 'classes'")
 
 
 def test_a_wrong_answer_is_put_right(visit):

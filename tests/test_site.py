@@ -1,6 +1,7 @@
 """The site: it builds without a warning, every link in it leads somewhere, nothing in it asks anything of the network,
 and its notebooks run."""
 
+import calendar
 import json
 import os
 import re
@@ -103,6 +104,16 @@ def test_every_page_of_docs_is_in_the_navigation(pages, site):
     assert {page.relative_to(site) for page in pages} - {path.relative_to(site) for path in shown} <= {Path("404.html")}
 
 
+def test_the_docs_are_of_four_kinds_and_beside_them_the_evidence(pages, site):
+    words = {name: " ".join(" ".join(html.words).split()) for name, html in pages.items()}
+    kinds = [next(iter(part)) for part in yaml.load((ROOT / "mkdocs.yml").read_text(), yaml.BaseLoader)["nav"]]
+    assert kinds == ["Start", "How to", "Concepts", "Reference", "Evidence"]
+    assert all(kind in words[site / "index.html"] for kind in kinds)
+    others = words[site / "comparison.html"]
+    assert re.search(rf"\d+ ({'|'.join(calendar.month_name[1:])}) 20\d\d", others)  # dated
+    assert "When another is the better choice" in others
+
+
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))])
 def test_links_of_the_repository_lead_somewhere(path):
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
@@ -111,6 +122,10 @@ def test_links_of_the_repository_lead_somewhere(path):
 
 
 # -------------------------------------------------------------------------------------------------------- notebooks
+
+
+def test_there_are_three_notebooks():
+    assert {path.stem for path in NOTEBOOKS} == set(SIZES)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -104,9 +104,7 @@ class Advice:
     @property
     def accuracy(self) -> float:
         """The best that is known of the accuracy with all examples: held out, in whole bursts, or each left out."""
-        if self.holdout is not None:
-            return self.holdout.accuracy[0]
-        return self.left_out.alone if self.left_out.in_bursts is None else self.left_out.in_bursts
+        return self.left_out.accuracy if self.holdout is None else self.holdout.accuracy[0]
 
     @property
     def doubling(self) -> float | None:
@@ -116,9 +114,10 @@ class Advice:
 
     @property
     def features_are_the_limit(self) -> bool:
-        """Whether accuracy is low and more examples would hardly help."""
-        gain = self.doubling
-        return gain is not None and self.accuracy < LOW and gain < FLAT * (1 - self.accuracy)
+        """Whether accuracy is low, on the examples at hand too, and more of them would hardly help. Where only those
+        held out are hard, the examples at hand are too much alike, and others would help."""
+        gain, accuracy = self.doubling, max(self.accuracy, self.left_out.accuracy)
+        return gain is not None and accuracy < LOW and gain < FLAT * (1 - self.accuracy)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -386,12 +385,15 @@ def _judged(
         arguments = (labels, ways, shot, queries, episodes, seed, names)
         return Apart(*arguments, group=group) if bursts.told_by else Plan(*arguments)
 
-    for queries in range(pool.queries, 0, -1):  # bursts may leave few others
-        feasible = int(plan_of(1, queries).feasible.min())
-        if feasible >= 1:
-            break
-    shots = [step for step in STEPS if step <= feasible]
+    queries = min(pool.queries, _fewest_beside(labels, group))
+    shots = [step for step in STEPS if step <= plan_of(1, queries).feasible.min()]
     return _Judged(maps, plan_of(shots[-1], queries), shots, replace(pool, queries=queries))
+
+
+def _fewest_beside(labels: np.ndarray, group: np.ndarray) -> int:
+    """How many images a class has at least beside its largest burst: as many can be asked while that one is learned."""
+    of_classes = (group[labels == place] for place in range(int(labels.max()) + 1))
+    return min(len(mine) - int(np.unique(mine, return_counts=True)[1].max()) for mine in of_classes)
 
 
 def _separable(labels: np.ndarray, bursts: Bursts) -> np.ndarray:

@@ -4,6 +4,7 @@ are recognised when left out, each alone, and where these are bursts of photos o
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from sklearn.base import clone
@@ -101,7 +102,8 @@ def accuracy_words(classifier: FewShotClassifier, learned: Learned, out: Path) -
     if coverage is None or len(classifier.classes_) < 2:
         return ""
     left_out, error = _left_out(classifier, learned, coverage.accuracy_of_all), classifier.support_calibration_error()
-    return f"{left_out.words} Expected calibration error {error:.1%}. To know: anyshot test {out} FOLDER."
+    how = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
+    return f"{left_out.words} {how} Expected calibration error {error:.1%}."
 
 
 def _left_out(classifier: FewShotClassifier, learned: Learned, alone: float) -> LeftOut:

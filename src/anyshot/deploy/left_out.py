@@ -17,6 +17,11 @@ class LeftOut:
     """What tells of them: times, numbers in file names, near-identical features."""
 
     @property
+    def accuracy(self) -> float:
+        """With whole bursts left out, where something tells of them."""
+        return self.alone if self.in_bursts is None else self.in_bursts
+
+    @property
     def words(self) -> str:
         """For a reader who has not thought of it yet."""
         words = f"Left out one at a time, {self.alone:.1%} of these examples are recognised."

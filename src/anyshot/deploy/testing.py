@@ -20,6 +20,7 @@ from anyshot.models.examples import embed_readable
 from anyshot.progress import Say, quiet
 
 SHOWN = 60  # mistakes on the page
+ENOUGH = 0.9  # of the rightly classified examples, that are not called none of these
 PART = 1024  # examples that are classified at once
 Share = tuple[float, float, float]
 
@@ -87,7 +88,13 @@ class Result:
         if self.accepted == 1 or not self.mistakes or not self.right:
             return f"{words}."
         right, wrong = f"{self.accepted_right:.1%}", f"{self.accepted_wrong:.1%}"
-        return f"{words}: {right} of those that are rightly classified, {wrong} of the mistakes."
+        words += f": {right} of those that are rightly classified, {wrong} of the mistakes."
+        if self.accepted_right >= ENOUGH:
+            return words
+        return (
+            f"{words} To lose fewer that are right, let it learn from examples like these (anyshot add), or fit with a "
+            "smaller --reject; 0 never says none of these."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""

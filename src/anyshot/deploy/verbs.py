@@ -247,11 +247,9 @@ def advise_source(
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     trained = _trained_head(model, registry)
-    if holds_features(source):
+    if of_features := holds_features(source):
         _features_classifier(source, model, registry, {})
-        embeds, picture = None, None
-    else:
-        embeds = embedder(model or DEFAULT, registry=registry)
+    embeds = None if of_features else embedder(model or DEFAULT, registry=registry)
     if holdout is not None and holds_features(holdout) != (embeds is None):
         raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
     everything = read_examples(source, embeds, cache, layout, say=say)
@@ -262,24 +260,22 @@ def advise_source(
         held_out = read_examples(holdout, embeds, cache, layout, partial(choose_splits, wanted=(), for_test=True), say)
     elif "test" in everything.splits and "test" not in split:
         held_out = everything.at([place for place, split in enumerate(everything.splits) if split == "test"])
-    features, labels, names = examples.features, examples.labels, examples.names
-    if embeds is not None:
-        picture = picture_of(examples, embeds)
+    picture = None if embeds is None else picture_of(examples, embeds)
     learned: dict[str, Any] = {
         "parameters": {} if trained is None else {trained.head: _floats(trained)},
         "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
     }
     with progress("weighing heads, shots and pictures", 1.0) as advance, returning_memory():
         advice = advise(
-            features,
-            labels,
-            heads or _with_own(trained, features),
+            examples.features,
+            examples.labels,
+            heads or _with_own(trained, examples.features),
             shots,
             "all" if way == "all" else int(way),
             episodes,
             seed,
             holdout=None if held_out is None else (held_out.features, held_out.labels),
-            names=names,
+            names=examples.names,
             times=times_of(examples),
             picture=picture,
             registry=registry,

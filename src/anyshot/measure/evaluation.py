@@ -44,7 +44,7 @@ from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import Done, say, unwatched
 from anyshot.progress import progress as bar
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, shown, write_table
+from anyshot.rows import Row, grouped, shown, write_table
 
 SHOTS = Protocol().shots
 MOST_PRODUCTS = 4096  # images whose inner products are all kept
@@ -249,30 +249,37 @@ def _recall_all(
     registry: Registry,
     progress: Done,
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Recalls by head and readout; heads that embed alike are read from one bank."""
-    groups: dict[tuple[Embed, str], list[tuple[str, str]]] = {}
-    for name in heads:
-        head = registry.head(name)
-        how = choose("embed", embed[name], EMBEDS) if embed.get(name) else head.embed
-        group = how, "" if how in EMBEDS.values() else name  # an embed of a head's own may use what that head learned
-        if len(heads) == 1:
-            for readout in readouts:
-                registry.check_readout(readout, name)
-        fitting = [readout for readout in readouts if registry.fits(readout, name)]
-        groups.setdefault(group, []).extend((name, readout) for readout in fitting)
-    arrays: dict[tuple[str, str], np.ndarray] = {}
+    """Recalls by head and readout."""
+    groups, arrays = _alike(heads, readouts, embed, registry), dict[tuple[str, str], np.ndarray]()
+    share = scaled(progress, 1 / max(1, len(groups)))
     for (how, _), keys in groups.items():
         learned = {name: parameters.get(name) or untrained(name, maps, registry) for name, _ in keys}
-        used = learned[keys[0][0]] if keys else {}
+        used = learned[keys[0][0]]
         vectors = vectors_of(maps, how, used)
         asked = [(Reading(registry.head(name), learned[name]), readout) for name, readout in keys]
         if registry.head(keys[0][0]).adapts:
-            arrays[keys[0]] = _adapted(vectors, plan, patterns, scaled(progress, 1 / len(groups)))
+            arrays[keys[0]] = _adapted(vectors, plan, patterns, share)
             asked, keys = asked[1:], keys[1:]
-
-        fitted, share = fit_on(partial(_base_vectors, base, how, used), registry), scaled(progress, 1 / len(groups))
+        fitted = fit_on(partial(_base_vectors, base, how, used), registry)
         arrays |= dict(zip(keys, read_out(asked, vectors, fitted, plan, patterns, registry, share), strict=True))
     return {key: arrays[key] for key in product(heads, readouts) if key in arrays}
+
+
+def _alike(
+    heads: Sequence[str], readouts: Sequence[str], embed: Mapping[str, str], registry: Registry
+) -> dict[tuple[Embed, str], list[tuple[str, str]]]:
+    """Heads and the readouts that fit them, by how they embed: those that do so alike are read from one bank."""
+
+    def bank(pair: tuple[str, str]) -> tuple[Embed, str]:
+        name, _ = pair
+        how = choose("embed", embed[name], EMBEDS) if embed.get(name) else registry.head(name).embed
+        return how, "" if how in EMBEDS.values() else name  # an embed of a head's own may use what that head learned
+
+    fitting = [(name, readout) for name in heads for readout in readouts if registry.fits(readout, name)]
+    if len(heads) == 1 or not fitting:
+        for name, readout in product(heads[:1], readouts):
+            registry.check_readout(readout, name)
+    return grouped(fitting, bank)
 
 
 def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Float[np.ndarray, "pattern episode way"]:

@@ -6,11 +6,10 @@ let use = () => {};
 
 export async function fromCamera(ask) {
   use = ask;
-  if (!navigator.mediaDevices?.getUserMedia) return at("camera-file").click();
   try {
     video.srcObject = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
   } catch {
-    return at("camera-file").click(); // there is none, or it was refused
+    return at("camera-file").click(); // there is none, it was refused, or this page may not ask
   }
   at("viewfinder").showModal();
 }
