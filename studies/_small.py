@@ -9,7 +9,7 @@ TEMPERATURES = {"unit-proto": 10.0, "posterior": 30.0}
 
 
 def small_study(data, packing, heads, epochs, train_images, seeds, validation_queries, mixed=(), **others):
-    """`packing` is the kind and options of `anyshot pack` for the public images; `seeds(head)` says how often a head
+    """`packing` is what `packed` is told of the public images; `seeds(head)` says how often a head
     is trained, `validation_queries(train_shot)` how many queries its validation classes have images for; the heads
     `mixed` are also trained, at the first two seeds, with a shot drawn anew for every batch, and validated at 16 shots;
     `others` are further fields of all recipes."""
@@ -49,7 +49,7 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
     readouts["unit-proto"] = ("posterior",)
     return Study(
         recipes=recipes,
-        stores={data: packed(data, *packing)},
+        stores={data: packed(data, size=32, **packing)},
         readouts=readouts,
         train_images={data: train_images},
     )

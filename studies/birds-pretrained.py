@@ -1,7 +1,8 @@
 """Does shot sensitivity matter on strong features? Heads trained on CUB as a pretrained network sees it.
 
-    anyshot pack npz cub84.npz --embed -o data/cub84-lite0    (or all pixels: pack cub CUB_200_2011.tgz --box --embed)
-    anyshot study birds-pretrained                  10 heads, two minutes on one core once the features are there
+    anyshot study birds-pretrained --images cub84.npz    (or all pixels: --images CUB_200_2011.tgz)
+
+10 heads: two minutes on one core, and two or three more to embed the images the first time.
 
 The backbone is EfficientNet-Lite0 as it comes with the package, and stays as it is; a head learns a linear map of its
 1,280 numbers to 128, once for every train shot. Beside them, features as they are: no train shot has touched those, and
@@ -41,7 +42,7 @@ def study(heads=None):
     readouts |= {"proto": ("est60", "posterior")}
     return Study(
         recipes=recipes,
-        stores={STORE: packed(STORE, "cub", "--box --embed")},
+        stores={STORE: packed(STORE, "cub", embed="efficientnet-lite0", box=True)},
         readouts=readouts,
         train_images={STORE: 5903},
     )

@@ -14,7 +14,7 @@ from _small import small_study
 def study(heads=None):
     return small_study(
         "cub32",
-        ("cub", "--box --size 32"),
+        {"kind": "cub", "box": True},
         heads or ("proto", "cosine-proto"),
         epochs=16,
         train_images=5903,

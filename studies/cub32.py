@@ -1,7 +1,6 @@
 """CUB at 32x32: the paper's study on birds that two cores can carry.
 
-    anyshot pack cub CUB_200_2011.tgz --box --size 32 -o data/cub32    or, as one file: anyshot pack npz cub32.npz ...
-    anyshot study cub32                             68 models, about 4 hours on two cores
+    anyshot study cub32 --images CUB_200_2011.tgz   68 models, about 4 hours on two cores; or --images cub32.npz
     anyshot study cub32 --only proto,cosine-proto   32 of them, four seeds each
     anyshot study cub32 --ready                     the two ProtoNets as trained by us: a minute
 
@@ -15,7 +14,7 @@ from _small import small_study
 def study(heads=None):
     return small_study(
         "cub32",
-        ("cub", "--box --size 32"),
+        {"kind": "cub", "box": True},
         heads,
         epochs=40,
         train_images=5903,

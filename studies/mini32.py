@@ -1,6 +1,6 @@
 """mini-ImageNet at 32x32: the paper's study on everyday things that two cores can carry.
 
-    anyshot pack mini MINI_IMAGENET --size 32 -o data/mini32    or, as one file: anyshot pack npz mini32.npz ...
+    anyshot study mini32 --images MINI_IMAGENET     or, as one file: --images mini32.npz
     anyshot study mini32                             32 models, about 4 hours on two cores
     anyshot study mini32 --only proto,cosine-proto   16 of them, two seeds each
 
@@ -13,7 +13,7 @@ from _small import small_study
 def study(heads=None):
     return small_study(
         "mini32",
-        ("mini", "--size 32"),
+        {"kind": "mini"},
         heads,
         # What an evening carries; accuracies would still rise a little (validation classes at 16 shots after 6, 12 and
         # 24 epochs: proto 64.6, 67.0 and 69.1 %, cosine-proto 63.3, 66.0 and 67.3 %).

@@ -31,6 +31,7 @@ SMALLER = {
     "anyshot study quick --heads all": "anyshot study quick --heads all --only 4-shot --workers 1 --dry-run",
     "anyshot study cub32 --ready": "anyshot study cub32 --ready --only cosine-proto/4-shot",
     # README: names that stand for what a reader has.
+    "anyshot study birds-pretrained --images CUB.tgz": "anyshot study birds-pretrained --dry-run",
     "anyshot evaluate STORE --model MODEL": "anyshot evaluate IMAGES --model MODEL --shots 1 --queries 4 --episodes 20",
     "anyshot advise PHOTOS --holdout OTHER_DAYS": "anyshot advise FEATURES.npz --episodes 50",
     "anyshot report runs/quick -o report.html": "anyshot report runs/cub32-ready -o report.html",
@@ -38,7 +39,7 @@ SMALLER = {
     "anyshot pack KIND SOURCE -o STORE": "anyshot pack --help",
     "anyshot study photos.py": "anyshot study photos.py --workers 1",
     # docs/pretrained.md: images that nobody but a reader has.
-    "anyshot pack npz cub84.npz --embed -o data/cub84-lite0": "anyshot pack npz --help",
+    "anyshot study birds-pretrained --images cub84.npz": "anyshot study birds-pretrained --dry-run",
     "anyshot study birds-pretrained": "anyshot study --help",
     # docs/deploy.md, docs/quickstart.md, docs/serve.md: any port that is free.
     "anyshot serve signs --save signs": "anyshot serve signs --save signs --port 0",

@@ -9,11 +9,13 @@ import sys
 import threading
 import tracemalloc
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -27,13 +29,17 @@ from anyshot.deploy.bursts import find_bursts
 from anyshot.deploy.duplicates import InDouble, near_duplicates
 from anyshot.deploy.onnx_export import export_backbone
 from anyshot.deploy.serving.app import Shelf, make_app
+from anyshot.deploy.suspects import look
 from anyshot.measure.evaluation import evaluate_store
 from anyshot.models import empirical, onnx_backbone
 from anyshot.models.cache import MOST_OPEN, FeatureCache, content_key
 from anyshot.models.efficientnet import pretrained
 from anyshot.models.embedders import DEFAULT, embedder
 from anyshot.models.examples import Examples
+from anyshot.models.law import Reading
 from anyshot.models.model import load_model
+from anyshot.models.posterior import unit
+from anyshot.models.registry import PACKAGE
 from anyshot.train.training import train
 
 CLASSES = ("red", "green", "blue")
@@ -538,6 +544,25 @@ def test_a_head_on_any_frozen_backbone_moves_with_its_classifier(name, here, tim
     assert again.predict([picture]).tolist() == ["red"]
 
 
+@pytest.mark.parametrize("kind", ["itself", "frozen", "start"])
+def test_onnx_of_a_network_of_one_vector_per_image(kind, here, timm):
+    """Networks of timm give "image d", ours "image position channel": either goes from raw pixels to a label."""
+    store, model = images_store(here / "store", 32), Path("trained")
+    if kind == "frozen":
+        train(frozen("timm:tiny"), store, model)
+    if kind == "start":
+        train(finetuned(backbone="timm:tiny"), store, model)
+    classifier = ImageClassifier("timm:tiny" if kind == "itself" else model).fit("photos")
+    classifier.to_onnx("classifier.onnx")
+    session = onnxruntime.InferenceSession("classifier.onnx")
+    photos = sorted(Path("photos").rglob("*.png"))
+    pixels = np.stack([classifier.read(path) for path in photos])
+    for batch in (pixels, pixels[:1]):
+        logits = session.run(["logits"], {"images": np.float32(batch).transpose(0, 3, 1, 2)})[0]
+        np.testing.assert_allclose(logits, classifier.classifier.logits(classifier.features(batch)), atol=1e-3)
+    assert classifier.classes_[logits[0].argmax()] == classifier.predict(photos[:1])[0]
+
+
 def test_a_head_is_not_read_with_another_backbone_of_the_same_name(here):
     train(frozen("colours.onnx"), images_store(here / "store"), here / "trained")
     colours(here / "colours.onnx", metadata=SAID | {"anyshot.side": "40"})
@@ -634,7 +659,14 @@ def test_all_examples_are_not_copied_to_choose_among_them():
     assert examples.at([3, 0]).names == ["4", "1"]
 
 
-@pytest.mark.parametrize("look", [near_duplicates, find_bursts])
+def suspects(vectors, labels):
+    """What looks wrong, read with the posterior."""
+    head, blank = PACKAGE.head("posterior"), torch.zeros(1, 1, vectors.shape[1])
+    parameters = head.parameters(blank, Recipe(data="", head="posterior", train_shot=2, way=2))
+    return look(vectors, labels, Reading(head, {name: value.double() for name, value in parameters.items()}))
+
+
+@pytest.mark.parametrize("look", [near_duplicates, find_bursts, suspects])
 def test_vectors_are_looked_over_without_a_copy_of_all(look):
     """Features in single precision are enough: what is made of them in double is made of some at a time."""
     rows = np.random.default_rng(0).normal(size=(5000, 512)).astype(np.float32)
@@ -659,6 +691,12 @@ def test_vectors_in_single_precision_are_read_as_in_double():
     assert one == other
     assert one[0][:2] == (2, 5)
     assert len({tuple(find_bursts(vectors, labels).group) for vectors in both}) == 1
+    for order in (np.arange(90), np.argsort(labels, kind="stable")):  # as it comes, and class by class
+        one, other = (suspects(vectors, labels[order]) for vectors in (InDouble(rows[order]), both[1][order]))
+        np.testing.assert_array_equal(one.log_own, other.log_own)
+        assert one == replace(other, predicted=one.predicted, log_own=one.log_own)
+    units = unit(torch.from_numpy(rows)).numpy().astype(np.float64)
+    np.testing.assert_array_equal(InDouble(rows, as_units=True)[labels == 1], units[labels == 1])
 
 
 def test_examples_left_out_in_parts_are_left_out_the_same(monkeypatch):

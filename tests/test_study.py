@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from own_study import REGISTRY, recipe, registry, store
@@ -23,10 +24,11 @@ from anyshot.files import read_json, write_json
 from anyshot.models.heads import HEADS
 from anyshot.models.model import read_tensors
 from anyshot.models.registry import PACKAGE
+from anyshot.progress import quiet
 from anyshot.study import cost, runner
 from anyshot.study.cost import Speeds
 from anyshot.study.runner import plan_study, run_study
-from anyshot.study.study import Source, find_study, select, starts
+from anyshot.study.study import Source, find_study, pack_missing, packed, select, starts
 from anyshot.study.watch import Watch, Watched
 
 ALL_HEADS = (*HEADS, *registry.heads)
@@ -456,6 +458,46 @@ def test_a_contest_runs_both_and_leaves_no_trace(monkeypatch):
     assert min(speeds.side_by_side, speeds.one_at_a_time) > 0
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+OF_IMAGES = """
+from dataclasses import replace
+import own_study
+from anyshot import packed
+def study(heads=None):
+    return replace(own_study.study(heads), stores={"tiny": packed("tiny", "cub", box=True)})
+"""
+
+
+def test_a_study_makes_its_store_of_images(tmp_path, monkeypatch):
+    """From pictures to a table in one command: of an archive's folder or of one file, as pixels or as features."""
+    monkeypatch.setattr(runner, "launcher", in_this_process)
+    monkeypatch.setenv("ANYSHOT_CACHE", str(tmp_path / "cache"))
+    made = store(tmp_path / "glyphs")
+    arrays = {"images": made.items, "labels": made.labels, "class_names": made.class_names}
+    np.savez(tmp_path / "glyphs.npz", **arrays, class_split=made.class_split)
+    (tmp_path / "own.py").write_text(OF_IMAGES)
+    source, data = Source(tmp_path / "own.py", ("proto",)), tmp_path / "data"
+    with pytest.raises(BadInput, match=r"--images SOURCE, or make it: `anyshot pack cub SOURCE --box -o "):
+        run_study(source, tmp_path / "out", data, workers=2)
+    with pytest.raises(BadInput, match=r"there is no nowhere.npz to make the store .*tiny of"):
+        run_study(source, tmp_path / "out", data, workers=2, images=Path("nowhere.npz"))
+    assert not data.exists()
+    rows = run_study(source, tmp_path / "out", data, only="2-shot", workers=2, images=tmp_path / "glyphs.npz")
+    assert {row["data"] for row in rows} == {"tiny"}
+    opened = source.load().store("tiny", data)
+    assert np.array_equal(opened.items, made.items)
+    assert opened.class_names == made.class_names
+    words: list[str] = []
+    pack_missing(source.load(), [recipe("proto")], data, Path("nowhere.npz"), words.append)
+    assert words == [f"The stores of this study are in {data}: nowhere.npz is not needed."]
+
+    embedded = packed("features", "cub", embed="efficientnet-lite0:32", box=True)
+    embedded.make(data, tmp_path / "glyphs.npz", quiet)
+    assert embedded(data).items.shape[1:] == (1, 1280)
+    two = replace(source.load(), stores={"tiny": packed("a", "cub"), "other": packed("b", "cub")})
+    with pytest.raises(BadInput, match=r"glyphs.npz cannot be all of a, b: choose one \(--only\)"):
+        pack_missing(two, [recipe("proto"), recipe("proto", data="other")], data, tmp_path / "glyphs.npz", quiet)
 
 
 @pytest.mark.parametrize(

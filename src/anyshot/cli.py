@@ -142,6 +142,7 @@ def study(
     tensorboard: bool = False,
     ready: bool = False,
     device: str = "",
+    images: Path | None = None,
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
 
@@ -160,6 +161,7 @@ def study(
         tensorboard: Mirror the histories as event files into OUT/tensorboard.
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
         device: Where models train, as torch names it: cpu, cuda, cuda:1, mps; a GPU by default, where there is one.
+        images: What its store is made of where DATA lacks it: an archive, folder or file as `anyshot pack` takes it.
     """
     from anyshot.models.devices import use_device
     from anyshot.study.runner import plan_study, run_study
@@ -180,7 +182,7 @@ def study(
         folder = out or Path("runs") / f"{path.stem}-ready"
         rows = run_ready(source, folder, only)
     else:
-        rows = run_study(source, folder, data, only, workers, on, tensorboard, device)
+        rows = run_study(source, folder, data, only, workers, on, tensorboard, device, images)
     if rows:
         show_report([folder])
         print(f"open {write_report([folder], folder / 'report.html')}")

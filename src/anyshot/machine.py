@@ -10,6 +10,8 @@ from concurrent.futures import Executor, Future
 from typing import TypeVar
 
 LOOK_SECONDS = 0.1  # for what else runs here
+RETURNED_BYTES = 1 << 20
+KEPT_BYTES = 32 << 20  # up to which the allocator itself comes to keep what is freed
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -37,6 +39,23 @@ def keep_memory() -> None:
         libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     except (OSError, AttributeError, TypeError):
         pass  # another C library: slower, not wrong
+
+
+@contextlib.contextmanager
+def returning_memory() -> Iterator[None]:
+    """While it lasts, the allocator returns what is large as soon as it is freed. It else keeps it for what is as large
+    or smaller, in several heaps for each thread, which for matrices of many sizes is a multiple of what lives. Fetching
+    it anew costs little beside factorising it. It concerns the whole process, so only our own processes call it."""
+    _return_from(RETURNED_BYTES)
+    try:
+        yield
+    finally:
+        _return_from(KEPT_BYTES)
+
+
+def _return_from(size: int) -> None:
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library: more is held, nothing is wrong
+        ctypes.CDLL(None).mallopt(-3, size)  # M_MMAP_THRESHOLD
 
 
 def give_back_memory() -> None:

@@ -29,7 +29,6 @@ from anyshot.measure.plan import Apart, Plan
 from anyshot.measure.readouts import scaled
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import Parameters, Reading
-from anyshot.models.posterior import unit
 from anyshot.models.registry import PACKAGE, Registry
 
 HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")
@@ -188,7 +187,7 @@ def advise(
     together = {name: (parameters or {})[name] for name in tried if name in (parameters or {})}
 
     bursts = find_bursts(
-        InDouble(unit(used_maps.flatten(1)).numpy()),
+        InDouble(used_maps.flatten(1).numpy(), as_units=True),
         used,
         [names[image] for image in original.tolist()] if names else (),
         [times[image] for image in original.tolist()] if times else (),

@@ -37,7 +37,17 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way r
 def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES) -> tuple[Fit, LeftOut]:
     """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all.
     Of each class as many examples are asked as `most` in all allow, two at least."""
-    moments, examples = _moments(support, most)
+    return adapted_to(support, *_some(support, most), base)
+
+
+def adapted_to(
+    support: Support,
+    vectors: Float[np.ndarray, "image d"],
+    owner: Int[np.ndarray, " image"],
+    base: Base | None = None,
+) -> tuple[Fit, LeftOut]:
+    """The same with examples of the support that it need not keep, and the places of their classes in it."""
+    moments, examples = _moments(support), (torch.from_numpy(vectors), torch.from_numpy(owner))
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
 
@@ -50,19 +60,18 @@ def answers(
     if not reading.head.adapts:
         scores, owner = leave_one_out(reading, support)
         return scores.argmax(1), owner
-    moments, examples = _moments(support, QUERIES)
+    vectors, owners = _some(support, QUERIES)
+    moments, examples = _moments(support), (torch.from_numpy(vectors), torch.from_numpy(owners))
     fit = empirical.fit_support(moments) if base is None else empirical.adapt(moments, examples, base)
     left = empirical.leave_one_out(fit, moments, *examples)
     return left.logits.argmax(1).numpy(), left.owner.numpy()
 
 
-def _moments(support: Support, most: int) -> tuple[Moments, empirical.Examples]:
-    """What a head that adapts estimates from, and the examples that are asked."""
+def _moments(support: Support) -> Moments:
+    """What a head that adapts estimates from."""
     assert support.scatter is not None
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
-    moments = Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
-    vectors, owner = _some(support, most)
-    return moments, (torch.from_numpy(vectors), torch.from_numpy(owner))
+    return Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
 
 
 def leave_one_out(reading: Reading, support: Support, most: int = QUERIES) -> tuple[Scores, Int[np.ndarray, " image"]]:

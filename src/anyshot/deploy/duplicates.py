@@ -15,6 +15,7 @@ from scipy.stats import chi2
 from threadpoolctl import threadpool_limits
 
 from anyshot.data.likeness import COPY, Sketch, likeness
+from anyshot.models.posterior import unit
 
 NEIGHBOURS = 3  # of an image, that are looked at
 NEAR = 0.9  # squared distance of a pair that may be a copy, as a share of the usual one within a class
@@ -28,9 +29,15 @@ NEAREST = 256  # and that are compared with all others
 
 @dataclass(frozen=True)
 class InDouble:
-    """Vectors in single precision that are read in double, some at a time: all of them would take twice the memory."""
+    """Vectors in single precision that are read in double, some at a time: all of them would take twice the memory.
+
+    Args:
+        rows: The vectors.
+        as_units: Whether they are read as vectors of length one.
+    """
 
     rows: Float[np.ndarray, "image d"]
+    as_units: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -40,7 +47,8 @@ class InDouble:
         return self.rows.shape
 
     def __getitem__(self, images: Any) -> Float[np.ndarray, "some d"]:
-        return self.rows[images].astype(np.float64)
+        rows = self.rows[images]
+        return (unit(torch.from_numpy(rows)).numpy() if self.as_units else rows).astype(np.float64)
 
 
 Vectors = Float[np.ndarray, "image d"] | InDouble

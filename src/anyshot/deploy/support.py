@@ -129,7 +129,9 @@ def _sums(
     vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], way: int
 ) -> tuple[Float[np.ndarray, "way d"], Int[np.ndarray, " way"]]:
     sums = torch.zeros(way, vectors.shape[1], dtype=torch.float64)
-    sums.index_add_(0, torch.from_numpy(owner), torch.from_numpy(np.require(vectors, np.float64, "W")))
+    for start in range(0, len(vectors), PART):  # those in single precision are never all copied
+        part = torch.from_numpy(np.require(vectors[start : start + PART], np.float64, "W"))
+        sums.index_add_(0, torch.from_numpy(owner[start : start + PART]), part)
     return sums.numpy(), np.bincount(owner, minlength=way)
 
 

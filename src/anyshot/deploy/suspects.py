@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax
 
-from anyshot.deploy.calibration import adapted, fit_scale, leave_one_out
-from anyshot.deploy.duplicates import Labels, Vectors
+from anyshot.deploy.calibration import adapted_to, fit_scale, leave_one_out
+from anyshot.deploy.duplicates import InDouble, Labels, Vectors
 from anyshot.deploy.support import support_of
 from anyshot.models.law import Reading
 
@@ -53,14 +53,17 @@ class Suspects:
 def look(vectors: Vectors, labels: Labels, reading: Reading) -> Suspects:
     """Leave every image out once."""
     order = np.argsort(labels, kind="stable")  # as a support has them
-    sorted_vectors = np.asarray(vectors[order], np.float64)
-    support = support_of(sorted_vectors, order.astype(np.uint64), labels[order], len(labels), reading.head.adapts)
+    keys, classes = order.astype(np.uint64), labels[order]
     if reading.head.adapts:
-        left = adapted(support, most=len(labels) * len(support.labels))[1]
+        rows = vectors.rows if isinstance(vectors, InDouble) else vectors  # read in double some at a time
+        rows = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
+        support = support_of(rows, keys, classes, keep=0, adapts=True)
+        left = adapted_to(support, rows, np.searchsorted(support.labels, classes))[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()
     else:
+        support = support_of(np.asarray(vectors[order], np.float64), keys, classes, keep=len(labels))
         scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))
-    image = support.keys[support.counts[support.owner] > 1].astype(np.int64)
+    image = order[support.counts[np.searchsorted(support.labels, classes)] > 1]
     predicted = np.full(len(labels), -1)
     predicted[image] = scores.argmax(1)
     log_own = np.full(len(labels), -np.log(len(support.labels)))

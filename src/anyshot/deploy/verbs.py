@@ -21,6 +21,7 @@ from anyshot.deploy.learned import Copies, Learned, accuracy_words
 from anyshot.deploy.sharing import what_lies_at
 from anyshot.errors import BadInput, shown
 from anyshot.files import held, write_json, write_text
+from anyshot.machine import returning_memory
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedded, embedder
 from anyshot.models.examples import chosen_pictures, holds_features, read_examples, say_unread
@@ -264,7 +265,7 @@ def advise_source(
         "parameters": {} if trained is None else {trained.head: _floats(trained)},
         "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
     }
-    with progress("weighing heads, shots and pictures", 1.0) as advance:
+    with progress("weighing heads, shots and pictures", 1.0) as advance, returning_memory():
         advice = advise(
             examples.features,
             examples.labels,

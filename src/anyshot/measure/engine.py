@@ -77,7 +77,10 @@ def vectors_of(maps: Float[Tensor, "image position channel"], embed: Embed, para
     if lazy.shape[0] * lazy.shape[1] * 4 > BANK_BYTES:
         return lazy
     with torch.inference_mode():
-        return torch.cat(list(lazy.split(BLOCK)))
+        vectors = torch.empty(lazy.shape, dtype=maps.dtype, device=maps.device)  # a list of parts would take it twice
+        for start, piece in zip(range(0, len(maps), BLOCK), lazy.split(BLOCK), strict=True):
+            vectors[start : start + BLOCK] = piece
+        return vectors
 
 
 def recalls(

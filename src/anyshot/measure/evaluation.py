@@ -48,6 +48,7 @@ from anyshot.rows import Row, grouped, shown, write_table
 
 SHOTS = Protocol().shots
 MOST_PRODUCTS = 4096  # images whose inner products are all kept
+CHECKED = 512  # images that are looked at together for what is not finite
 EPISODES = 8  # that a thread fits a head to at a time
 Maps = Float[Tensor, "image position channel"]
 Labelled = tuple[ArrayLike | Tensor, ArrayLike]
@@ -416,8 +417,8 @@ def check_features(features: ArrayLike | Tensor) -> Maps:
             warnings.simplefilter("ignore", UserWarning)
             array = torch.from_numpy(array if array.dtype == np.float32 else array.astype(np.float32))
     maps = array.float() if array.ndim == 3 else array.float()[:, None]
-    for start in range(0, len(maps), 4096):
-        piece = maps[start : start + 4096]
+    for start in range(0, len(maps), CHECKED):
+        piece = maps[start : start + CHECKED]
         if not torch.isfinite(piece).all():
             row = start + int((~torch.isfinite(piece.flatten(1)).all(1)).nonzero()[0])
             raise BadInput(f"features must be finite, and row {row} is not: it has NaN or infinite values.")

@@ -389,7 +389,7 @@ def weights_hash(tensors: Mapping[str, Tensor], *more: object) -> str:
 
 
 class Pixels(nn.Module):
-    """A network on pixels from 0 to 255."""
+    """A network on pixels from 0 to 255; one that gives a vector per image, as those of timm, gives one position."""
 
     mean: Tensor
     deviation: Tensor
@@ -400,8 +400,9 @@ class Pixels(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
         self.register_buffer("deviation", torch.tensor(deviation).view(-1, 1, 1))
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.network((pixels - self.mean) / self.deviation)
+    def forward(self, pixels: Float[Tensor, "image colour side side"]) -> Float[Tensor, "image position channel"]:
+        features = self.network((pixels - self.mean) / self.deviation)
+        return features.unsqueeze(1) if features.ndim == 2 else features
 
 
 @cache

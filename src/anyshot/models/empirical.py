@@ -85,7 +85,8 @@ def moments_of(vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) 
     """Moments of unit vectors whose classes are counted from 0."""
     counts = torch.bincount(owner)
     means = vectors.new_zeros(len(counts), vectors.shape[1]).index_add_(0, owner, vectors) / counts[:, None]
-    inside = vectors - means[owner]
+    inside = means[owner]
+    torch.sub(vectors, inside, out=inside)  # in its place: it is as large as the vectors
     return Moments(counts, means, inside.mT @ inside, len(owner) - len(counts))
 
 
@@ -133,7 +134,9 @@ def fit_support(support: Moments) -> Fit:
     s = support_shrinkage(covariance, d, support.freedom)
     covariance.mul_(1 - s).diagonal().add_(s * within / d)  # in its place: the matrices here are the largest there are
     root = torch.linalg.cholesky(covariance)
-    matrix = torch.linalg.solve_triangular(root, torch.eye(d).to(root), upper=False).mT
+    del covariance
+    eye = torch.eye(d, dtype=root.dtype).mT  # column by column, so that it can be solved in its place
+    matrix = torch.linalg.solve_triangular(root, eye, upper=False, out=eye).mT
     size = apparent_size(float(matrix.square().sum()), within, d, s, support.freedom)
     matrix /= size**0.5
     means = (support.means - support.centre) @ matrix
@@ -179,7 +182,9 @@ def support_scores(
         return scores_of_products(
             support @ support.mT, query @ support.mT, query.square().sum(1), owner, support.shape[1]
         )
-    fit = fit_support(moments := moments_of(support, owner))
+    moments = moments_of(support, owner)
+    del support  # it is as large as the matrices of a fit
+    fit = fit_support(moments)
     return fit.logits(fit.coordinates(query), fit.coordinates(moments.means), moments.counts) / fit.scale
 
 

@@ -22,11 +22,12 @@ from anyshot.machine import keep_memory
 from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
 from anyshot.measure.recalls import Recalls, read_recalls, study_tables, write_recalls
 from anyshot.models.devices import use_device
+from anyshot.progress import say
 from anyshot.recipe import Recipe
 from anyshot.rows import Row, write_table
 from anyshot.study import cost
 from anyshot.study.launch import Submit, launcher
-from anyshot.study.study import Source, Study, select, starts
+from anyshot.study.study import Source, Study, pack_missing, select, starts
 from anyshot.study.watch import Watched, watching
 from anyshot.train.parallel import is_first, wait
 from anyshot.train.training import featured, train
@@ -54,8 +55,10 @@ def run_study(
     on: str = "here",
     tensorboard: bool = False,
     device: str = "",
+    images: Path | None = None,
 ) -> list[Row]:
-    """Train and evaluate what is missing below `out`; write and return the study's table."""
+    """Train and evaluate what is missing below `out`; write and return the study's table. A store that is missing is
+    made of `images`."""
     if workers < 0:
         raise BadInput(f"workers are models trained side by side, 0 for what is faster, not {workers}.")
     use_device(device)
@@ -63,6 +66,8 @@ def run_study(
     recipes = select(study.recipes, only)
     out, data = out.resolve(), data.resolve()
     if os.environ.get("RANK", "0") == "0":  # made once, and embedded once, before the workers want it
+        if images is not None:
+            pack_missing(study, recipes, data, images, say)
         stores = {name: study.store(name, data) for name in {recipe.data for recipe in recipes}}
         for recipe in {(one.data, one.backbone): one for one in recipes if one.frozen}.values():
             featured(recipe, stores[recipe.data], study.registry)

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from anyshot.data.augmentation import NAMES
+from anyshot.data.kinds import pack
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, check_names, choose, unknown
 from anyshot.files import own_studies
 from anyshot.measure.plan import Protocol
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import DEFAULT, embedder, embedding
 from anyshot.models.heads import HEADS
 from anyshot.models.model import find_model
 from anyshot.models.registry import PACKAGE, Registry, load_module, said
+from anyshot.progress import Say
 from anyshot.recipe import Recipe
 
 
@@ -129,23 +133,66 @@ def find_study(name: str) -> Path:
     return ours[name]
 
 
-def packed(name: str, kind: str, options: str = "") -> Callable[[Path], Store]:
-    """What opens a store in a folder of data, or says how to make it; for `Study.stores`.
+@dataclass(frozen=True)
+class Packed:
+    """A store in a folder of data, which `anyshot pack` makes of images; see `packed`."""
+
+    name: str
+    kind: str
+    size: int | None
+    embed: str
+    options: Mapping[str, Any]
+
+    def __call__(self, data: Path) -> Store:
+        path = data / self.name
+        if not self.is_in(data):
+            words = {f"--{name.replace('_', '-')}": value for name, value in self.options.items()}
+            given = [name if value is True else f"{name} {value}" for name, value in words.items()]
+            given += [f"--size {self.size}"] if self.size else []
+            given += [f"--embed {self.embed}".removesuffix(f" {DEFAULT}")] if self.embed else []
+            how = " ".join(["anyshot pack", self.kind, "SOURCE", *given, "-o", str(path)])
+            raise BadInput(f"there is no store {path}: name what it is made of, --images SOURCE, or make it: `{how}`.")
+        return open_store(path)
+
+    def is_in(self, data: Path) -> bool:
+        """Whether it has been made."""
+        return (data / self.name / "store.json").is_file()
+
+    def make(self, data: Path, images: Path, say: Say) -> None:
+        """Make it of images: of what its kind reads, or of the same set as one .npz, which is cut already."""
+        if not images.exists():
+            raise BadInput(f"there is no {images} to make the store {data / self.name} of.")
+        is_npz = images.suffix.lower() == ".npz"
+        kind, options = ("npz", {}) if is_npz else (self.kind, dict(self.options))
+        features = embedding(embedder(self.embed), FeatureCache()) if self.embed else None
+        pack(kind, images, data / self.name, self.size, embedding=features, say=say, **options)
+
+
+def packed(name: str, kind: str, size: int | None = None, embed: str = "", **options: Any) -> Packed:
+    """A store in a folder of data that is opened, made of what `anyshot study --images` names, or said how to make; for
+    `Study.stores`.
 
     Args:
         name: Name of the store.
         kind: Kind of source that `anyshot pack` makes it from.
-        options: Further options of `anyshot pack`.
+        size: Side of the stored square.
+        embed: Name of a network whose features are stored instead of images.
+        options: Further options of `anyshot pack` for this kind, such as `box=True`.
     """
-    how = f"{kind} SOURCE {options}".rstrip()
+    return Packed(name, kind, size, embed, options)
 
-    def open_it(data: Path) -> Store:
-        path = data / name
-        if not (path / "store.json").is_file():
-            raise BadInput(f"there is no store {path}: make it with `anyshot pack {how} -o {path}`.")
-        return open_store(path)
 
-    return open_it
+def pack_missing(study: Study, recipes: Sequence[Recipe], data: Path, images: Path, say: Say) -> None:
+    """Make the store of these recipes of images, where it is not there."""
+    stores = [study.stores[name] for name in dict.fromkeys(recipe.data for recipe in recipes)]
+    missing = [store for store in stores if isinstance(store, Packed) and not store.is_in(data)]
+    if len(missing) > 1:
+        names = ", ".join(store.name for store in missing)
+        raise BadInput(f"{images} cannot be all of {names}: choose one (--only), or make each with `anyshot pack`.")
+    if not missing:
+        say(f"The stores of this study are in {data}: {images} is not needed.")
+    for store in missing:
+        store.make(data, images, say)
 
 
 def starts(recipes: Sequence[Recipe]) -> list[Recipe]:
