@@ -184,7 +184,8 @@ def test_the_card_has_means_over_draws(tmp_path):
     features = np.random.default_rng(0).normal(size=(24, 64)) + (labels == "red")[:, None]
     anyshot.FewShotClassifier("cosine-proto").fit(features, labels).save(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "| shot | accuracy, leaving one out | mean of so many draws |" in card
+    assert "| shot | accuracy, leaving one out | examples asked | mean of so many draws |" in card
     assert "other days" in card
     rows = [line.split("|") for line in card.splitlines() if line.startswith(("| 1 |", "| 2 |", "| 4 |", "| 7 |"))]
-    assert [int(row[3]) for row in rows] == [30, 30, 30, 1]
+    assert [int(row[3]) for row in rows] == [6, 9, 15, 24]  # one more than the shot of each class
+    assert [int(row[4]) for row in rows] == [30, 30, 30, 1]
