@@ -30,7 +30,9 @@ app.command(paper, name="paper", help="The paper's printed numbers: audit them, 
 
 Folder = Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")]
 Target = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
+Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]
+OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
+OptionalNumber = Annotated[int | None, tyro.conf.arg(metavar="INT")]
 Splits = tuple[Literal["train", "val", "test"], ...]
 Name = Annotated[str, tyro.conf.Positional]
 Place = Annotated[Path, tyro.conf.Positional]
@@ -41,7 +43,7 @@ Places = Annotated[tuple[Path, ...], tyro.conf.Positional]
 class Networks:
     """Where networks come from, and where they run."""
 
-    using: Path | None = None
+    using: OptionalPath = None
     """A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`)."""
     device: str = ""
     """Where networks run, as torch names it: cpu, cuda, cuda:1, mps; the CPU by default."""
@@ -142,7 +144,7 @@ def study(
     tensorboard: bool = False,
     ready: bool = False,
     device: str = "",
-    images: Path | None = None,
+    images: OptionalPath = None,
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
 
@@ -192,7 +194,7 @@ def study(
 def publish(
     name: Name,
     out: Folder,
-    run: Path | None = None,
+    run: OptionalPath = None,
     data: Path = Path("data"),
     heads: tuple[str, ...] = (),
     only: str = "",
@@ -253,7 +255,7 @@ def pack(
     kind: Name,
     source: Place,
     out: Target,
-    size: int | None = None,
+    size: OptionalNumber = None,
     fit: Literal["crop", "squash"] | None = None,
     split: tuple[float, float, float] = (0.6, 0.2, 0.2),
     seed: int = 0,
@@ -306,7 +308,7 @@ def embed(
     model: str = "efficientnet-lite0",
     on: str = "here",
     workers: int = 0,
-    using: Path | None = None,
+    using: OptionalPath = None,
 ) -> None:
     """Turn pictures, however many, into shards of features; interrupted, the same command goes on.
 
@@ -357,7 +359,7 @@ def doctor(
 @app.command
 def evaluate(
     store: Place,
-    model: str | None = None,
+    model: Annotated[str | None, tyro.conf.arg(metavar="STR")] = None,
     heads: tuple[str, ...] = (),
     readouts: tuple[str, ...] = ("own",),
     shots: tuple[int, ...] = (),
@@ -367,9 +369,9 @@ def evaluate(
     episodes: int = 10_000,
     seed: int = 0,
     split: str = "test",
-    dirichlet: float | None = None,
-    plan: Path | None = None,
-    save_plan: Path | None = None,
+    dirichlet: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None,
+    plan: OptionalPath = None,
+    save_plan: OptionalPath = None,
     out: Output = None,
     how: HowRead = READ,
 ) -> None:
@@ -435,7 +437,7 @@ class Experiment:
     """Seed of the episodes."""
     out: Output = None
     """CSV file to keep the table in."""
-    figure: Path | None = None
+    figure: OptionalPath = None
     """File to draw it to (.svg, .png, .pdf)."""
     how: Networks = RUN
 
@@ -483,7 +485,7 @@ def terms(asked: OnModels) -> None:
 
 
 @experiment.command
-def compare(kind: Name, run: Place, out: Output = None, figure: Path | None = None) -> None:
+def compare(kind: Name, run: Place, out: Output = None, figure: OptionalPath = None) -> None:
     """Comparisons that a study's table already holds (Fig. 4, Fig. 5, Table 4).
 
     Args:
@@ -539,7 +541,7 @@ def predict(
     model: Place,
     images: Places,
     format: Literal["table", "csv", "json"] = "table",
-    top: int | None = None,
+    top: OptionalNumber = None,
     out: Output = None,
     how: HowRead = READ,
 ) -> None:
@@ -641,7 +643,7 @@ def remove(
 
 
 @app.command
-def merge(models: Places, out: Folder, using: Path | None = None) -> None:
+def merge(models: Places, out: Folder, using: OptionalPath = None) -> None:
     """Make one classifier of several with the same model and head, as if it had learned from all of their examples.
 
     Args:
@@ -663,7 +665,7 @@ def advise(
     way: str = "all",
     episodes: int = 400,
     seed: int = 0,
-    holdout: Path | None = None,
+    holdout: OptionalPath = None,
     split: Splits = (),
     out: Output = None,
     how: HowRead = READ,
@@ -693,7 +695,7 @@ def advise(
 
 
 @app.command
-def export(model: Name, out: Target, using: Path | None = None) -> None:
+def export(model: Name, out: Target, using: OptionalPath = None) -> None:
     """Write a classifier as an ONNX file, pictures and prototypes in, logits out, any number of classes; or a backbone.
 
     Args:
@@ -711,7 +713,7 @@ def serve(
     model: Name = "efficientnet-lite0",
     host: str = "127.0.0.1",
     port: int = 8000,
-    save: Path | None = None,
+    save: OptionalPath = None,
     how: HowRun = RUN,
 ) -> None:
     """Open a local web page to add classes, classify pictures and see how the decision depends on the shots.
