@@ -1,11 +1,13 @@
 """Many classes: what is kept depends on the examples alone, the best are found exactly, writers never lose a row."""
 
+import copy
 import gc
 import pickle
 import shutil
 import threading
 import types
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,19 +36,113 @@ def few_are_many(monkeypatch):
 def test_what_is_kept_depends_on_the_examples_alone(data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "MOST_KEPT", 12)
+        patch.setattr(ledger, "A_FEW", data.draw(st.sampled_from([1, 8, 64])))
+        patch.setattr(ledger, "WAITING_BYTES", data.draw(st.sampled_from([0, 4000, 1 << 26])))
+        patch.setattr(ledger, "MOST_APART", data.draw(st.sampled_from([0, 7, 1024])))
+        new = partial(FewShotClassifier, data.draw(st.sampled_from(["cosine-proto", "posterior"])), keep=5)
         X, y = examples(60, data.draw(st.sampled_from([2, 5, 11])), seed=data.draw(st.integers(0, 99)))
         order = np.array(data.draw(st.permutations(range(len(y)))))
         cuts = sorted(data.draw(st.lists(st.integers(1, len(y) - 1), max_size=6, unique=True)))
-        whole, pieces = FewShotClassifier(keep=5).fit(X, y), FewShotClassifier(keep=5)
+        whole, pieces, seen = new().fit(X, y), new(), new()
         for place in np.split(order, cuts):
             pieces.partial_fit(X[place], y[place])
-        merged = FewShotClassifier(keep=5).fit(X[::2], y[::2]).merge(FewShotClassifier(keep=5).fit(X[1::2], y[1::2]))
-        for other in (pieces, merged):
+            seen.partial_fit(X[place], y[place])
+            assert len(seen.support_.keys), "someone looks meanwhile"
+        merged = new().fit(X[::2], y[::2]).merge(new().fit(X[1::2], y[1::2]))
+        for other in (pieces, seen, merged, copy.copy(pieces), copy.deepcopy(new().fit(X, y))):
+            if other.head == "posterior":
+                apart = whole.vectors(X) - (whole.support_.sums / whole.support_.counts[:, None])[y]
+                np.testing.assert_allclose(other.support_.scatter, apart.T @ apart, atol=1e-12)
+                assert other.support_.freedom == len(y) - len(whole.classes_)
             np.testing.assert_array_equal(other.support_.keys, whole.support_.keys)
             np.testing.assert_array_equal(other.support_.owner, whole.support_.owner)
             np.testing.assert_array_equal(other.support_.examples, whole.support_.examples)
             np.testing.assert_allclose(other.support_.sums, whole.support_.sums)
         assert len(whole.support_.keys) <= (12 if len(whole.classes_) <= 6 else 6)
+
+
+@pytest.mark.parametrize("head", SEARCHED)
+def test_examples_wait_until_someone_asks_for_them(head, monkeypatch):
+    X, y = examples(80, 4)
+    expected = FewShotClassifier(head).fit(X, y)
+    keys, before = expected.support_.keys, expected.predict(X)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "keys_of", lambda rows: pytest.fail("nobody asked"))
+        mine, labels = X.copy(), y.copy()
+        fitted = FewShotClassifier(head).fit(mine, labels)
+        mine[:], labels[:] = 0, 0  # they are the caller's
+        if not fitted.learned_reading_.head.adapts:
+            np.testing.assert_array_equal(fitted.predict(X), before)
+    np.testing.assert_array_equal(fitted.support_.keys, keys)
+    assert_same(fitted, expected, X)
+
+
+@pytest.mark.parametrize("head", ["cosine-proto", "posterior"])
+def test_copies_learn_on_their_own(head):
+    X, y = examples(200, 4)
+    fitted = FewShotClassifier(head).fit(X[:100], y[:100]).partial_fit(X[100:101], y[100:101])
+    other = copy.copy(fitted)
+    fitted.partial_fit(X[110:120], y[110:120])
+    other.partial_fit(X[101:], y[101:])
+    first = np.r_[:101, 110:120]
+    assert_same(fitted, FewShotClassifier(head).fit(X[first], y[first]), X)
+    assert_same(other, FewShotClassifier(head).fit(X, y), X)
+
+
+def test_examples_are_kept_of_a_class_that_came_without_any_before_or_after():
+    X, y = examples(40, 2)
+    without = FewShotClassifier(keep=0).fit(X[:20], y[:20] + 2)
+    one = FewShotClassifier().fit(X[20:], y[20:]).merge(without).partial_fit(X[:2], y[:2] + 2)
+    other = FewShotClassifier().fit(X[20:], y[20:]).partial_fit(X[:2], y[:2] + 2).merge(without)
+    np.testing.assert_array_equal(one.support_.owner, [0] * 10 + [1] * 10 + [2, 3])
+    np.testing.assert_array_equal(other.support_.keys, one.support_.keys)
+
+
+def test_what_waits_is_bounded(monkeypatch):
+    X, y = examples(60, 3)
+    monkeypatch.setattr(ledger, "WAITING_BYTES", 7 * X[0].nbytes)
+    fitted = FewShotClassifier().fit(X[:1], y[:1])
+    for row in range(1, 60):
+        fitted.partial_fit(X[row : row + 1], y[row : row + 1])
+        assert sum(len(batch.labels) for batch in fitted.ledger_._waiting) <= 7
+    np.testing.assert_array_equal(fitted.support_.keys, FewShotClassifier().fit(X, y).support_.keys)
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_of_a_class_that_was_left_out_no_later_example_is_kept(monkeypatch):
+    X, y = examples(110, 11)
+    fitted = FewShotClassifier().fit(X, y)
+    kept = fitted.support_.labels[np.unique(fitted.support_.owner)]
+    left = next(label for label in range(11) if label not in kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            ledger,
+            "keys_of",
+            lambda rows: np.zeros(len(rows), np.uint64) if not len(rows) else pytest.fail("nobody asked"),
+        )
+        fitted.partial_fit(X[:1] + 1, [left])
+    fitted.remove(kept[:2]).partial_fit(X[:1] + 2, [left])
+    support = fitted.support_
+    assert support.labels[np.unique(support.owner)].tolist() == kept[2:].tolist(), "its first ones are gone"
+
+
+def test_of_many_who_ask_at_once_each_sees_all_examples():
+    X, y = examples(3000, 30)
+    expected = FewShotClassifier("posterior").fit(X, y).support_
+    fitted, start = FewShotClassifier("posterior").fit(X, y), threading.Barrier(4)
+    seen: list = []
+
+    def ask() -> None:
+        start.wait()
+        seen.append(fitted.ledger_.snapshot())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(seen) == 4
+    for support in seen:
+        np.testing.assert_array_equal(support.keys, expected.keys)
+        np.testing.assert_array_equal(support.scatter, expected.scatter)
 
 
 @pytest.mark.usefixtures("few_are_many")
@@ -227,17 +323,6 @@ def test_threads_are_as_many_as_cores_are_free(monkeypatch):
         ticks = iter([(1000, 500), (1400, 500 + idle)])
         monkeypatch.setattr(machine, "_ticks", lambda ticks=ticks: next(ticks))
         assert machine.free_cores() == free
-
-
-def test_a_copy_learns_on_its_own():
-    from copy import copy
-
-    X, y = examples()
-    fitted = FewShotClassifier("posterior").fit(X, y)
-    before = fitted.predict_proba(X)
-    copy(fitted).partial_fit(X[:3], [9, 9, 0])
-    np.testing.assert_array_equal(fitted.predict_proba(X), before)
-    assert len(fitted.classes_) == 5
 
 
 # ----------------------------------------------------------------------------------------------------------- class bank

@@ -8,10 +8,11 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Threads that wait for each other sleep: they else spin, and choke a machine that does other things too. Only where
-# nobody has chosen, and before torch is loaded, which looks once.
+# nobody has chosen, and before torch and OpenBLAS are loaded, which look once.
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")  # it spins for so many doublings of a cycle
 
 # Public names and the modules they live in, imported when first used: `import anyshot` costs nothing.
 _HOMES = {

@@ -395,11 +395,10 @@ def _support(rows: Any) -> Support | None:
     sums = rows.column("sum").combine_chunks()
     flat = sums.flatten().to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)
     labels = np.array(rows.column("label").to_pylist())
-    support = support_of(flat, np.zeros(len(flat), np.uint64), labels, 0)
+    support = support_of(flat, labels)
     counts = np.zeros(len(support.labels), np.int64)
     np.add.at(counts, np.searchsorted(support.labels, labels), rows.column("count").to_numpy())
-    nothing = np.zeros((0, flat.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
-    return Support(support.labels, support.sums, counts, *nothing)
+    return replace(support, counts=counts, freedom=0)
 
 
 def _quoted(value: Any) -> str:

@@ -7,8 +7,9 @@ them end in the same classifier (to rounding). Probabilities are calibrated on t
 the classes have (`anyshot.deploy.calibration`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anyshot.deploy.calibration import Coverage, answers, calibration_error, fit_scale, leave_one_out, next_shot
-from anyshot.deploy.ledger import Ledger
+from anyshot.deploy.ledger import Batch, Ledger
 from anyshot.deploy.search import Best
 from anyshot.deploy.settled import Settled
-from anyshot.deploy.support import Support, keys_of, support_of
+from anyshot.deploy.support import Support
 from anyshot.errors import BadInput, choose, explaining
 from anyshot.machine import give_back_memory
 from anyshot.measure.evaluation import untrained
@@ -139,15 +140,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         rows, labels = self._check_examples(X, y, fresh)
         if fresh:
             self._prepare(rows.shape[1])
-        for part, place in self._vectors(rows):
-            wanted = np.full(len(part), self.keep > 0) if fresh else self.ledger_.wants(labels[place])
-            keys = np.zeros(len(part), np.uint64)
-            keys[wanted] = keys_of(rows[place][wanted])
-            support = support_of(part, keys, labels[place], self.keep, self.learned_reading_.head.adapts, wanted)
+        for place in self._places(rows):
+            batch = Batch(rows[place], labels[place], self._embedding)
             if fresh:
-                self.ledger_ = Ledger(support, self.keep)
+                self.ledger_ = Ledger.of(batch, self.keep, adapts=self.learned_reading_.head.adapts)
             else:
-                self.ledger_.add(support)
+                self.ledger_.learn(batch)
             fresh = False
         if len(rows) > A_FEW and self.ledger_.is_vast:
             give_back_memory()
@@ -485,14 +483,28 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _vectors(self, rows: Rows) -> Iterator[tuple[Float[np.ndarray, "image d"], slice]]:
         """Vectors of the rows in chunks."""
+        for place in self._places(rows):
+            yield self._embedding(rows[place]), place
+
+    def _places(self, rows: Rows) -> Iterator[slice]:
+        """Chunks of the rows."""
         channels = rows.shape[1] // self.positions_
         # Vectors are known to be as long as they are but while what makes them is fitted.
         floats = rows.shape[1] + getattr(self, "size_", channels * channels)
         size = max(1, CHUNK_FLOATS // floats)
-        for start in range(0, len(rows), size):
-            place = slice(start, start + size)
-            features = torch.from_numpy(np.array(rows[place], np.float64)).unflatten(1, (self.positions_, channels))
-            yield self.apply_(self.embed_(features, self.learned_), self.fitted_).numpy(), place
+        return (slice(start, start + size) for start in range(0, len(rows), size))
+
+    @property
+    def _embedding(self) -> Callable[[Rows], Float[np.ndarray, "image d"]]:
+        """What rows become; it does not look at the classifier again."""
+        return partial(_embedded, self.positions_, self.embed_, self.learned_, self.apply_, self.fitted_)
+
+
+def _embedded(
+    positions: int, embed: Embed, learned: Parameters, apply: Any, fitted: Parameters, rows: Rows
+) -> Float[np.ndarray, "image d"]:
+    features = torch.from_numpy(np.array(rows, np.float64)).unflatten(1, (positions, -1))
+    return apply(embed(features, learned), fitted).numpy()
 
 
 def _column(values: np.ndarray | None) -> np.ndarray:

@@ -2,21 +2,24 @@
 
 Rows are found by label and added to in place, so learning touches the classes that it is about, however many others
 there are. Kept examples are bounded in all: of more classes fewer each, and beyond 16,384 classes only those of 8,192,
-chosen by a hash of their labels. So what is kept depends on the set of examples alone, not on their order.
+chosen by a hash of their labels. So what is kept depends on the set of examples alone, not on their order. Hashing an
+example takes longer than learning it, and so does how it varies: some thousands wait until someone asks.
 """
 
 import heapq
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped, UInt64
+from jaxtyping import Float, Int, Shaped, UInt64
 
 from anyshot.deploy.pool import Pool, make_room
-from anyshot.deploy.support import Support
+from anyshot.deploy.support import Support, keys_of, support_of
 from anyshot.errors import BadInput
 
 MOST_KEPT = 32_768  # examples in all: what calibration, fewer shots and a person's eye want of any number of classes
@@ -25,8 +28,27 @@ OF_SOME = 2  # where so many of each class are too many, this part of them is ke
 SLACK, MOST_SLACK = 1 / 16, 2048  # of the rows, for which there is room in advance, and rows at most
 VAST_BYTES = 1 << 26  # of sums
 PIECE = 4096  # classes that are handed on at once
+A_FEW = 64  # examples at once
+WAITING_BYTES = 1 << 26  # of features
+MOST_APART = 1024  # rows: as fast to add at once as a few
+READING = threading.Lock()  # of two who ask one makes ready what waits
 
 Examples = tuple[UInt64[np.ndarray, " kept"], Int[np.ndarray, " kept"]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples as they come. Their keys are those of their features."""
+
+    features: Float[np.ndarray, "image feature"]
+    labels: Shaped[np.ndarray, " image"]
+    embed: Callable[[Float[np.ndarray, "image feature"]], Float[np.ndarray, "image d"]]
+    """What features become."""
+    embedded: Float[np.ndarray, "image d"] | None = None
+
+    @property
+    def vectors(self) -> Float[np.ndarray, "image d"]:
+        return self.embed(self.features) if self.embedded is None else self.embedded
 
 
 class Ledger:
@@ -42,15 +64,35 @@ class Ledger:
         self.places: dict[Any, int] = {label: row for row, label in enumerate(first.labels.tolist())}
         self.kind = first.labels.dtype
         self._sums, self._counts = first.sums, first.counts
-        self.scatter = None if first.scatter is None else np.require(first.scatter, requirements="W")
+        self._scatter = None if first.scatter is None else np.require(first.scatter, requirements="W")
+        self._apart: list[Float[np.ndarray, "some d"]] = []
+        """Rows whose outer products are still to be added to the scatter."""
         self.freedom = first.freedom
-        self.examples: dict[int, Examples] = {}
-        """Of some classes, by row: keys in order, and where the vectors are."""
+        self._examples: dict[int, Examples] = {}
+        self._waiting, self._waiting_bytes = list[Batch](), 0
+        self._decided = 0
+        """Rows of the classes that were there first: those that have no example now lost theirs, and get no other."""
         self._pool = Pool(first.sums.shape[1])
         self._touched = np.zeros(len(first.counts), bool)
         self._names: list[Any] | None = None
         self._each, self._ranked = keep, list[tuple[int, int]]()
-        self._take(first, np.arange(len(self)), 0)
+        self._take(first, np.arange(len(self)))
+        self._decided = len(self)
+
+    @staticmethod
+    def of(batch: Batch, keep: int, *, adapts: bool) -> "Ledger":
+        """What examples teach, in a ledger of their own."""
+        vectors = batch.vectors
+        more = support_of(vectors, batch.labels)
+        ledger = Ledger(more, keep)
+        ledger._scatter = np.zeros(2 * vectors.shape[1:]) if adapts else None
+        ledger._decided = 0
+        ledger._offer(batch, vectors, more)
+        return ledger
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._read_waiting()
+        return self.__dict__
 
     def __len__(self) -> int:
         return len(self.places)
@@ -73,10 +115,11 @@ class Ledger:
     def copy(self) -> "Ledger":
         """Another that learns on its own."""
         other = object.__new__(Ledger)
-        other.__dict__ = dict(self.__dict__)
-        other.places, other.examples, other._pool = dict(self.places), dict(self.examples), self._pool.copy()
+        other.__dict__ = dict(self.__getstate__())
+        other.places, other._examples, other._pool = dict(self.places), dict(self._examples), self._pool.copy()
+        other._waiting, other._apart = [], list(self._apart)
         other._sums, other._counts = self.sums.copy(), self.counts.copy()
-        other.scatter = None if self.scatter is None else self.scatter.copy()
+        other._scatter = None if self._scatter is None else self._scatter.copy()
         other._touched, other._ranked = self._touched[: len(self)].copy(), list(self._ranked)
         return other
 
@@ -85,23 +128,49 @@ class Ledger:
     def add(self, more: Support) -> None:
         """Learn what another support knows: the sum of both is exactly what all examples together would have given."""
         self.check(more)
+        self._read_waiting()
+        self._take(more, self._add(more))
+
+    def learn(self, batch: Batch) -> None:
+        """Learn from examples."""
+        vectors = batch.vectors
+        more = support_of(vectors, batch.labels)
+        self.check(more)
+        self._add(more)
+        self._offer(batch, vectors, more)
+
+    def _add(self, more: Support) -> Int[np.ndarray, " way"]:
+        """Sums, counts, and how images vary; the rows of the classes."""
         before = len(self)
         rows = np.fromiter((self.places.setdefault(label, len(self.places)) for label in more.labels.tolist()), int)
         self.kind = np.result_type(self.kind, more.labels.dtype)
         self._grow(before)
         is_old = rows < before
-        if self.scatter is not None and more.scatter is not None:
-            if more.freedom:  # else it is zero
-                self.scatter += more.scatter
+        if self._scatter is not None:
+            if more.scatter is not None and more.freedom:  # else it is zero
+                self._scatter += more.scatter
             one, two = self._counts[rows[is_old]], more.counts[is_old]
             apart = self._sums[rows[is_old]] / one[:, None] - more.sums[is_old] / two[:, None]
-            apart *= np.sqrt(one * two / (one + two))[:, None]
-            torch.from_numpy(self.scatter).addmm_(torch.from_numpy(apart.T), torch.from_numpy(apart))  # in place
+            self._differ(apart * np.sqrt(one * two / (one + two))[:, None])
         self.freedom += more.freedom + int(is_old.sum())
         self._sums[rows] += more.sums
         self._counts[rows] += more.counts
         self._touched[rows] = True
-        self._take(more, rows, before)
+        return rows
+
+    def _differ(self, apart: Float[np.ndarray, "some d"]) -> None:
+        """Let these rows' outer products be added to the scatter."""
+        if len(apart):
+            self._apart.append(apart)
+        if sum(map(len, self._apart)) > MOST_APART:
+            self._add_apart()
+
+    def _add_apart(self) -> None:
+        with READING:
+            if self._apart:
+                rows = torch.from_numpy(np.concatenate(self._apart))
+                torch.from_numpy(self._scatter).addmm_(rows.T, rows)  # in place
+                self._apart = []
 
     def check(self, more: Support) -> None:
         """Say why another support cannot be added, where it cannot."""
@@ -120,56 +189,89 @@ class Ledger:
         for name in ("_sums", "_counts", "_touched"):
             make_room(self, name, with_slack(len(self)))
 
-    def wants(self, labels: Shaped[np.ndarray, " image"]) -> Bool[np.ndarray, " image"]:
-        """Which examples may be among those that are kept: the others need no key."""
-        if not self._is_full:
-            return np.full(len(labels), self.keep > 0)
-        names, owner = np.unique(labels, return_inverse=True)
-        rows = [(self.places.get(name), name) for name in names.tolist()]
-        mine = [not self._is_last(label_hash(name)) if row is None else row in self.examples for row, name in rows]
-        return np.array(mine, bool)[owner]
+    def _offer(self, batch: Batch, vectors: Float[np.ndarray, "image d"], more: Support) -> None:
+        """Let examples wait until someone asks for them, or for how they vary; of a few the latter is told at once."""
+        if self._scatter is not None and more.freedom and not self._varies_later(batch):
+            self._differ(vectors - more.means[np.searchsorted(more.labels, batch.labels)])
+        if not self.keep:
+            return
+        self._waiting_bytes += batch.features.nbytes
+        if self._is_of_some or self._waiting_bytes > WAITING_BYTES:
+            self._waiting.append(replace(batch, embedded=vectors))
+            self._read_waiting()
+        else:  # arrays may be changed by those whose they are
+            self._waiting.append(Batch(batch.features.copy(), batch.labels.copy(), batch.embed))
 
-    def _take(self, more: Support, rows: Int[np.ndarray, " way"], before: int) -> None:
-        """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes.
+    def _read_waiting(self) -> None:
+        """Keep examples of those that wait, and learn how they vary."""
+        with READING:
+            few = [batch for batch in self._waiting if not self._varies_later(batch)]
+            self._waiting = [batch for batch in self._waiting if self._varies_later(batch)]
+            if few:  # of one each there may be thousands
+                self._read(_joined(few), adapts=False)
+            while self._waiting:
+                self._read(self._waiting.pop(0), adapts=self._scatter is not None)
+            self._waiting_bytes = 0
 
-        A class that is left out once has 8,192 others before it, and more can only come: it is never missed later."""
+    def _read(self, batch: Batch, *, adapts: bool) -> None:
+        keys, wanted = np.zeros(len(batch.labels), np.uint64), np.ones(len(batch.labels), bool)
+        if self._is_full:
+            names, owner = np.unique(batch.labels, return_inverse=True)
+            wanted = np.array([self._takes(self.places[name], name) for name in names.tolist()], bool)[owner]
+        keys[wanted] = keys_of(batch.features[wanted])
+        more = support_of(batch.vectors, batch.labels, keys, self.keep, wanted=wanted, adapts=adapts)
+        if more.scatter is not None:
+            assert self._scatter is not None
+            self._scatter += more.scatter
+        self._take(more, np.array([self.places[label] for label in more.labels.tolist()], int))
+
+    def _varies_later(self, batch: Batch) -> bool:
+        return self.keep > 0 and len(batch.labels) > A_FEW
+
+    def _take(self, more: Support, rows: Int[np.ndarray, " way"]) -> None:
+        """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes."""
         if not self.keep:
             return
         each = min(self.keep, max(LEAST, MOST_KEPT // len(self)))
         if each < self._each:
-            for row, (keys, slots) in self.examples.items():
+            for row, (keys, slots) in self._examples.items():
                 self._pool.drop(slots[each:])
-                self.examples[row] = keys[:each], slots[:each]
+                self._examples[row] = keys[:each], slots[:each]
         self._each = each
         if self._is_of_some:  # single precision will do
             self._pool.narrow()
         starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
-        names = more.labels.tolist() if self._is_of_some else []
+        names = more.labels.tolist()
         taken, here = list[tuple[int, int]](), np.zeros(len(more.owner), bool)
         for start, stop in pairwise([*starts, len(more.owner)]):
             place = int(more.owner[start])
-            row, is_new = int(rows[place]), int(rows[place]) >= before
-            if is_new and names and self._is_last(label_hash(names[place])):
+            row = int(rows[place])
+            if not self._takes(row, names[place]):
                 continue
-            if is_new and names and self._ranked:
+            if self._ranked and row not in self._examples:
                 heapq.heappush(self._ranked, (-label_hash(names[place]), row))
-            if is_new or row in self.examples:
-                taken.append((row, min(each, stop - start)))
-                here[start : min(start + each, stop)] = True
-        keys, slots, at = more.keys[here], self._pool.put(more.examples[here]), 0
+            taken.append((row, min(each, stop - start)))
+            here[start : min(start + each, stop)] = True
+        vectors = more.examples if here.all() else more.examples[here]
+        keys, slots, at = more.keys[here], self._pool.put(vectors), 0
         for row, many in taken:
             self._add_examples(row, keys[at : at + many].copy(), slots[at : at + many].copy())
             at += many
         self._bound()
 
     def _add_examples(self, row: int, keys: UInt64[np.ndarray, " new"], slots: Int[np.ndarray, " new"]) -> None:
-        if row in self.examples:
-            mine, places = self.examples[row]
+        if row in self._examples:
+            mine, places = self._examples[row]
             keys, slots = np.concatenate([mine, keys]), np.concatenate([places, slots])
             order = np.argsort(keys, kind="stable")
             self._pool.drop(slots[order[self._each :]])
             keys, slots = keys[order[: self._each]], slots[order[: self._each]]
-        self.examples[row] = keys, slots
+        self._examples[row] = keys, slots
+
+    def _takes(self, row: int, label: Any) -> bool:
+        """Whether a class's examples are kept. One that is left out has 8,192 others before it, and more can only come:
+        it is never missed later."""
+        return row in self._examples or (row >= self._decided and not self._is_last(label))
 
     @property
     def _is_of_some(self) -> bool:
@@ -180,34 +282,50 @@ class Ledger:
     def _is_full(self) -> bool:
         return len(self._ranked) >= _most_classes()
 
-    def _is_last(self, rank: int) -> bool:
-        return self._is_full and rank > -self._ranked[0][0]
+    def _is_last(self, label: Any) -> bool:
+        return self._is_full and label_hash(label) > -self._ranked[0][0]
 
     def _bound(self) -> None:
         """Forget the examples of the classes with the largest hashes."""
-        if not self._is_of_some or len(self.examples) <= _most_classes():
+        if not self._is_of_some or len(self._examples) <= _most_classes():
             return
-        if len(self._ranked) != len(self.examples):
+        if len(self._ranked) != len(self._examples):
             names = list(self.places)
-            self._ranked = [(-label_hash(names[row]), row) for row in self.examples]
+            self._ranked = [(-label_hash(names[row]), row) for row in self._examples]
             heapq.heapify(self._ranked)
-        while len(self.examples) > _most_classes():
-            self._pool.drop(self.examples.pop(heapq.heappop(self._ranked)[1])[1])
+        while len(self._examples) > _most_classes():
+            self._pool.drop(self._examples.pop(heapq.heappop(self._ranked)[1])[1])
         if self._pool.is_half_empty:
             self._pack()
 
     def _pack(self) -> None:
         """Keep no room for the examples that are gone."""
-        ends = np.cumsum([len(keys) for keys, _ in self.examples.values()]).tolist()
-        self._pool.pack(np.concatenate([slots for _, slots in self.examples.values()]))
-        for (row, (keys, _)), end in zip(list(self.examples.items()), ends, strict=True):
-            self.examples[row] = keys, np.arange(end - len(keys), end)
+        ends = np.cumsum([len(keys) for keys, _ in self._examples.values()]).tolist()
+        self._pool.pack(np.concatenate([slots for _, slots in self._examples.values()]))
+        for (row, (keys, _)), end in zip(list(self._examples.items()), ends, strict=True):
+            self._examples[row] = keys, np.arange(end - len(keys), end)
 
     def without(self, labels: Shaped[np.ndarray, " removed"]) -> "Ledger":
         """The other classes."""
         return Ledger(self.snapshot().without(labels), self.keep)
 
     # -------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def examples(self) -> dict[int, Examples]:
+        """Of some classes, by row: keys in order, and where the vectors are."""
+        if self._waiting_bytes:
+            self._read_waiting()
+        return self._examples
+
+    @property
+    def scatter(self) -> Float[np.ndarray, "d d"] | None:
+        """How images vary about the means of their classes, summed over images, for heads that adapt."""
+        if self._waiting_bytes:
+            self._read_waiting()
+        if self._apart:
+            self._add_apart()
+        return self._scatter
 
     def changed(self) -> Int[np.ndarray, " row"]:
         """Rows that were added to since someone who follows last asked."""
@@ -273,14 +391,20 @@ class Ledger:
         self, rows: Int[np.ndarray, " way"], *, wide: bool = True
     ) -> tuple[Float[np.ndarray, "kept d"], Int[np.ndarray, " kept"], UInt64[np.ndarray, " kept"]]:
         """The kept examples of some rows, in their order, and which of them each is of; in float64 where wide."""
-        places = [place for place, row in enumerate(rows.tolist()) if row in self.examples]
-        mine = [self.examples[int(rows[place])] for place in places]
+        examples = self.examples
+        places = [place for place, row in enumerate(rows.tolist()) if row in examples]
+        mine = [examples[int(rows[place])] for place in places]
         if not mine:
             return np.zeros((0, self._sums.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
         owner = np.repeat(np.array(places, np.int64), [len(keys) for keys, _ in mine])
         vectors = self._pool.at(np.concatenate([slots for _, slots in mine]))
         vectors = vectors.astype(np.float64) if wide else vectors
         return vectors, owner, np.concatenate([keys for keys, _ in mine])
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    features, labels = (np.concatenate([getattr(batch, name) for batch in batches]) for name in ("features", "labels"))
+    return Batch(features, labels, batches[0].embed)
 
 
 def with_slack(rows: int) -> int:

@@ -124,10 +124,9 @@ class Settled:
     @cached_property
     def prototypes(self) -> Float[torch.Tensor, "way refined"]:
         """What queries are scored against, in order of the labels."""
-        if not self.adapts:
-            return calibration.prototypes(self.reading, self.support)
-        means, counts = torch.from_numpy(self.support.means), torch.from_numpy(self.support.counts)
-        return self.reading.head.refined(self.coordinates(means), counts, self.reading.parameters)
+        counts = self.ledger.counts[self.order]
+        means = torch.from_numpy(self.ledger.sums[self.order] / counts[:, None])  # which needs no examples
+        return self.reading.head.refined(self.coordinates(means), torch.from_numpy(counts), self.reading.parameters)
 
     @cached_property
     def search(self) -> Search:

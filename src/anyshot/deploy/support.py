@@ -95,20 +95,22 @@ class Support:
 
 def support_of(
     vectors: Float[np.ndarray, "image d"],
-    keys: UInt64[np.ndarray, " image"],
     labels: Shaped[np.ndarray, " image"],
-    keep: int,
-    adapts: bool = False,
+    keys: UInt64[np.ndarray, " image"] | None = None,
+    keep: int = 0,
+    *,
     wanted: Bool[np.ndarray, " image"] | None = None,
+    adapts: bool = False,
 ) -> Support:
-    """The support that a batch of examples makes; with its scatter for a head that adapts. Only those that are wanted
-    are kept."""
+    """The support that a batch of examples makes; with its scatter for a head that adapts. Of each class the examples
+    with the smallest keys are kept, at most `keep`, and only those that are wanted."""
     names, owner = np.unique(labels, return_inverse=True)
     sums, counts = _sums(vectors, owner, len(names))
+    scatter = _scatter(vectors, owner, sums, counts) if adapts else None
+    keys = np.zeros(len(vectors), np.uint64) if keys is None else keys
     among = np.flatnonzero(wanted) if wanted is not None else np.arange(len(vectors) if keep else 0)
     chosen, kept_owner = _smallest(keys[among], owner[among], keep)
     chosen = among[chosen]
-    scatter = _scatter(vectors, owner, sums, counts) if adapts else None
     is_all = np.array_equal(chosen, np.arange(len(vectors)))  # then they are not copied
     examples = (vectors if is_all else vectors[chosen]).astype(np.float64, copy=False)
     return Support(names, sums, counts, examples, kept_owner, keys[chosen], scatter, len(vectors) - len(names))

@@ -53,15 +53,15 @@ class Suspects:
 def look(vectors: Vectors, labels: Labels, reading: Reading) -> Suspects:
     """Leave every image out once."""
     order = np.argsort(labels, kind="stable")  # as a support has them
-    keys, classes = order.astype(np.uint64), labels[order]
+    classes = labels[order]
     if reading.head.adapts:
         rows = vectors.rows if isinstance(vectors, InDouble) else vectors  # read in double some at a time
         rows = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
-        support = support_of(rows, keys, classes, keep=0, adapts=True)
+        support = support_of(rows, classes, adapts=True)
         left = adapted_to(support, rows, np.searchsorted(support.labels, classes))[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()
     else:
-        support = support_of(np.asarray(vectors[order], np.float64), keys, classes, keep=len(labels))
+        support = support_of(np.asarray(vectors[order], np.float64), classes, order.astype(np.uint64), len(labels))
         scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))
     image = order[support.counts[np.searchsorted(support.labels, classes)] > 1]
     predicted = np.full(len(labels), -1)
