@@ -46,7 +46,7 @@ from anyshot.show import figures
 D, EACH, BATCH = 384, 5, 10_000
 SPREAD = (1 / np.sqrt(1 + np.arange(D) / 8)).astype(np.float32)  # variances fall off, as those of features do
 REPEATS = 5
-IN_TURNS = 10_000  # classes up to which fits are repeated
+IN_TURNS = {5: 10_000, 20: 2_000}  # classes of so many examples up to which fits are repeated
 HEADS = ("cosine-proto", "proto", "posterior")
 COLUMNS = ("who", "classes", "what", "value", "unit")
 
@@ -177,22 +177,25 @@ def peer(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, who: s
         say(who, classes, "fit", cpu(lambda: model.fit(X, data.labels)), "s")
     say(who, classes, "predict one", 1000 * cpu(lambda: [model.predict(row[None]) for row in queries[:20]]) / 20, "ms")
     say(who, classes, f"predict {len(many):,}", cpu(lambda: model.predict(many)), "s")
-    if who == "NearestCentroid" and classes <= IN_TURNS:
-        for head in HEADS:
-            in_turns(classes, data, head)
+    if who == "NearestCentroid":
+        for each in (each for each, most in IN_TURNS.items() if classes <= most):
+            for head in HEADS:
+                in_turns(classes, each, data, head)
 
 
-def in_turns(classes: int, data: Data, head: str) -> None:
-    """One fit on all examples, ours and NearestCentroid's in turns."""
-    X, y = data.draw(data.labels), data.labels
-    turns = [
-        (cpu(lambda: FewShotClassifier(head).fit(X, y)), cpu(lambda: NearestCentroid().fit(X, y)))
-        for _ in range(REPEATS)
-    ]
-    ours, theirs = (statistics.median(column) for column in zip(*turns, strict=True))
-    say(f"anyshot {head}", classes, "fit, in turns", ours, "s")
-    say("NearestCentroid", classes, "fit, in turns", theirs, "s")
-    say(f"anyshot {head}", classes, "fit / NearestCentroid's", ours / theirs, "x")
+def in_turns(classes: int, each: int, data: Data, head: str) -> None:
+    """One fit on all examples, and the first answer after it: ours and NearestCentroid's in turns."""
+    y = np.repeat(np.arange(classes), each)
+    X, turns = data.draw(y), []
+    for _ in range(REPEATS):
+        both = FewShotClassifier(head), NearestCentroid()
+        turns.append([cpu(lambda m=m: m.fit(X, y)) for m in both] + [cpu(lambda m=m: m.predict(X[:1])) for m in both])
+    ours, theirs, our_answer, their_answer = (statistics.median(column) for column in zip(*turns, strict=True))
+    say(f"anyshot {head}", classes, f"fit, {each} examples each", 1000 * ours, "ms")
+    say("NearestCentroid", classes, f"fit, {each} examples each", 1000 * theirs, "ms")
+    say(f"anyshot {head}", classes, f"fit / NearestCentroid's, {each} examples each", ours / theirs, "x")
+    whole = (ours + our_answer) / (theirs + their_answer)
+    say(f"anyshot {head}", classes, f"fit and first answer / NearestCentroid's, {each} examples each", whole, "x")
 
 
 class Flat:

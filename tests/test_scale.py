@@ -9,6 +9,7 @@ import types
 import weakref
 from functools import partial
 
+import joblib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -87,6 +88,16 @@ def test_copies_learn_on_their_own(head):
     first = np.r_[:101, 110:120]
     assert_same(fitted, FewShotClassifier(head).fit(X[first], y[first]), X)
     assert_same(other, FewShotClassifier(head).fit(X, y), X)
+
+
+@pytest.mark.parametrize("head", ["cosine-proto", "posterior"])
+def test_a_classifier_in_a_file_that_is_only_read_learns_in_memory(head, tmp_path):
+    X, y = examples(90, 3)
+    joblib.dump(FewShotClassifier(head).fit(X[:80], y[:80]), tmp_path / "classifier")
+    before = (tmp_path / "classifier").read_bytes()
+    loaded = joblib.load(tmp_path / "classifier", mmap_mode="r")
+    assert_same(loaded.partial_fit(X[80:], y[80:]), FewShotClassifier(head).fit(X, y), X)
+    assert (tmp_path / "classifier").read_bytes() == before
 
 
 def test_examples_are_kept_of_a_class_that_came_without_any_before_or_after():

@@ -91,7 +91,7 @@ class Ledger:
         return ledger
 
     def __getstate__(self) -> dict[str, Any]:
-        self._read_waiting()
+        self._scatter = self.scatter  # nothing waits then
         return self.__dict__
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Ledger:
         other = object.__new__(Ledger)
         other.__dict__ = dict(self.__getstate__())
         other.places, other._examples, other._pool = dict(self.places), dict(self._examples), self._pool.copy()
-        other._waiting, other._apart = [], list(self._apart)
+        other._waiting, other._apart = [], []
         other._sums, other._counts = self.sums.copy(), self.counts.copy()
         other._scatter = None if self._scatter is None else self._scatter.copy()
         other._touched, other._ranked = self._touched[: len(self)].copy(), list(self._ranked)
@@ -141,6 +141,8 @@ class Ledger:
 
     def _add(self, more: Support) -> Int[np.ndarray, " way"]:
         """Sums, counts, and how images vary; the rows of the classes."""
+        if not self._counts.flags.writeable:  # they are in a file that is only read
+            self.__dict__ = self.copy().__dict__
         before = len(self)
         rows = np.fromiter((self.places.setdefault(label, len(self.places)) for label in more.labels.tolist()), int)
         self.kind = np.result_type(self.kind, more.labels.dtype)
@@ -253,7 +255,8 @@ class Ledger:
             taken.append((row, min(each, stop - start)))
             here[start : min(start + each, stop)] = True
         vectors = more.examples if here.all() else more.examples[here]
-        keys, slots, at = more.keys[here], self._pool.put(vectors), 0
+        ahead = min(sum(len(batch.labels) for batch in self._waiting), each * len(self))
+        keys, slots, at = more.keys[here], self._pool.put(vectors, ahead), 0
         for row, many in taken:
             self._add_examples(row, keys[at : at + many].copy(), slots[at : at + many].copy())
             at += many

@@ -48,15 +48,15 @@ class Pool:
         if not self._is_narrow:
             self._vectors, self._is_narrow = self._vectors.astype(np.float32, copy=False), True
 
-    def put(self, vectors: Float[np.ndarray, "new d"]) -> Int[np.ndarray, " new"]:
-        """Take vectors in; where they are."""
+    def put(self, vectors: Float[np.ndarray, "new d"], ahead: int = 0) -> Int[np.ndarray, " new"]:
+        """Take vectors in; where they are. With room for more, where so many will come."""
         may_widen = self._vectors.dtype == np.float32 and not self._is_narrow
         if may_widen and not np.array_equal(vectors, vectors.astype(np.float32)):
             self._vectors = self._vectors.astype(np.float64)
         if len(self._free) < len(vectors):
             before = len(self._vectors)
             more = before if self._vectors.nbytes < SMALL else before // 8
-            make_room(self, "_vectors", before + max(len(vectors), more))
+            make_room(self, "_vectors", before + max(len(vectors) + ahead, more))
             self._free += range(len(self._vectors) - 1, before - 1, -1)
         stay = len(self._free) - len(vectors)
         slots = np.array(self._free[stay:][::-1], np.int64)
