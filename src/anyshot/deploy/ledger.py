@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int, Shaped, UInt64
 
 from anyshot.deploy.pool import Pool, make_room
-from anyshot.deploy.support import Support, keys_of, support_of
+from anyshot.deploy.support import Kept, Support, kept_of, keys_of, scatter_of, support_of
 from anyshot.errors import BadInput
 
 MOST_KEPT = 32_768  # examples in all: what calibration, fewer shots and a person's eye want of any number of classes
@@ -30,6 +30,7 @@ VAST_BYTES = 1 << 26  # of sums
 PIECE = 4096  # classes that are handed on at once
 A_FEW = 64  # examples at once
 WAITING_BYTES = 1 << 26  # of features
+FEW_WAITING_BYTES = 1 << 20  # where most would not be kept
 MOST_APART = 1024  # rows: as fast to add at once as a few
 READING = threading.Lock()  # of two who ask one makes ready what waits
 
@@ -76,7 +77,7 @@ class Ledger:
         self._touched = np.zeros(len(first.counts), bool)
         self._names: list[Any] | None = None
         self._each, self._ranked = keep, list[tuple[int, int]]()
-        self._take(first, np.arange(len(self)))
+        self._take(first.labels, np.arange(len(self)), first.kept)
         self._decided = len(self)
 
     @staticmethod
@@ -129,7 +130,7 @@ class Ledger:
         """Learn what another support knows: the sum of both is exactly what all examples together would have given."""
         self.check(more)
         self._read_waiting()
-        self._take(more, self._add(more))
+        self._take(more.labels, self._add(more), more.kept)
 
     def learn(self, batch: Batch) -> None:
         """Learn from examples."""
@@ -198,7 +199,7 @@ class Ledger:
         if not self.keep:
             return
         self._waiting_bytes += batch.features.nbytes
-        if self._is_of_some or self._waiting_bytes > WAITING_BYTES:
+        if self._waiting_bytes > (FEW_WAITING_BYTES if self._is_of_some else WAITING_BYTES):
             self._waiting.append(replace(batch, embedded=vectors))
             self._read_waiting()
         else:  # arrays may be changed by those whose they are
@@ -216,21 +217,21 @@ class Ledger:
             self._waiting_bytes = 0
 
     def _read(self, batch: Batch, *, adapts: bool) -> None:
-        keys, wanted = np.zeros(len(batch.labels), np.uint64), np.ones(len(batch.labels), bool)
-        if self._is_full:
-            names, owner = np.unique(batch.labels, return_inverse=True)
-            wanted = np.array([self._takes(self.places[name], name) for name in names.tolist()], bool)[owner]
-        keys[wanted] = keys_of(batch.features[wanted])
-        more = support_of(batch.vectors, batch.labels, keys, self.keep, wanted=wanted, adapts=adapts)
-        if more.scatter is not None:
-            assert self._scatter is not None
-            self._scatter += more.scatter
-        self._take(more, np.array([self.places[label] for label in more.labels.tolist()], int))
+        features, vectors, (names, owner) = batch.features, batch.vectors, np.unique(batch.labels, return_inverse=True)
+        rows = np.array([self.places[name] for name in names.tolist()], int)
+        if adapts:
+            self._scatter += scatter_of(vectors, owner, len(names))
+        if self._is_full:  # most need no key
+            here = np.array([self._takes(*both) for both in zip(rows.tolist(), names.tolist(), strict=True)], bool)[
+                owner
+            ]
+            features, vectors, owner = features[here], vectors[here], owner[here]
+        self._take(names, rows, kept_of(vectors, owner, keys_of(features), self.keep))
 
     def _varies_later(self, batch: Batch) -> bool:
         return self.keep > 0 and len(batch.labels) > A_FEW
 
-    def _take(self, more: Support, rows: Int[np.ndarray, " way"]) -> None:
+    def _take(self, labels: Shaped[np.ndarray, " way"], rows: Int[np.ndarray, " way"], offered: Kept) -> None:
         """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes."""
         if not self.keep:
             return
@@ -242,21 +243,20 @@ class Ledger:
         self._each = each
         if self._is_of_some:  # single precision will do
             self._pool.narrow()
-        starts = np.flatnonzero(np.diff(more.owner, prepend=-1)).tolist()
-        names = more.labels.tolist()
-        taken, here = list[tuple[int, int]](), np.zeros(len(more.owner), bool)
-        for start, stop in pairwise([*starts, len(more.owner)]):
-            place = int(more.owner[start])
-            row = int(rows[place])
-            if not self._takes(row, names[place]):
+        vectors, owner, keys = offered
+        names = labels.tolist()
+        starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
+        taken, here = list[tuple[int, int]](), np.zeros(len(owner), bool)
+        for start, stop in pairwise([*starts, len(owner)]):
+            row, label = int(rows[owner[start]]), names[owner[start]]
+            if not self._takes(row, label):
                 continue
             if self._ranked and row not in self._examples:
-                heapq.heappush(self._ranked, (-label_hash(names[place]), row))
+                heapq.heappush(self._ranked, (-label_hash(label), row))
             taken.append((row, min(each, stop - start)))
             here[start : min(start + each, stop)] = True
-        vectors = more.examples if here.all() else more.examples[here]
         ahead = min(sum(len(batch.labels) for batch in self._waiting), each * len(self))
-        keys, slots, at = more.keys[here], self._pool.put(vectors, ahead), 0
+        keys, slots, at = keys[here], self._pool.put(vectors if here.all() else vectors[here], ahead), 0
         for row, many in taken:
             self._add_examples(row, keys[at : at + many].copy(), slots[at : at + many].copy())
             at += many
@@ -390,9 +390,7 @@ class Ledger:
         sums, counts, examples = self._sums[chosen], self._counts[chosen], self._kept(chosen)
         return Support(labels[order], sums, counts, *examples, self.scatter, self.freedom), chosen
 
-    def _kept(
-        self, rows: Int[np.ndarray, " way"], *, wide: bool = True
-    ) -> tuple[Float[np.ndarray, "kept d"], Int[np.ndarray, " kept"], UInt64[np.ndarray, " kept"]]:
+    def _kept(self, rows: Int[np.ndarray, " way"], *, wide: bool = True) -> Kept:
         """The kept examples of some rows, in their order, and which of them each is of; in float64 where wide."""
         examples = self.examples
         places = [place for place, row in enumerate(rows.tolist()) if row in examples]

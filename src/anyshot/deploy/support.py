@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped, UInt64
+from jaxtyping import Float, Int, Shaped, UInt64
 from scipy.linalg.blas import dsyrk
 
 HASHED = 128  # rows whose keys are made at once
 PART = 1024  # images whose scatter is summed at once: what is made of them on the way takes as much memory as they do
+
+Kept = tuple[Float[np.ndarray, "kept d"], Int[np.ndarray, " kept"], UInt64[np.ndarray, " kept"]]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Support:
     @property
     def means(self) -> Float[np.ndarray, "way d"]:
         return self.sums / self.counts[:, None]
+
+    @property
+    def kept(self) -> Kept:
+        """The kept examples, their classes and keys."""
+        return self.examples, self.owner, self.keys
 
     @property
     def kept_counts(self) -> Int[np.ndarray, " way"]:
@@ -99,21 +106,36 @@ def support_of(
     keys: UInt64[np.ndarray, " image"] | None = None,
     keep: int = 0,
     *,
-    wanted: Bool[np.ndarray, " image"] | None = None,
     adapts: bool = False,
 ) -> Support:
-    """The support that a batch of examples makes; with its scatter for a head that adapts. Of each class the examples
-    with the smallest keys are kept, at most `keep`, and only those that are wanted."""
+    """The support that a batch of examples makes; with its scatter for a head that adapts."""
     names, owner = np.unique(labels, return_inverse=True)
     sums, counts = _sums(vectors, owner, len(names))
     scatter = _scatter(vectors, owner, sums, counts) if adapts else None
-    keys = np.zeros(len(vectors), np.uint64) if keys is None else keys
-    among = np.flatnonzero(wanted) if wanted is not None else np.arange(len(vectors) if keep else 0)
-    chosen, kept_owner = _smallest(keys[among], owner[among], keep)
-    chosen = among[chosen]
+    if keys is None:
+        kept: Kept = np.zeros((0, vectors.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    else:
+        kept = kept_of(vectors, owner, keys, keep)
+    return Support(names, sums, counts, *kept, scatter, len(vectors) - len(names))
+
+
+def kept_of(
+    vectors: Float[np.ndarray, "image d"],
+    owner: Int[np.ndarray, " image"],
+    keys: UInt64[np.ndarray, " image"],
+    keep: int,
+) -> Kept:
+    """Examples, their classes and keys: of each class those with the smallest keys, at most `keep`."""
+    chosen, kept_owner = _smallest(keys, owner, keep)
     is_all = np.array_equal(chosen, np.arange(len(vectors)))  # then they are not copied
-    examples = (vectors if is_all else vectors[chosen]).astype(np.float64, copy=False)
-    return Support(names, sums, counts, examples, kept_owner, keys[chosen], scatter, len(vectors) - len(names))
+    return (vectors if is_all else vectors[chosen]).astype(np.float64, copy=False), kept_owner, keys[chosen]
+
+
+def scatter_of(
+    vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], way: int
+) -> Float[np.ndarray, "d d"]:
+    """How images vary about the means of their classes, summed over images."""
+    return _scatter(vectors, owner, *_sums(vectors, owner, way))
 
 
 def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " image"]:
@@ -130,11 +152,14 @@ def keys_of(rows: Float[np.ndarray, "image feature"]) -> UInt64[np.ndarray, " im
 def _sums(
     vectors: Float[np.ndarray, "image d"], owner: Int[np.ndarray, " image"], way: int
 ) -> tuple[Float[np.ndarray, "way d"], Int[np.ndarray, " way"]]:
-    sums = torch.zeros(way, vectors.shape[1], dtype=torch.float64)
+    sums, counts = torch.zeros(way, vectors.shape[1], dtype=torch.float64), np.bincount(owner, minlength=way)
+    if counts.max(initial=0) == 1:  # as where one more is learned: torch would wake its threads
+        sums.numpy()[owner] = vectors
+        return sums.numpy(), counts
     for start in range(0, len(vectors), PART):  # those in single precision are never all copied
         part = torch.from_numpy(np.require(vectors[start : start + PART], np.float64, "W"))
         sums.index_add_(0, torch.from_numpy(owner[start : start + PART]), part)
-    return sums.numpy(), np.bincount(owner, minlength=way)
+    return sums.numpy(), counts
 
 
 def _scatter(
