@@ -291,3 +291,18 @@ def test_the_nearest_example_of_a_picture_is_itself(head):
     assert len(set(nearest.tolist())) == 3
     if head != "cosine-frn":  # the nearest to a Gram matrix by its direction alone
         assert nearest[0] == itself
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_one_number_that_is_none_is_refused_later_too_and_a_huge_one_is_not(bad, recwarn):
+    X, y = examples()
+    X = X.reshape(len(X), -1).astype(np.float32)
+    fitted = FewShotClassifier("proto").fit(X, y)
+    X[:2, 3] = bad
+    for ask in (lambda: fitted.predict(X[:2]), lambda: fitted.partial_fit(X[:2], y[:2])):
+        if np.isfinite(bad):
+            ask()
+        else:
+            with pytest.raises(ValueError, match="Input X contains"):
+                ask()
+    assert not recwarn.list

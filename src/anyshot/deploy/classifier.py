@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from anyshot.models.model import Model
 
 CHUNK_FLOATS = 1_000_000  # of features and vectors that are in memory at once, and what is made of them on the way
+FLOATS = (np.float64, np.float32)
 A_FEW = 64  # examples, which leave nothing behind that is worth looking for
 
 Rows = Float[np.ndarray, "image feature"]
@@ -140,13 +141,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         rows, labels = self._check_examples(X, y, fresh)
         if fresh:
             self._prepare(rows.shape[1])
+        adapts = self.learned_reading_.head.adapts
+        ledger = Ledger.empty(labels, self.size_, self.keep, adapts=adapts) if fresh else self.ledger_
         for place in self._places(rows):
-            batch = Batch(rows[place], labels[place], self._embedding)
-            if fresh:
-                self.ledger_ = Ledger.of(batch, self.keep, adapts=self.learned_reading_.head.adapts)
-            else:
-                self.ledger_.learn(batch)
-            fresh = False
+            ledger.learn(Batch(rows[place], labels[place], self._embedding))
+        self.ledger_ = ledger
         if len(rows) > A_FEW and self.ledger_.is_vast:
             give_back_memory()
         return self._settle()
@@ -209,7 +208,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
         if fresh:
             self.positions_ = _positions(X, self.positions)
-        rows, labels = validate_data(self, self._flat(X), y, reset=fresh, dtype=(np.float64, np.float32))
+        rows, labels = self._flat(X), np.asarray(y) if isinstance(y, list) else y
+        if fresh or not (self._is_plain(rows) and _are_plain(labels, len(rows))):
+            rows, labels = validate_data(self, rows, y, reset=fresh, dtype=FLOATS)
         if labels.dtype.kind not in "iubU":  # those are labels whatever they say, and looking takes as long as learning
             check_classification_targets(labels)
         if labels.dtype == object and all(isinstance(label, str) for label in labels):
@@ -218,7 +219,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_rows(self, X: Any) -> Rows:
         check_is_fitted(self, "ledger_")
-        return validate_data(self, self._flat(X), reset=False, dtype=(np.float64, np.float32))
+        rows = self._flat(X)
+        return rows if self._is_plain(rows) else validate_data(self, rows, reset=False, dtype=FLOATS)
+
+    def _is_plain(self, rows: Any) -> bool:
+        """Whether nothing is to be said of rows. For one of them scikit-learn takes longer to see that than we to
+        answer."""
+        is_array = type(rows) is np.ndarray and rows.ndim == 2 and rows.dtype in FLOATS and len(rows) > 0
+        is_right = is_array and rows.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
+        with np.errstate(over="ignore", invalid="ignore"):
+            return is_right and bool(np.isfinite(rows.sum()))  # else some are not, or are huge
 
     def _flat(self, X: Any) -> Any:
         """2-d rows of the 3-d features "image position channel"; whatever else it is, scikit-learn judges it."""
@@ -505,6 +515,10 @@ def _embedded(
 ) -> Float[np.ndarray, "image d"]:
     features = torch.from_numpy(np.array(rows, np.float64)).unflatten(1, (positions, -1))
     return apply(embed(features, learned), fitted).numpy()
+
+
+def _are_plain(labels: Any, many: int) -> bool:
+    return type(labels) is np.ndarray and labels.shape == (many,) and labels.dtype.kind in "iubU"
 
 
 def _column(values: np.ndarray | None) -> np.ndarray:

@@ -46,6 +46,12 @@ class Batch:
     embed: Callable[[Float[np.ndarray, "image feature"]], Float[np.ndarray, "image d"]]
     """What features become."""
     embedded: Float[np.ndarray, "image d"] | None = None
+    varies: bool = False
+    """Whether how they vary is still to be learned."""
+
+    @property
+    def is_few(self) -> bool:
+        return len(self.labels) <= A_FEW
 
     @property
     def vectors(self) -> Float[np.ndarray, "image d"]:
@@ -81,15 +87,10 @@ class Ledger:
         self._decided = len(self)
 
     @staticmethod
-    def of(batch: Batch, keep: int, *, adapts: bool) -> "Ledger":
-        """What examples teach, in a ledger of their own."""
-        vectors = batch.vectors
-        more = support_of(vectors, batch.labels)
-        ledger = Ledger(more, keep)
-        ledger._scatter = np.zeros(2 * vectors.shape[1:]) if adapts else None
-        ledger._decided = 0
-        ledger._offer(batch, vectors, more)
-        return ledger
+    def empty(labels: Shaped[np.ndarray, " any"], d: int, keep: int, *, adapts: bool) -> "Ledger":
+        """Of no classes yet; they will have labels like these."""
+        counts, sums, keys = np.zeros(0, np.int64), np.zeros((0, d)), np.zeros(0, np.uint64)
+        return Ledger(Support(labels[:0], sums, counts, sums, counts, keys, np.zeros((d, d)) if adapts else None), keep)
 
     def __getstate__(self) -> dict[str, Any]:
         self._scatter = self.scatter  # nothing waits then
@@ -134,11 +135,15 @@ class Ledger:
 
     def learn(self, batch: Batch) -> None:
         """Learn from examples."""
-        vectors = batch.vectors
-        more = support_of(vectors, batch.labels)
+        vectors, adapts = batch.vectors, self._scatter is not None
+        is_later = self.keep > 0 and not batch.is_few and not self._is_of_some
+        more = support_of(vectors, batch.labels, adapts=adapts and not is_later and not batch.is_few)
         self.check(more)
         self._add(more)
-        self._offer(batch, vectors, more)
+        if adapts and batch.is_few and more.freedom:
+            self._differ(vectors - more.means[np.searchsorted(more.labels, batch.labels)])
+        if self.keep:
+            self._wait(replace(batch, varies=adapts and is_later), vectors)
 
     def _add(self, more: Support) -> Int[np.ndarray, " way"]:
         """Sums, counts, and how images vary; the rows of the classes."""
@@ -192,34 +197,30 @@ class Ledger:
         for name in ("_sums", "_counts", "_touched"):
             make_room(self, name, with_slack(len(self)))
 
-    def _offer(self, batch: Batch, vectors: Float[np.ndarray, "image d"], more: Support) -> None:
-        """Let examples wait until someone asks for them, or for how they vary; of a few the latter is told at once."""
-        if self._scatter is not None and more.freedom and not self._varies_later(batch):
-            self._differ(vectors - more.means[np.searchsorted(more.labels, batch.labels)])
-        if not self.keep:
-            return
+    def _wait(self, batch: Batch, vectors: Float[np.ndarray, "image d"]) -> None:
+        """Let examples wait until someone asks for them, or for how they vary."""
         self._waiting_bytes += batch.features.nbytes
         if self._waiting_bytes > (FEW_WAITING_BYTES if self._is_of_some else WAITING_BYTES):
             self._waiting.append(replace(batch, embedded=vectors))
             self._read_waiting()
         else:  # arrays may be changed by those whose they are
-            self._waiting.append(Batch(batch.features.copy(), batch.labels.copy(), batch.embed))
+            self._waiting.append(replace(batch, features=batch.features.copy(), labels=batch.labels.copy()))
 
     def _read_waiting(self) -> None:
         """Keep examples of those that wait, and learn how they vary."""
         with READING:
-            few = [batch for batch in self._waiting if not self._varies_later(batch)]
-            self._waiting = [batch for batch in self._waiting if self._varies_later(batch)]
+            few = [batch for batch in self._waiting if batch.is_few]
+            self._waiting = [batch for batch in self._waiting if not batch.is_few]
             if few:  # of one each there may be thousands
-                self._read(_joined(few), adapts=False)
+                self._read(_joined(few))
             while self._waiting:
-                self._read(self._waiting.pop(0), adapts=self._scatter is not None)
+                self._read(self._waiting.pop(0))
             self._waiting_bytes = 0
 
-    def _read(self, batch: Batch, *, adapts: bool) -> None:
+    def _read(self, batch: Batch) -> None:
         features, vectors, (names, owner) = batch.features, batch.vectors, np.unique(batch.labels, return_inverse=True)
         rows = np.array([self.places[name] for name in names.tolist()], int)
-        if adapts:
+        if batch.varies:
             self._scatter += scatter_of(vectors, owner, len(names))
         if self._is_full:  # most need no key
             here = np.array([self._takes(*both) for both in zip(rows.tolist(), names.tolist(), strict=True)], bool)[
@@ -228,14 +229,11 @@ class Ledger:
             features, vectors, owner = features[here], vectors[here], owner[here]
         self._take(names, rows, kept_of(vectors, owner, keys_of(features), self.keep))
 
-    def _varies_later(self, batch: Batch) -> bool:
-        return self.keep > 0 and len(batch.labels) > A_FEW
-
     def _take(self, labels: Shaped[np.ndarray, " way"], rows: Int[np.ndarray, " way"], offered: Kept) -> None:
         """Keep examples with the smallest keys: of all classes, or of those whose labels have the smallest hashes."""
         if not self.keep:
             return
-        each = min(self.keep, max(LEAST, MOST_KEPT // len(self)))
+        each = min(self.keep, max(LEAST, MOST_KEPT // max(1, len(self))))
         if each < self._each:
             for row, (keys, slots) in self._examples.items():
                 self._pool.drop(slots[each:])
