@@ -375,6 +375,22 @@ def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
         assert bank.compact() == 6
 
 
+@pytest.mark.parametrize("head", ["proto", "cosine-proto"])
+def test_many_queries_of_a_bank_whose_every_class_was_added_to_since_it_was_folded(head, tmp_path):
+    pytest.importorskip("lancedb")
+    from anyshot.deploy.bank import ClassBank
+
+    X, y = examples(96, 6)
+    X = X.reshape(len(X), -1)
+    bank, whole = ClassBank(tmp_path / "bank", FewShotClassifier(head)), FewShotClassifier(head, scale=1.0).fit(X, y)
+    bank.add(X[:90], y[:90])
+    bank.compact()
+    bank.add(X[90:], y[90:])
+    labels, scores = bank.top(X, 2)
+    np.testing.assert_array_equal(labels[:, 0], whole.predict(X))
+    np.testing.assert_allclose(scores, -np.sort(-whole.logits(X), 1)[:, :2], rtol=1e-9)
+
+
 def test_an_answer_of_a_bank_is_of_one_moment(tmp_path):
     """Classes that were added to and folded while someone asks are not counted twice."""
     pytest.importorskip("lancedb")

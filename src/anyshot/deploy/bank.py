@@ -361,7 +361,7 @@ def _together(*supports: Support | None) -> Ledger | None:
     ledger: Ledger | None = None
     for support in supports:
         if support is not None and ledger is None:
-            ledger = Ledger(support, 0)
+            ledger = Ledger(support, 0).copy()  # what is added to it may be asked for again
         elif support is not None and ledger is not None:
             ledger.add(support)
     return ledger
