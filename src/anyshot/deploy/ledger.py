@@ -51,10 +51,12 @@ class Batch:
 
     @property
     def is_few(self) -> bool:
+        """Whether such batches are read together."""
         return len(self.labels) <= A_FEW
 
     @property
     def vectors(self) -> Float[np.ndarray, "image d"]:
+        """What a class is a mean of."""
         return self.embed(self.features) if self.embedded is None else self.embedded
 
 
@@ -152,7 +154,7 @@ class Ledger:
         before = len(self)
         rows = np.fromiter((self.places.setdefault(label, len(self.places)) for label in more.labels.tolist()), int)
         self.kind = np.result_type(self.kind, more.labels.dtype)
-        self._grow(before)
+        self._grow()
         is_old = rows < before
         if self._scatter is not None:
             if more.scatter is not None and more.freedom:  # else it is zero
@@ -191,7 +193,7 @@ class Ledger:
             mine, theirs = next(iter(self.places)), more.labels[0].item()
             raise BadInput(f"labels like {mine!r} and like {theirs!r} cannot be in one classifier.")
 
-    def _grow(self, before: int) -> None:
+    def _grow(self) -> None:
         if len(self) <= len(self._counts):
             return
         for name in ("_sums", "_counts", "_touched"):
@@ -223,9 +225,8 @@ class Ledger:
         if batch.varies:
             self._scatter += scatter_of(vectors, owner, len(names))
         if self._is_full:  # most need no key
-            here = np.array([self._takes(*both) for both in zip(rows.tolist(), names.tolist(), strict=True)], bool)[
-                owner
-            ]
+            taken = [self._takes(*both) for both in zip(rows.tolist(), names.tolist(), strict=True)]
+            here = np.array(taken, bool)[owner]
             features, vectors, owner = features[here], vectors[here], owner[here]
         self._take(names, rows, kept_of(vectors, owner, keys_of(features), self.keep))
 
