@@ -22,7 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anyshot.deploy.calibration import Coverage, answers, calibration_error, fit_scale, leave_one_out, next_shot
-from anyshot.deploy.ledger import Batch, Ledger
+from anyshot.deploy.ledger import A_FEW, Batch, Ledger
 from anyshot.deploy.search import Best
 from anyshot.deploy.settled import Settled
 from anyshot.deploy.support import Support
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 CHUNK_FLOATS = 1_000_000  # of features and vectors that are in memory at once, and what is made of them on the way
 FLOATS = (np.float64, np.float32)
-A_FEW = 64  # examples, which leave nothing behind that is worth looking for
 
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
