@@ -36,16 +36,16 @@ from PIL import Image, ImageEnhance
 from scipy.special import softmax
 
 from anyshot import FewShotClassifier
-from anyshot.data.likeness import Sketch
-from anyshot.deploy import shot_curve
-from anyshot.deploy.advice import _HeldOut, _judged, advise
-from anyshot.deploy.bursts import Bursts, find_bursts, leave_out_bursts
-from anyshot.deploy.duplicates import near_duplicates
-from anyshot.deploy.shot_curve import forecast
-from anyshot.deploy.suspects import suspects_of
+from anyshot.classify.copies import find_copies
+from anyshot.classify.groups import Groups, find_groups, leave_out_groups
+from anyshot.classify.likeness import PictureSketch
+from anyshot.inspect import shot_curve
+from anyshot.inspect.advice import _HeldOut, _judged, advise
+from anyshot.inspect.labels import suspects_of
+from anyshot.inspect.shot_curve import forecast_gains
 from anyshot.measure.evaluation import evaluate
-from anyshot.measure.plan import Apart, Plan
-from anyshot.models.embedders import embedder
+from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.models.embedders import load_embedder
 
 CONV4 = "cub32-conv4-cosine-proto-16shot"
 Set = tuple[np.ndarray, np.ndarray]
@@ -154,8 +154,8 @@ def _one_forecast(
     names = [str(place) for place in range(way)]
     rows, labels = np.concatenate([mine[:images] for mine in places]), np.repeat(np.arange(way), images)
     every, owner = np.concatenate(places), np.repeat(np.arange(way), [len(mine) for mine in places])
-    alone = Bursts(np.arange(len(rows)), ())
-    bursts = find_bursts(x[rows], labels) if kind == IN_BURSTS else alone
+    alone = Groups(np.arange(len(rows)), ())
+    bursts = find_groups(x[rows], labels) if kind == IN_BURSTS else alone
     held: list[np.ndarray] = []
     if kind == HELD_OUT:
         held = [mine[-HELD:] for mine in places]
@@ -171,7 +171,7 @@ def _one_forecast(
     right = evaluate(judged.maps, judged.plan.labels, head, judged.shots, plan=judged.plan).accuracies(head) / 100
     steps = [images, 2 * images]
     if kind == IN_BURSTS:
-        plan: Plan = Apart(owner, way, 1, 1, episodes, 1, names, group=find_bursts(x[every], owner).group)
+        plan: Plan = GroupedPlan(owner, way, 1, 1, episodes, 1, names, group=find_groups(x[every], owner).group)
         steps = [min(step, int(plan.feasible.min())) for step in steps]
         plan = replace(plan, shot=steps[-1])
     elif kind == OTHER_DAYS:
@@ -179,7 +179,7 @@ def _one_forecast(
         every, owner = np.concatenate([every, mine]), np.concatenate([owner, owners])
         is_asked = np.repeat([False, True], [len(every) - len(mine), len(mine)])
         fewest = min(16, min(len(one) for one in asked))
-        plan = Apart(owner, way, steps[-1], fewest, episodes, 1, names, held_out=is_asked)
+        plan = GroupedPlan(owner, way, steps[-1], fewest, episodes, 1, names, held_out=is_asked)
     else:
         later = min(min(len(mine) for mine in places) - 2 * images, 16)
         plan = Plan(owner, way, steps[-1], later, episodes, 1, names)
@@ -189,7 +189,7 @@ def _one_forecast(
     for strength in (0.0, doubt):
         shot_curve.DOUBT = strength
         now, more = pool.images, steps[-1] - steps[0]
-        forecasted = forecast(shots, right, now, (more,), pool)
+        forecasted = forecast_gains(shots, right, now, (more,), pool)
         if forecasted is None:  # too few shots to say anything
             shot_curve.DOUBT = doubt
             return []
@@ -346,7 +346,7 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
     rng = np.random.default_rng(0)
     rows = np.sort(np.concatenate([mine[:12] for mine in drawn(y, 40, 20, rng)]))
     files = [pictures[row] for row in rows]
-    embeds = embedder("efficientnet-lite0")
+    embeds = load_embedder("efficientnet-lite0")
     original, kinds = [], []
     for number, (kind, change) in enumerate(COPIES.items()):
         for place in rng.permutation(len(rows))[number * planted : (number + 1) * planted]:
@@ -361,10 +361,10 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     labels = np.concatenate([y[rows], y[rows][original]])
     labels = np.unique(labels, return_inverse=True)[1]
-    sketch = lambda place: Sketch.of(embeds.read(files[place]))  # noqa: E731
+    sketch = lambda place: PictureSketch.of(embeds.read(files[place]))  # noqa: E731
     for what, pairs in (
-        ("pictures", near_duplicates(vectors, labels, sketch)),
-        ("features alone", near_duplicates(vectors, labels)),
+        ("pictures", find_copies(vectors, labels, sketch)),
+        ("features alone", find_copies(vectors, labels)),
     ):
         named = {tuple(sorted(pair[:2])) for pair in pairs}
         is_found = [(place, len(rows) + number) in named for number, place in enumerate(original)]
@@ -375,7 +375,7 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
     x, y = embedded(cache, "cub84-val", "efficientnet-lite0", images_of(data / "cub84.npz", "val"))
     images, _ = images_of(data / "cub84.npz", "val")()
     vectors = x / np.linalg.norm(x, axis=1, keepdims=True)
-    told_of = near_duplicates(vectors, y, lambda place: Sketch.of(images[place]))
+    told_of = find_copies(vectors, y, lambda place: PictureSketch.of(images[place]))
     across = sum(y[a] != y[b] for a, b, _ in told_of)
     print(f"copies, birds, none planted: {len(told_of)} pairs in {len(y)} images, {across} of them under two labels")
     for a, b, alike in told_of:
@@ -392,8 +392,8 @@ def bursts(data: Path, cache: Path) -> None:
     for head in ("posterior", "cosine-proto"):
         fitted = FewShotClassifier(head).fit(x, y)
         assert fitted.coverage_ is not None
-        bursts = find_bursts(x / np.linalg.norm(x, axis=1, keepdims=True), y)
-        _, left = leave_out_bursts(
+        bursts = find_groups(x / np.linalg.norm(x, axis=1, keepdims=True), y)
+        _, left = leave_out_groups(
             lambda head=head: FewShotClassifier(head), x, y, bursts, fitted.coverage_.accuracy_of_all
         )
         print(
@@ -402,7 +402,7 @@ def bursts(data: Path, cache: Path) -> None:
             f"{np.mean(fitted.predict(later) == truth):.1%}",
             flush=True,
         )
-    none = find_bursts(birds[0] / np.linalg.norm(birds[0], axis=1, keepdims=True), birds[1])
+    none = find_groups(birds[0] / np.linalg.norm(birds[0], axis=1, keepdims=True), birds[1])
     print(f"bursts, birds: {none.images} of {len(birds[1])} photos in bursts; told by {none.told_by or 'nothing'}")
 
 

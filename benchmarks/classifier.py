@@ -40,7 +40,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from anyshot import FewShotClassifier
-from anyshot.machine import give_back_memory
+from anyshot.machine import release_memory
 from anyshot.show import figures
 
 D, EACH, BATCH = 384, 5, 10_000
@@ -126,7 +126,7 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
     warm_up(head)
     X, y = data.draw(data.labels[:BATCH]), data.labels[:BATCH]
     gc.collect()
-    give_back_memory()
+    release_memory()
     memory, spent = Memory(), 0.0  # with a batch, which is the caller's
     for start in range(0, len(data.labels), BATCH):
         y = data.labels[start : start + BATCH]
@@ -159,7 +159,7 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
         say(who, classes, "save, wall time", wall(lambda: memory.during("save", lambda: fitted.save(place))), "s")
         fitted = None  # two of a million classes are more than many machines hold
         gc.collect()
-        give_back_memory()
+        release_memory()
         most, memory = memory.most, Memory()
         spent = wall(lambda: memory.during("load", lambda: FewShotClassifier.load(place)))
         say(who, classes, "load, wall time", spent, "s")
@@ -265,7 +265,7 @@ def chart(rows: list[dict[str, Any]], path: Path) -> None:
         .facet(column=alt.Column("figure:N", title=None))
         .resolve_scale(y="independent")
     )
-    figures.save(lines, path)
+    figures.save_chart(lines, path)
 
 
 def main() -> None:

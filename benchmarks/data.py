@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import pil_loader
 
 from anyshot.data.augmentation import augment
-from anyshot.data.kinds import pack
+from anyshot.data.pack import pack
 from anyshot.data.store import open_store, write_store
 
 BATCH, IMAGES, ROUNDS = 256, 1024, 12

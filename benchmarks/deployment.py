@@ -16,9 +16,9 @@ import numpy as np
 from scipy.special import softmax
 
 from anyshot import FewShotClassifier
+from anyshot.classify.calibration import calibration_error
 from anyshot.data.store import open_store
-from anyshot.deploy.calibration import calibration_error
-from anyshot.deploy.shot_curve import fit_curve
+from anyshot.inspect.shot_curve import fit_curve
 from anyshot.measure.evaluation import evaluate
 from anyshot.models.model import load_model
 

@@ -27,7 +27,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from anyshot.models.efficientnet import LAYER_BYTES, EfficientNetLite0, folded, lite0_weights
+from anyshot.models.efficientnet import LAYER_BYTES, EfficientNetLite0, fold_for_inference, read_lite0_weights
 
 Run = Callable[[Tensor], Tensor]
 IMAGES, BATCHES, KEPT_LAYER_BYTES = 64, (4, 16, 64), 50_000_000
@@ -121,9 +121,9 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.library and not ALLOCATOR.items() <= os.environ.items():  # as in the processes of the command line
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
-    weights, network, ahead = lite0_weights(), EfficientNetLite0(), True
+    weights, network, ahead = read_lite0_weights(), EfficientNetLite0(), True
     network.load_state_dict(weights)
-    ours = folded(network.eval(), LAYER_BYTES if asked.library else KEPT_LAYER_BYTES)
+    ours = fold_for_inference(network.eval(), LAYER_BYTES if asked.library else KEPT_LAYER_BYTES)
     try:
         peer, eager = "timm", timm_network(weights)
     except ImportError:

@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from peers import easyfsl_row, loop_row
 
-from anyshot.machine import free_cores, keep_memory
-from anyshot.measure.engine import recalls, vectors_of
+from anyshot.machine import count_free_cores, keep_freed_memory
+from anyshot.measure.engine import compute_recalls, compute_vectors
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Embed, Reading
+from anyshot.models.law import Embed, BoundHead
 from anyshot.models.model import Model
-from anyshot.models.registry import PACKAGE
+from anyshot.models.registry import BUILTIN
 from anyshot.recipe import Recipe
 from anyshot.show import figures
 from anyshot.train.training import Learner
@@ -64,9 +64,9 @@ def ours(features: torch.Tensor, names: list[str], episodes: int, shots: tuple[i
 
 
 def read(features: torch.Tensor, names: list[str], embed: Embed, plan: Plan, shots: tuple[int, ...]) -> np.ndarray:
-    vectors = vectors_of(features, embed, {})
-    readings = [Reading(HEADS[name], HEADS[name].parameters(features[:1], RECIPE)) for name in names]
-    return recalls(vectors, readings, plan, shots)
+    vectors = compute_vectors(features, embed, {})
+    readings = [BoundHead(HEADS[name], HEADS[name].parameters(features[:1], RECIPE)) for name in names]
+    return compute_recalls(vectors, readings, plan, shots)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -200,15 +200,15 @@ def from_images(repeats: int) -> None:
 def beside(repeats: int) -> None:
     """Evaluation and an update of a model, alone and beside a busy process, in turns. `anyshot evaluate` takes as many
     threads as are free; a study trains a model per core, with a thread each."""
-    vectors = vectors_of(maps(25, 64), HEADS["proto"].embed, {})
+    vectors = compute_vectors(maps(25, 64), HEADS["proto"].embed, {})
     images = torch.randint(0, 256, (128, 32, 32, 3), dtype=torch.uint8).numpy()
-    readings = [Reading(HEADS[name], HEADS[name].parameters(vectors[:1, None], RECIPE)) for name in PAIR]
+    readings = [BoundHead(HEADS[name], HEADS[name].parameters(vectors[:1, None], RECIPE)) for name in PAIR]
     plan = Plan(LABELS, shot=max(SHOTS), episodes=500)
-    learner = Learner(Recipe(data="benchmark", head="proto", train_shot=16, way=8, size=32), PACKAGE, 3, "cpu")
+    learner = Learner(Recipe(data="benchmark", head="proto", train_shot=16, way=8, size=32), BUILTIN, 3, "cpu")
     learner.model.train()
     target = torch.arange(8).repeat_interleave(16)
     works = {
-        "evaluation, proto and cosine-proto": lambda: recalls(vectors, readings, plan, SHOTS),
+        "evaluation, proto and cosine-proto": lambda: compute_recalls(vectors, readings, plan, SHOTS),
         "an update of Conv-4, 128 images": lambda: learner.update(images, target, 16, 0, 1e-6),
     }
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
@@ -216,7 +216,7 @@ def beside(repeats: int) -> None:
     print(f"{'':36} {'threads':>7} {'alone':>8}, beside a busy process: {'threads':>7} {'':>8} {'speed kept':>11}")
     every = torch.get_num_threads()
     with busy_process():
-        free = free_cores()
+        free = count_free_cores()
     choices = {next(iter(works)): [(every, every), (every, free)], list(works)[1]: [(every, every), (1, 1)]}
     for name, work in works.items():
         for alone_on, beside_on in choices[name]:
@@ -262,7 +262,7 @@ def chart(path: Path) -> None:
     )
     bars = base.mark_bar(color=figures.BLUE).encode(x2=alt.X2Datum(1))
     labels = base.mark_text(align="left", dx=4).encode(alt.Text("times faster:Q", format=".0f"))
-    figures.save(figures.finish((bars + labels).properties(width=420)), path)
+    figures.save_chart(figures.apply_theme((bars + labels).properties(width=420)), path)
 
 
 def resnet() -> None:
@@ -286,7 +286,7 @@ if __name__ == "__main__":
     parser.add_argument("--chart", type=Path)
     parser.add_argument("--beside", action="store_true")
     options = parser.parse_args()
-    keep_memory()
+    keep_freed_memory()
     if options.beside:
         beside(5)
         sys.exit()

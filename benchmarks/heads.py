@@ -43,14 +43,14 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.preprocessing import normalize
 
 from anyshot import FewShotClassifier
-from anyshot.data.npz import read_npz
-from anyshot.data.pictures import picture
-from anyshot.deploy.calibration import calibration_error
+from anyshot.classify.calibration import calibration_error
+from anyshot.data.npz import read_image_npz
+from anyshot.data.pictures import decode_picture
 from anyshot.files import write_text
-from anyshot.models.embedders import embedder
+from anyshot.models.embedders import load_embedder
 from anyshot.models.empirical import Base, adapt, fit_base, moments_of, unit
 from anyshot.progress import progress
-from anyshot.rows import read_table, show_table, write_table
+from anyshot.tables import format_table, read_table, write_table
 
 SHOTS = (1, 2, 4, 8, 16, 32)
 SUPPORTS = (*map(str, SHOTS), "step", "tail")
@@ -375,7 +375,7 @@ def embedded(cache: Path, name: str, model: str, images: Callable[[], tuple[np.n
     path = cache / f"{name}.npz"
     if not path.exists():
         x, y = images()
-        embeds = embedder(model)
+        embeds = load_embedder(model)
         if isinstance(x, list):  # files
             x = np.stack([embeds.square(data) for data in x])
         with progress(f"embedding {name}", float(len(x))) as advance:
@@ -391,11 +391,11 @@ def images_of(path: Path, split: str, most_classes: int = 10**6, most: int = 10*
 
     def read() -> tuple[np.ndarray, np.ndarray]:
         by_class: dict[str, list] = {}
-        for item in read_npz(path).items:
+        for item in read_image_npz(path).items:
             if item.split == split:
                 by_class.setdefault(item.class_name, []).append(item)
         classes = [items[:most] for items in by_class.values()][:most_classes]
-        images = np.stack([picture(item.read(), None, "crop") for items in classes for item in items])
+        images = np.stack([decode_picture(item.read(), None, "crop") for items in classes for item in items])
         return images, np.repeat(np.arange(len(classes)), [len(items) for items in classes])
 
     return read
@@ -502,7 +502,7 @@ def main() -> None:
             advance(1.0, f"{name}, {way or 'all'} classes, {support}")
     rows = list(read_table(table))
     write_text(arguments.out / "README.md", page(rows, _command(arguments, parser)))
-    print(show_table([{k: row[k] for k in list(row)[:11]} for row in rows]))
+    print(format_table([{k: row[k] for k in list(row)[:11]} for row in rows]))
 
 
 if __name__ == "__main__":

@@ -84,10 +84,10 @@ def plain_conv4() -> torch.nn.Module:
 
 def our_conv4() -> torch.nn.Module:
     """Our own backbone, and the allocator's settings of our own workers, for easyfsl to use."""
-    from anyshot.machine import keep_memory
+    from anyshot.machine import keep_freed_memory
     from anyshot.models.backbones import Conv4
 
-    keep_memory()
+    keep_freed_memory()
     return torch.nn.Sequential(Conv4(), torch.nn.Flatten())
 
 

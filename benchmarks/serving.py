@@ -26,7 +26,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from anyshot.deploy.image_classifier import ImageClassifier
+from anyshot.classify.images import ImageClassifier
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
 

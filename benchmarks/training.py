@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from anyshot.machine import keep_memory
+from anyshot.machine import keep_freed_memory
 from anyshot.models.backbones import Conv4, ResNet12
 from anyshot.models.heads import HEADS
-from anyshot.models.registry import PACKAGE
+from anyshot.models.registry import BUILTIN
 from anyshot.recipe import Recipe
 from anyshot.train.training import Learner
 
@@ -116,7 +116,7 @@ def updates(size: int, rounds: int) -> None:
         for shot in (4, 8, 16, 32):
             way = IMAGES // shot
             recipe = Recipe(data="none", head=head, train_shot=shot, way=way, size=size, augment=AUGMENT)
-            learner = Learner(recipe, PACKAGE, 3, "cpu")
+            learner = Learner(recipe, BUILTIN, 3, "cpu")
             learner.model.train()
             target = torch.arange(way).repeat_interleave(shot)
             reference = bare(learner.model.backbone, _images(size))
@@ -140,7 +140,7 @@ def main() -> None:
     if args.naive:
         print(best(bare(naive(), _images(args.size)), args.rounds))
         return
-    keep_memory()
+    keep_freed_memory()
     print("bare Conv-4, ms per image, forward and backward\nsize    ours   naive")
     for size in sorted({32, 84, args.size}):
         backbones(size, max(1, args.rounds * 32 // size))

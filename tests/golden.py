@@ -11,7 +11,7 @@ import torch
 from own_study import recipe
 
 from anyshot.models.heads import PRETRAINING
-from anyshot.models.registry import PACKAGE
+from anyshot.models.registry import BUILTIN
 from anyshot.recipe import Recipe
 from anyshot.train.training import Learner
 
@@ -34,7 +34,7 @@ def golden_recipe(head: str) -> Recipe:
 
 
 def losses(head: str) -> list[float]:
-    return list(losses_of_updates(Learner(golden_recipe(head), PACKAGE, 1, "cpu")))
+    return list(losses_of_updates(Learner(golden_recipe(head), BUILTIN, 1, "cpu")))
 
 
 GOLDEN: dict[str, tuple[float, ...]] = {
@@ -54,5 +54,5 @@ GOLDEN: dict[str, tuple[float, ...]] = {
 }
 
 if __name__ == "__main__":
-    for head in PACKAGE.heads:
+    for head in BUILTIN.heads:
         print(f'    "{head}": ({", ".join(f"{loss:.6f}" for loss in losses(head))}),')

@@ -2,8 +2,8 @@
 
 from anyshot.data.glyphs import glyphs
 from anyshot.measure.plan import Protocol
-from anyshot.models.law import Head, peak
-from anyshot.models.registry import PACKAGE, Registry
+from anyshot.models.law import Head, max_pool
+from anyshot.models.registry import BUILTIN, Registry
 from anyshot.recipe import Recipe
 from anyshot.study.study import Study
 
@@ -14,7 +14,7 @@ def tanimoto(query, prototypes):
     return product / (squares - product).clamp_min(1e-9)
 
 
-registry = Registry(heads={"tanimoto": Head(peak, tanimoto)})
+registry = Registry(heads={"tanimoto": Head(max_pool, tanimoto)})
 
 
 def recipe(head, train_shot=4, **changes):
@@ -52,4 +52,4 @@ def study(heads=None):
     )
 
 
-REGISTRY = PACKAGE | registry
+REGISTRY = BUILTIN | registry

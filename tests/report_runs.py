@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from anyshot.files import write_json
+from anyshot.measure.grid import build_grids
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.recalls import Recalls, write_recalls
 from anyshot.measure.sensitivity import decompose
-from anyshot.rows import Row, write_table
-from anyshot.show.grid import grids
+from anyshot.tables import Row, write_table
 
 TEST_SHOTS = (1, 2, 4, 8, 16, 32)
 
@@ -46,7 +46,7 @@ def write_run(folder: Path, table: list[Row], models: bool = True) -> Path:
     """A run's folder: its table and, where it has models, sensitivities with intervals, recipes, learning curves."""
     write_table(folder / "table.csv", table)
     scores = []
-    for grid in grids(table) if models else []:
+    for grid in build_grids(table) if models else []:
         if np.isfinite(grid.accuracy).all() and len(grid.train_shots) > 1:
             score = decompose(grid.accuracy).sensitivity
             where = {"data": grid.data, "backbone": grid.backbone, "head": grid.head, "readout": grid.readout}

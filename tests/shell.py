@@ -13,7 +13,7 @@ import pytest
 import tyro
 from tyro.extras import SubcommandApp
 
-from anyshot import cli
+from anyshot.cli import main as cli
 
 
 class Done(NamedTuple):

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.deploy.advice import OtherFeatures, advise
-from anyshot.deploy.advice_page import as_html, as_markdown, as_text, shown_images
-from anyshot.deploy.bursts import find_bursts, time_in
-from anyshot.deploy.duplicates import near_duplicates
-from anyshot.deploy.shot_curve import Curve, Pool, fit_curve, forecast
-from anyshot.deploy.suspects import suspects_of
+from anyshot.classify.copies import find_copies
+from anyshot.classify.groups import find_groups, time_in
+from anyshot.inspect.advice import OtherFeatures, advise
+from anyshot.inspect.advice_page import as_html, as_markdown, as_text, shown_images
+from anyshot.inspect.labels import suspects_of
+from anyshot.inspect.shot_curve import Curve, EpisodePool, fit_curve, forecast_gains
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
 PICTURES = np.random.default_rng(0).integers(0, 255, (144, 24, 24, 3)).astype(np.uint8)
@@ -52,7 +52,7 @@ def test_the_interval_of_gains_covers_the_truth_about_as_often_as_it_says():
         # disjoint episodes with noise that the shots of an episode share in part, as nested ones do
         shared = rng.normal(0, 0.04, (1, 50))
         episodes = true(shots)[:, None] + shared + rng.normal(0, 0.03, (len(shots), 50))
-        ahead = forecast(shots, episodes, 16, (16,), Pool(images=200, classes=5, way=5, queries=4))
+        ahead = forecast_gains(shots, episodes, 16, (16,), EpisodePool(images=200, classes=5, way=5, queries=4))
         gain = float(true(np.array([32]))[0] - true(np.array([16]))[0])
         inside.append(ahead.low[0] <= gain <= ahead.high[0])
     assert np.mean(inside) >= 0.9
@@ -146,8 +146,8 @@ def test_the_two_rankings_find_two_kinds_of_mistakes():
 def test_chance_makes_neither_copies_nor_bursts(d):
     X, y = data(d=d, images=60)
     codes = np.unique(y, return_inverse=True)[1]
-    assert near_duplicates(X, codes) == []
-    assert find_bursts(X, codes).told_by == ()
+    assert find_copies(X, codes) == []
+    assert find_groups(X, codes).told_by == ()
 
 
 def bursts(pieces=4, size=6, classes=4, seed=0):
@@ -181,15 +181,15 @@ def test_times_and_numbers_tell_of_bursts():
     X, y = data(images=12, d=32, classes=3)
     codes = np.unique(y, return_inverse=True)[1]
     times = [3600.0 * (i // 3) + 5 * (i % 3) for i in range(len(y))]
-    assert find_bursts(X, codes, times=times).many == 12
+    assert find_groups(X, codes, times=times).many == 12
     named = [f"IMG_20240131_12{i // 3:02}{5 * (i % 3):02}.jpg" for i in range(len(y))]
-    advice = find_bursts(X, codes, named)
+    advice = find_groups(X, codes, named)
     assert advice.told_by == ("times",)
     np.testing.assert_array_equal(advice.group, np.arange(len(y)) // 3)
     numbered = [f"photo {i}.jpg" for i in range(len(y))]
-    assert find_bursts(X, codes, numbered).told_by == ()  # counted, but neighbours are not alike
+    assert find_groups(X, codes, numbered).told_by == ()  # counted, but neighbours are not alike
     walk = np.cumsum(np.random.default_rng(0).normal(size=X.shape), 0)  # each photo is like the one before
-    assert "numbers in file names" in find_bursts(walk, codes, numbered).told_by
+    assert "numbers in file names" in find_groups(walk, codes, numbered).told_by
     assert time_in("IMG_20249931_120501.jpg") is None
 
 
@@ -322,7 +322,7 @@ def test_a_shot_without_a_mistake_is_not_trusted_alone():
     """Five images of each class may all be right by chance: the smaller shots still say that more would help."""
     rng, shots = np.random.default_rng(0), np.array([1, 2, 3, 4])
     right = rng.binomial(5, np.array([[0.87], [0.92], [0.97], [1.0]]), (4, 100)) / 5
-    ahead = forecast(shots, right, 5, (5,), Pool(images=5, classes=5, way=5, queries=1))
+    ahead = forecast_gains(shots, right, 5, (5,), EpisodePool(images=5, classes=5, way=5, queries=1))
     assert 0.005 < ahead.gain[0] < 0.03
     assert ahead.high[0] > 0.025
 
@@ -384,9 +384,9 @@ def test_bursts_looked_for_some_images_at_a_time_are_the_same(monkeypatch):
     moments = 3.0 * rng.normal(size=(60, 16)).repeat(2, 0)
     X = moments + 0.01 * rng.normal(size=(120, 16))
     names = [f"p{number:03d}.jpg" for number in range(120)]
-    whole = find_bursts(X, codes, names)
-    for module in ("bursts", "duplicates"):
-        monkeypatch.setattr(f"anyshot.deploy.{module}.PART", 7)
-    parts = find_bursts(X, codes, names)
+    whole = find_groups(X, codes, names)
+    for module in ("groups", "copies"):
+        monkeypatch.setattr(f"anyshot.classify.{module}.PART", 7)
+    parts = find_groups(X, codes, names)
     assert whole.many > 1
     assert (parts.told_by, parts.group.tolist()) == (whole.told_by, whole.group.tolist())

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from anyshot.models import attention
 from anyshot.models.backbones import Conv4, ResNet12
-from anyshot.models.gram import gram, overlap
+from anyshot.models.gram import class_overlap, gram
 from anyshot.models.heads import HEADS
-from anyshot.models.law import contrastive, flatten, fold, mean
+from anyshot.models.law import contrastive_logits, flatten, fold_logits, mean_pool
 from anyshot.train.batches import training_batches
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
@@ -99,7 +99,7 @@ def test_the_auxiliary_term_of_frn():
     of = numbers("frn")
     features = of["auxrank_support"].clone().requires_grad_()
     pooled = features.flatten(1, 2)
-    value = 0.03 * overlap(gram(pooled, {}))
+    value = 0.03 * class_overlap(gram(pooled, {}))
     close(value, of["auxrank_value"], 1e-15)
     value.backward()
     close(features.grad, of["auxrank_grad"], 1e-15)
@@ -111,7 +111,7 @@ def test_the_auxiliary_term_of_frn():
 @pytest.mark.parametrize("key", SETS)
 def test_prototypes_of_both_authors(key):
     of = numbers("proto")
-    embed = mean if of[f"{key}_pooled"] else flatten
+    embed = mean_pool if of[f"{key}_pooled"] else flatten
     parts = of[f"{key}_support"], of[f"{key}_query"]
     learned = {"scale": of[f"{key}_scale"]}
     ours = logits("proto", embed, *parts, learned)
@@ -140,7 +140,7 @@ def test_feat(key, normed, monkeypatch):
     if key == "b":
         vectors = torch.cat([support, query], 1).requires_grad_()
         learned["scale"] = 64 / of["b_temperature2"]
-        aside = contrastive(HEADS["feat"], learned, vectors)
+        aside = contrastive_logits(HEADS["feat"], learned, vectors)
         close(aside, of[f"{kind}_aux_logits"], 1e-13)
         loss = F.cross_entropy(aside, targets(*vectors.shape[:2]))
         close(loss, of[f"{kind}_aux_loss"], 1e-13)
@@ -153,7 +153,7 @@ def test_batch_folding(key):
     of = numbers("folding")
     vectors = of[f"{key}_features"].clone().requires_grad_()
     way, shot, d = vectors.shape
-    ours = fold(HEADS["proto"], {"scale": torch.tensor(float(d))}, vectors)
+    ours = fold_logits(HEADS["proto"], {"scale": torch.tensor(float(d))}, vectors)
     close(ours.log_softmax(1), of[f"{key}_log_probabilities"], 1e-12)
     loss = F.cross_entropy(ours, targets(way, shot))
     close(loss, of[f"{key}_loss"], 1e-13)

@@ -56,11 +56,11 @@ def test_folded_batch_norm_embeds_alike_and_a_saved_model_is_the_same(backbone, 
     with torch.no_grad():
         model(torch.randn(4, 3, 16, 16))  # batch norm now has a mean and a variance that are not 0 and 1
     images = np.random.default_rng(0).integers(0, 256, size=(3, 16, 16, 3), dtype=np.uint8)
-    from anyshot.data.augmentation import prepare
+    from anyshot.data.augmentation import prepare_evaluation
 
     model.eval()
     with torch.no_grad():
-        plain = model(prepare(torch.from_numpy(images), 16)).numpy()
+        plain = model(prepare_evaluation(torch.from_numpy(images), 16)).numpy()
     np.testing.assert_allclose(model.features(images), plain, rtol=1e-3, atol=1e-4)
     model.save(tmp_path / "model.safetensors")
     again = load_model(tmp_path)

@@ -10,8 +10,8 @@ from scipy.special import log_softmax, softmax
 from test_classifier import classifier, examples
 
 from anyshot import FewShotClassifier
-from anyshot.deploy import calibration
-from anyshot.deploy.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
+from anyshot.classify import calibration
+from anyshot.classify.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
 from anyshot.models import empirical
 from anyshot.models.heads import HEADS
 

@@ -15,11 +15,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.deploy.support import keys_of
-from anyshot.measure.engine import recalls
+from anyshot.classify.support import hash_rows
+from anyshot.measure.engine import compute_recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Reading
+from anyshot.models.law import BoundHead
 from anyshot.models.readouts import READOUTS
 from anyshot.recipe import Recipe
 
@@ -63,7 +63,7 @@ def test_equals_the_evaluation_engine_on_the_same_episodes(head):
     parameters = trained(head)
     bank = HEADS[head].embed(torch.from_numpy(X).float(), {})
     floats = {name: torch.tensor(value, dtype=torch.float32) for name, value in parameters.items()}
-    engine = recalls(bank, [Reading(HEADS[head], floats)], plan, [1, 5])[0]
+    engine = compute_recalls(bank, [BoundHead(HEADS[head], floats)], plan, [1, 5])[0]
     draw = plan.draw(0, plan.episodes)
     for index, shot in enumerate((1, 5)):
         for episode in range(plan.episodes):
@@ -237,7 +237,7 @@ def test_what_is_taken_out_is_as_if_never_seen_and_put_back_as_if_never_gone(hea
     fitted, before = made().fit(X, y), made().fit(X, y)
     support = fitted.support_
     key = int(support.keys[support.owner == 2][3])
-    seen = [image for image in range(len(X)) if int(keys_of(X[image].reshape(1, -1))[0]) != key]
+    seen = [image for image in range(len(X)) if int(hash_rows(X[image].reshape(1, -1))[0]) != key]
     taken = fitted.take_out(2, key)
     assert_same(fitted, made().fit(X[seen], y[seen]), X)
     np.testing.assert_array_equal(before.support_.examples, support.examples)  # nothing was changed in place
@@ -286,7 +286,7 @@ def test_recalls_are_of_examples_left_out_and_average_to_the_accuracy(head):
 def test_the_nearest_example_of_a_picture_is_itself(head):
     X, y = examples(30, 3)
     fitted = FewShotClassifier(head).fit(X, y)
-    itself = keys_of(X[4].reshape(1, -1))[0]
+    itself = hash_rows(X[4].reshape(1, -1))[0]
     nearest = fitted.nearest(fitted.vectors(X[4:5])[0], y[4], many=3)
     assert len(set(nearest.tolist())) == 3
     if head != "cosine-frn":  # the nearest to a Gram matrix by its direction alone

@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save_file
 from test_classifier import classifier, examples
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
-from anyshot.data.augmentation import prepare
-from anyshot.deploy.image_classifier import thumbnail
-from anyshot.deploy.onnx_export import export_onnx
+from anyshot.classify.images import make_thumbnail
+from anyshot.classify.onnx_export import export_onnx
+from anyshot.data.augmentation import prepare_evaluation
 from anyshot.models.heads import HEADS
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
-from anyshot.rows import write_table
+from anyshot.tables import write_table
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -206,7 +206,7 @@ def test_a_folder_of_pictures(head, tmp_path):
     assert loaded.thumbnails == made.thumbnails
     assert len(made.thumbnails) == 12
     assert Image.open(io.BytesIO(next(iter(made.thumbnails.values())))).size == (32, 32)
-    assert Image.open(io.BytesIO(thumbnail(np.zeros((224, 224, 3), np.uint8)))).size == (144, 144)
+    assert Image.open(io.BytesIO(make_thumbnail(np.zeros((224, 224, 3), np.uint8)))).size == (144, 144)
     assert made.remove(["red"]).classes_.tolist() == ["blue", "green"]
     assert len(made.thumbnails) == 8
     merged = made.merge(ImageClassifier(tmp_path / "run").fit([new[0]], ["white"]))
@@ -324,8 +324,8 @@ def test_pictures_are_cut_as_in_evaluation(size):
     """What the evaluation's own transform does to the decoded picture, to a grey level or two of rounding."""
     pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3)).astype(np.uint8)
     pixels = np.array(Image.fromarray(pixels).resize(size[::-1]))  # smooth, as photos are
-    mine = prepare(torch.from_numpy(ImageClassifier(small_model()).read(pixels).copy()[None]), 32)
-    theirs = prepare(torch.from_numpy(pixels[None]), 32)
+    mine = prepare_evaluation(torch.from_numpy(ImageClassifier(small_model()).read(pixels).copy()[None]), 32)
+    theirs = prepare_evaluation(torch.from_numpy(pixels[None]), 32)
     assert mine.shape == theirs.shape
     assert (mine - theirs).abs().mean() < 0.05
 

@@ -109,7 +109,7 @@ def test_what_was_not_foreseen_is_one_sentence_and_with_debug_a_traceback(monkey
     def fail():
         raise KeyError("[/red] a\nname")
 
-    monkeypatch.setattr("anyshot.paper.audit.run", fail)
+    monkeypatch.setattr("anyshot.paper.audit.run_checks", fail)
     assert run(monkeypatch, "paper", "audit") == 1
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1

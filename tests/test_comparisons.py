@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from anyshot import BadInput, decompose
-from anyshot.cli import main
-from anyshot.rows import write_table
-from anyshot.show.comparisons import COMPARISONS, frn_forms, gains, mixed, offsets, run_comparison, swapped
+from anyshot.cli.main import main
+from anyshot.show.comparisons import (
+    COMPARISONS,
+    frn_forms,
+    gains_by_test_shot,
+    mixed_shot_training,
+    offsets_by_train_shot,
+    run_comparison,
+    swapped_scores,
+)
+from anyshot.tables import write_table
 
 ROWS = [
     {"data": "glyphs", "backbone": "conv4", "head": head, "readout": readout, "train_shot": train, "test_shot": test}
@@ -23,35 +31,39 @@ MIXED = [{**row, "head": "proto-mixed", "accuracy": row["accuracy"] - 0.25} for 
 
 
 def test_gains_offsets_swapped_and_frn_forms():
-    assert {(row["head"], row["against"], row["gain"]) for row in gains(ROWS)} == {("cosine-proto", "proto", 2.0)}
+    assert {(row["head"], row["against"], row["gain"]) for row in gains_by_test_shot(ROWS)} == {
+        ("cosine-proto", "proto", 2.0)
+    }
     grid = np.array([[63.0, 62.0], [74.0, 75.0]])
-    proto = [row["offset"] for row in offsets(ROWS) if row["head"] == "proto"]
+    proto = [row["offset"] for row in offsets_by_train_shot(ROWS) if row["head"] == "proto"]
     np.testing.assert_allclose(proto, decompose(grid).model_bias)
-    assert {row["change"] for row in swapped(ROWS)} == {-1}
+    assert {row["change"] for row in swapped_scores(ROWS)} == {-1}
     assert [row["gain"] for row in frn_forms(ROWS)] == [0.0, 0.0]
 
 
 def test_swapped_predictors_are_compared_within_a_seed():
     """What a swap changes is the mean over seeds, whatever the seeds' own accuracies."""
     seeds = [{**row, "seed": seed, "accuracy": row["accuracy"] + 5 * seed} for seed in (0, 1) for row in ROWS]
-    compared = swapped(seeds)
-    assert len(compared) == len(swapped(ROWS)) == 8
+    compared = swapped_scores(seeds)
+    assert len(compared) == len(swapped_scores(ROWS)) == 8
     assert {row["change"] for row in compared} == {-1}
     assert compared[0]["own"] == ROWS[0]["accuracy"] + 2.5
 
 
 def test_mixed_training_stands_beside_the_best_and_worst_of_single_shots():
-    (four, eight) = mixed([*ROWS, *MIXED])
+    (four, eight) = mixed_shot_training([*ROWS, *MIXED])
     assert (four["accuracy"], four["best"], four["mean"], four["worst"], four["behind"]) == (62.75, 63, 62.5, 62, 0.25)
     assert (eight["accuracy"], eight["best"], eight["behind"]) == (73.75, 75, 1.25)
-    assert mixed(ROWS) == []
+    assert mixed_shot_training(ROWS) == []
 
 
 def test_a_model_of_mixed_shots_gains_on_the_mean_and_has_no_offset():
     about = {"data": "glyphs", "backbone": "conv4", "head": "proto-mixed", "readout": "own", "train_shot": 16}
     rows = [*ROWS, *(about | {"test_shot": shot, "accuracy": 50.5 + 3 * shot} for shot in (4, 8))]
-    assert [(row["against"], row["gain"]) for row in gains(rows) if row["head"] == "proto-mixed"] == [("proto", 0)] * 2
-    assert "proto-mixed" not in {row["head"] for row in offsets(rows)}
+    assert [(row["against"], row["gain"]) for row in gains_by_test_shot(rows) if row["head"] == "proto-mixed"] == [
+        ("proto", 0)
+    ] * 2
+    assert "proto-mixed" not in {row["head"] for row in offsets_by_train_shot(rows)}
 
 
 @pytest.mark.parametrize("kind", sorted(COMPARISONS))

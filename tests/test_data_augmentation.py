@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from anyshot.data import augmentation
-from anyshot.data.augmentation import augment, prepare
+from anyshot.data.augmentation import augment, prepare_evaluation
 from anyshot.errors import BadInput
 
 RECIPES = [("resized-crop", "flip", "jitter"), ("crop", "flip", "jitter"), ("flip",), ("jitter",), ()]
@@ -156,7 +156,7 @@ def test_images_of_a_batch_differ():
 
 def test_without_names_augment_is_prepare():
     images = batch(photo(92, 92), photo(92, 92, 1))
-    assert torch.equal(augment(images, (), seeded(), 84), prepare(images, 84))
+    assert torch.equal(augment(images, (), seeded(), 84), prepare_evaluation(images, 84))
 
 
 @pytest.mark.parametrize(("height", "width"), [(92, 92), (84, 84), (184, 184), (128, 150), (93, 92), (60, 60)])
@@ -167,7 +167,7 @@ def test_evaluation_is_shorter_side_92_then_the_central_84(height, width):
     resized = image.resize((width * target // shorter, height * target // shorter), Image.Resampling.BILINEAR)
     left, top = round((resized.width - 84) / 2), round((resized.height - 84) / 2)
     theirs = pil_loader.normalised(resized.crop((left, top, left + 84, top + 84)))
-    gap = np.abs(prepare(batch(np.asarray(image)), 84)[0].numpy() - theirs).max()
+    gap = np.abs(prepare_evaluation(batch(np.asarray(image)), 84)[0].numpy() - theirs).max()
     assert gap <= (1e-5 if shorter == target else 1.1 * LEVEL / 0.224)
 
 
@@ -191,4 +191,4 @@ def test_wrong_names_and_channels_are_told():
     with pytest.raises(BadInput, match="not by both"):
         augment(images, ("crop", "resized-crop"), seeded(), 32)
     with pytest.raises(BadInput, match="2 channels"):
-        prepare(images[..., :2], 32)
+        prepare_evaluation(images[..., :2], 32)

@@ -12,7 +12,7 @@ from shell import run
 from test_likeness import photo
 
 from anyshot.data import doctor
-from anyshot.data.doctor import examine, perceptual_hash, visit
+from anyshot.data.doctor import diagnose, diagnose_to_folder, perceptual_hash
 from anyshot.data.sheets import GAP, TILE
 from anyshot.data.store import write_store
 
@@ -31,7 +31,7 @@ def findings(diagnosis):
 
 
 def test_nothing_is_found_in_a_sound_store(tmp_path):
-    diagnosis = examine(stored(tmp_path / "s", images(160)))
+    diagnosis = diagnose(stored(tmp_path / "s", images(160)))
     assert findings(diagnosis) == []
     assert diagnosis.splits["train"] == {
         "classes": 4,
@@ -41,7 +41,7 @@ def test_nothing_is_found_in_a_sound_store(tmp_path):
         "largest_shot": 4,
     }
     assert "80 items, 20 per class; largest shot with 16 queries: 4" in diagnosis.text
-    assert "20 to 21 per class" in examine(stored(tmp_path / "t", images(161))).text
+    assert "20 to 21 per class" in diagnose(stored(tmp_path / "t", images(161))).text
 
 
 def jpeg(image, quality):
@@ -57,7 +57,7 @@ def test_duplicates_exact_and_near_within_and_across(tmp_path):
     items[130] = np.clip(items[40].astype(int) + 3, 0, 255)
     store = stored(tmp_path / "s", items)
     findings = {
-        (f.text.split(" pair of ")[1].split(":")[0]): f.items for f in examine(store).findings if "pair" in f.text
+        (f.text.split(" pair of ")[1].split(":")[0]): f.items for f in diagnose(store).findings if "pair" in f.text
     }
     assert findings == {
         "exact duplicates within a class": [[0, 1]],
@@ -70,10 +70,10 @@ def test_duplicates_exact_and_near_within_and_across(tmp_path):
 
 def test_pictures_that_are_there_twice_are_drawn_side_by_side(tmp_path):
     items = images(160)
-    visit(stored(tmp_path / "sound", items), tmp_path / "sound sheets")
+    diagnose_to_folder(stored(tmp_path / "sound", items), tmp_path / "sound sheets")
     assert not (tmp_path / "sound sheets" / "pairs.png").exists()
     items[30] = items[0]
-    visit(stored(tmp_path / "s", items), tmp_path / "sheets")
+    diagnose_to_folder(stored(tmp_path / "s", items), tmp_path / "sheets")
     with Image.open(tmp_path / "sheets" / "pairs.png") as sheet:
         left, right = (np.asarray(sheet)[24 : 24 + TILE, place : place + TILE] for place in (0, TILE + GAP))
     np.testing.assert_array_equal(left, right)
@@ -97,7 +97,7 @@ def test_constant_images_shared_classes_small_classes_and_skipped_files(tmp_path
     skipped = [{"name": f"{index}.jpg", "why": "OSError: cut"} for index in range(5)]
     names = ("a", "b", "c", "d", "a", "f", "b", "h")
     store = stored(tmp_path / "s", items, names, skipped=skipped, notes=["hello"])
-    text = examine(store).text
+    text = diagnose(store).text
     assert "2 items are constant, one value all over: item 3 (a), item 50 (f)" in text
     assert "1 classes are in both train and val, so val is not unseen: a" in text
     assert "1 classes are in both train and test, so test is not unseen: b" in text
@@ -112,7 +112,7 @@ def test_features_have_a_doctor_too(tmp_path):
     items[5] = items[100]
     items[9] = 0
     store = stored(tmp_path / "s", items)
-    text = visit(store).text
+    text = diagnose_to_folder(store).text
     assert "1 items are constant" in text
     assert "1 pair of exact duplicates across splits" in text
     assert sorted(path.name for path in (tmp_path / "s" / "doctor").iterdir()) == ["diagnosis.json"]
@@ -120,7 +120,7 @@ def test_features_have_a_doctor_too(tmp_path):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_contact_sheet_shows_every_class_of_a_small_split(tmp_path, channels):
-    visit(stored(tmp_path / "s", images(160)[..., :channels]))
+    diagnose_to_folder(stored(tmp_path / "s", images(160)[..., :channels]))
     with Image.open(tmp_path / "s" / "doctor" / "train.png") as sheet:
         pixels = np.asarray(sheet)
     assert len(list((tmp_path / "s" / "doctor").glob("*.png"))) == 3

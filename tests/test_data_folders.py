@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anyshot.data.doctor import examine, visit
+from anyshot.data.doctor import diagnose, diagnose_to_folder
 from anyshot.data.folders import read_folder
-from anyshot.data.kinds import pack
-from anyshot.data.layout import Layout
-from anyshot.data.pictures import picture
-from anyshot.data.sources import choose_splits, labelled_pictures, remarks, understood
+from anyshot.data.layout import SourceOptions
+from anyshot.data.open import describe_notes, describe_source, open_labelled_pictures, select_splits
+from anyshot.data.pack import pack
+from anyshot.data.pictures import decode_picture
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 
@@ -43,7 +43,7 @@ def zipped(root, path, wrapped_in=""):
 @pytest.mark.parametrize("wrapped_in", ["", "My Photos/", "a/b/"])
 def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
     root = folder(tmp_path, "cat/0.png", "cat/1.png", "dog/0.png", "dog/2024/1.png")
-    with labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
+    with open_labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
         assert sorted((item.class_name, item.read()) for item in source.items) == sorted(
             (item.class_name, item.read()) for item in read_folder(root).items
         )
@@ -54,7 +54,7 @@ def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
 @pytest.mark.parametrize("wrapped_in", ["My Photos/", "a/b/"])
 def test_splits_in_a_wrapped_zip_are_splits(tmp_path, wrapped_in):
     root = folder(tmp_path, "train/cat/0.png", "train/dog/0.png", "test/cat/0.png", "test/dog/0.png")
-    with labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
+    with open_labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
         assert {(item.class_name, item.split) for item in source.items} == {
             (name, split) for name in ("cat", "dog") for split in ("train", "test")
         }
@@ -63,7 +63,7 @@ def test_splits_in_a_wrapped_zip_are_splits(tmp_path, wrapped_in):
 def test_split_folders_beside_others_are_splits(tmp_path):
     root = folder(tmp_path, "train/cat/0.png", "test/cat/0.png", "icons/cat/0.png", "readme.png")
     assert read(root) == {"train/cat/0.png": ("cat", "train"), "test/cat/0.png": ("cat", "test")}
-    words = " ".join(remarks(read_folder(root)))
+    words = " ".join(describe_notes(read_folder(root)))
     assert "left out, 2 files: beside test, train, in none of them (icons/cat/0.png, readme.png)" in words
 
 
@@ -114,7 +114,7 @@ def test_a_folder_that_holds_pictures_is_a_class_with_all_below(tmp_path):
 
 def test_twins_are_pointed_out(tmp_path):
     names = ["rose", "ROSE", unicodedata.normalize("NFC", "Blüte"), unicodedata.normalize("NFD", "Blüte"), "oak"]
-    words = remarks(read_folder(folder(tmp_path, *(f"{name}/0.png" for name in names))))
+    words = describe_notes(read_folder(folder(tmp_path, *(f"{name}/0.png" for name in names))))
     assert sum("are they one?" in one for one in words) == 2
     assert any("'ROSE' and 'rose'" in one for one in words)
     assert any("\\xfc" in one and "\\u0308" in one for one in words)
@@ -125,7 +125,7 @@ def test_what_is_left_out_is_said_with_the_reason(tmp_path):
     for name in ("cat/._0.png", "cat/IMG_1.CR2", "cat/IMG_2.MOV", "cat/Thumbs.db"):
         files.write(root / name, b"?")
     (root / "nothing").mkdir()
-    words = understood(read_folder(root), root)
+    words = describe_source(read_folder(root), root)
     assert words.startswith(f"{root}: 2 classes, 2 pictures (1 each).")
     for part in (
         "1 file: hidden, such as the ._ files of macOS (cat/._0.png)",
@@ -151,11 +151,11 @@ def test_heic_is_read_with_its_extra_and_named_without(tmp_path, monkeypatch):
     heif.from_pillow(photo).save(file, quality=95)
     root = folder(tmp_path, "cat/0.png", "dog/0.png")
     files.write(root / "cat" / "IMG_0001.HEIC", file.getvalue())
-    assert np.abs(picture(file.getvalue(), 64, "crop").astype(int) - np.asarray(photo)).mean() < 8
+    assert np.abs(decode_picture(file.getvalue(), 64, "crop").astype(int) - np.asarray(photo)).mean() < 8
     assert "cat/IMG_0001.HEIC" in read(root)
     monkeypatch.setattr("anyshot.data.folders.SUFFIXES", frozenset({".png", ".jpg"}))
     monkeypatch.setattr("anyshot.data.pictures.FORMATS", ("PNG", "JPEG"))
-    assert any("anyshot[heic]" in one and "IMG_0001.HEIC" in one for one in remarks(read_folder(root)))
+    assert any("anyshot[heic]" in one and "IMG_0001.HEIC" in one for one in describe_notes(read_folder(root)))
     files.write(root / "cat" / "named-jpeg.jpg", file.getvalue())  # as some programs leave them
     store = pack("folder", root, tmp_path / "s", size=8, split=(0, 0, 1))
     assert "anyshot[heic]" in store.about["skipped"][0]["why"]
@@ -178,19 +178,19 @@ def test_deep_pictures_are_scaled_by_their_range(top, form):
     big, compressed = "big" in form, "compressed" in form
     data = tiff(values) if form == "grey" else files.deep_tiff(colours, big, compressed)
     wanted = np.stack([values] * 3, -1) if form == "grey" else colours
-    assert np.abs(picture(data, None, "crop") - wanted / top * 255).max() < 1
+    assert np.abs(decode_picture(data, None, "crop") - wanted / top * 255).max() < 1
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 255), (-1, 1), (0, 5000), (-40, 90)])
 def test_fractions_are_scaled_by_their_range(low, high):
     data = tiff((low + RAMP * (high - low)).astype(np.float32))
-    assert np.abs(picture(data, None, "crop")[..., 0] - RAMP * 255).max() <= 0.6
+    assert np.abs(decode_picture(data, None, "crop")[..., 0] - RAMP * 255).max() <= 0.6
 
 
 def test_fractions_that_are_no_numbers_are_dark():
     values = RAMP.astype(np.float32)
     values[0, :3] = [np.nan, np.inf, -np.inf]
-    assert picture(tiff(values), None, "crop")[0, :3].max() == 0
+    assert decode_picture(tiff(values), None, "crop")[0, :3].max() == 0
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -200,30 +200,30 @@ def test_tables_as_spreadsheets_write_them(tmp_path, separator, header):
     rows = [(header, "class"), ("0.png", "a, b"), ("1.png", "c")]
     quoted = "\r\n".join(separator.join(f'"{value}"' for value in row) for row in rows)
     (root / "table.csv").write_bytes(b"\xef\xbb\xbf" + quoted.encode())
-    with labelled_pictures(root / "table.csv") as source:
+    with open_labelled_pictures(root / "table.csv") as source:
         assert [(item.name, item.class_name) for item in source.items] == [("0.png", "a, b"), ("1.png", "c")]
 
 
 def test_a_table_is_read_as_its_layout_says(tmp_path):
     root = folder(tmp_path, "0.png")
     (tmp_path / "t.csv").write_text("where,what,when\n0.png,a,train\n")
-    layout = Layout(root=root, path_column="where", label_column="what", split_column="when")
-    with labelled_pictures(tmp_path / "t.csv", layout) as source:
+    layout = SourceOptions(root=root, path_column="where", label_column="what", split_column="when")
+    with open_labelled_pictures(tmp_path / "t.csv", layout) as source:
         assert [(item.class_name, item.split) for item in source.items] == [("a", "train")]
 
 
 def test_one_learns_from_train_and_tests_with_test():
     splits = ["train", "val", "test", "train"]
-    assert choose_splits(splits, (), for_test=False)[0] == [0, 3]
-    assert choose_splits(splits, ("train", "val"), for_test=False)[0] == [0, 1, 3]
-    assert choose_splits(splits, (), for_test=True)[0] == [2]
-    assert choose_splits(splits[:2], (), for_test=True)[0] == [1]
-    assert choose_splits(["val", "test"], (), for_test=False)[0] == [0]
-    assert choose_splits([None, None], (), for_test=False) == ([0, 1], "")
+    assert select_splits(splits, (), for_test=False)[0] == [0, 3]
+    assert select_splits(splits, ("train", "val"), for_test=False)[0] == [0, 1, 3]
+    assert select_splits(splits, (), for_test=True)[0] == [2]
+    assert select_splits(splits[:2], (), for_test=True)[0] == [1]
+    assert select_splits(["val", "test"], (), for_test=False)[0] == [0]
+    assert select_splits([None, None], (), for_test=False) == ([0, 1], "")
     with pytest.raises(BadInput, match="does not learn from those"):
-        choose_splits(["test"], (), for_test=False)
+        select_splits(["test"], (), for_test=False)
     with pytest.raises(BadInput, match="there is no split val here: there are test"):
-        choose_splits(["test"], ("val",), for_test=True)
+        select_splits(["test"], ("val",), for_test=True)
 
 
 def test_stores_keep_the_path_of_every_image_and_old_ones_open(tmp_path):
@@ -235,11 +235,11 @@ def test_stores_keep_the_path_of_every_image_and_old_ones_open(tmp_path):
     assert store.names[:4] == ("cat/IMG 0.png", "cat/IMG 1.png", "cat/IMG 2.png", "cat/copy.png")
     assert store.names[4] == "süß\nodd/IMG 0.png"
     for name, image in zip(store.names, store.items, strict=True):
-        assert np.array_equal(picture((root / name).read_bytes(), 8, "crop"), image)
+        assert np.array_equal(decode_picture((root / name).read_bytes(), 8, "crop"), image)
     open_store(store.path, verify=True)
-    pair = next(finding for finding in examine(store).findings if "exact duplicates" in finding.text)
+    pair = next(finding for finding in diagnose(store).findings if "exact duplicates" in finding.text)
     assert "cat/IMG 0.png and cat/copy.png" in pair.text
-    visit(store)
+    diagnose_to_folder(store)
     assert '"cat/copy.png"' in (store.path / "doctor" / "diagnosis.json").read_text()
     with (store.path / "names.jsonl").open("a") as file:
         file.write('"one more"\n')

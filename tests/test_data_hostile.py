@@ -20,8 +20,8 @@ from PIL import Image
 
 from anyshot.data import archives
 from anyshot.data.benchmarks import read_ids
-from anyshot.data.kinds import pack
-from anyshot.data.pictures import picture
+from anyshot.data.pack import pack
+from anyshot.data.pictures import decode_picture
 from anyshot.data.unpickle import unpickle
 from anyshot.errors import BadInput
 
@@ -232,7 +232,7 @@ def test_a_link_out_of_the_folder_is_outside(tmp_path):
 
 def test_one_pixel_and_one_line_images(tmp_path):
     for height, width in ((1, 1), (1, 20_000), (20_000, 1)):
-        fitted = picture(files.encoded(0, height, width), 92, "crop")
+        fitted = decode_picture(files.encoded(0, height, width), 92, "crop")
         assert fitted.shape == (92, 92, 3)
 
 
@@ -270,7 +270,7 @@ def test_a_20000_pixel_photo_is_read_at_reduced_scale(tmp_path):
     strip = Image.new("RGB", (20_000, 800), (10, 200, 30))
     file = io.BytesIO()
     strip.save(file, "JPEG")
-    assert np.abs(picture(file.getvalue(), 92, "crop").astype(int) - (10, 200, 30)).max() <= 3
+    assert np.abs(decode_picture(file.getvalue(), 92, "crop").astype(int) - (10, 200, 30)).max() <= 3
 
 
 def test_empty_class_folders_are_noted(tmp_path):
@@ -291,9 +291,9 @@ def test_folder_names_with_spaces_unicode_and_line_breaks(tmp_path):
     names = ["red panda", "猫 neko", "line\nbreak", "-rf", "%s{0}", "~"]
     store = pack("folder", files.class_folders(tmp_path / "photos", names, 1), tmp_path / "s", size=8, split=(0, 0, 1))
     assert sorted(store.class_names) == sorted(names)
-    from anyshot.data.doctor import visit
+    from anyshot.data.doctor import diagnose_to_folder
 
-    assert "6 classes" in visit(store).text
+    assert "6 classes" in diagnose_to_folder(store).text
 
 
 def test_a_disk_that_fills_up_leaves_no_store_and_the_pack_goes_on_later(tmp_path):
@@ -304,7 +304,7 @@ import resource, signal, sys
 sys.argv = ["anyshot", "pack", "folder", {str(tmp_path / "photos")!r}, "-o", {str(tmp_path / "s")!r}, "--size", "32"]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
-from anyshot.cli import main
+from anyshot.cli.main import main
 main()
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anyshot.data.kinds import pack
-from anyshot.data.npz import read_npz
-from anyshot.data.packing import pack_images
-from anyshot.data.pictures import picture
+from anyshot.data.npz import read_image_npz
+from anyshot.data.pack import pack
+from anyshot.data.packer import pack_images
+from anyshot.data.pictures import decode_picture
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 
@@ -77,33 +77,35 @@ PHOTO = Image.fromarray(files.pixels(3, 40, 40))
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM"])
 def test_formats(kind):
-    gap = np.abs(picture(saved(PHOTO, kind), 40, "crop").astype(int) - np.asarray(PHOTO))
+    gap = np.abs(decode_picture(saved(PHOTO, kind), 40, "crop").astype(int) - np.asarray(PHOTO))
     assert gap.mean() < (8 if kind in ("GIF", "WEBP") else 0.01)
 
 
 def test_exif_rotation_is_honoured():
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held upright: turn a quarter to the right
-    turned = picture(saved(PHOTO, "JPEG", exif=exif, quality=95), 40, "crop")
+    turned = decode_picture(saved(PHOTO, "JPEG", exif=exif, quality=95), 40, "crop")
     assert np.abs(turned.astype(int) - np.asarray(PHOTO.rotate(-90))).mean() < 4
 
 
 def test_grey_palette_sixteen_bits_and_alpha_become_rgb():
-    grey = picture(saved(PHOTO.convert("L"), "PNG"), 40, "crop")
+    grey = decode_picture(saved(PHOTO.convert("L"), "PNG"), 40, "crop")
     assert (grey[..., 0] == grey[..., 2]).all()
-    assert np.abs(picture(saved(PHOTO.convert("P"), "PNG"), 40, "crop").astype(int) - np.asarray(PHOTO)).mean() < 30
+    assert (
+        np.abs(decode_picture(saved(PHOTO.convert("P"), "PNG"), 40, "crop").astype(int) - np.asarray(PHOTO)).mean() < 30
+    )
     deep = Image.fromarray(np.asarray(PHOTO.convert("L")).astype(np.uint16) << 8)
-    assert np.array_equal(picture(saved(deep, "PNG"), 40, "crop"), grey)
+    assert np.array_equal(decode_picture(saved(deep, "PNG"), 40, "crop"), grey)
     clear = PHOTO.convert("RGBA")
     clear.putalpha(Image.fromarray(np.where(np.arange(40) < 20, 0, 255).astype(np.uint8)[None].repeat(40, 0)))
-    cleared = picture(saved(clear, "PNG"), 40, "crop")
+    cleared = decode_picture(saved(clear, "PNG"), 40, "crop")
     assert (cleared[:, :20] == 255).all()
     assert np.array_equal(cleared[:, 20:], np.asarray(PHOTO)[:, 20:])
 
 
 def test_of_an_animation_the_first_frame():
     frames = [Image.fromarray(files.pixels(seed, 40, 40)).quantize() for seed in (3, 4)]
-    animated = picture(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]), 40, "crop")
+    animated = decode_picture(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]), 40, "crop")
     assert np.abs(animated.astype(int) - np.asarray(frames[0].convert("RGB"))).mean() < 1
 
 
@@ -113,14 +115,16 @@ def test_crop_is_resize_then_centre_as_documented(shape):
     shorter = min(image.size)
     resized = image.resize(tuple(int(92 * side / shorter) for side in image.size), Image.Resampling.BILINEAR)
     left, top = (round((side - 92) / 2) for side in resized.size)
-    gap = np.abs(picture(saved(image, "PNG"), 92, "crop").astype(int) - resized.crop((left, top, left + 92, top + 92)))
+    gap = np.abs(
+        decode_picture(saved(image, "PNG"), 92, "crop").astype(int) - resized.crop((left, top, left + 92, top + 92))
+    )
     assert gap.max() <= 1
 
 
 def test_a_photo_read_at_reduced_scale_hardly_differs():
     image = Image.fromarray(files.pixels(1, 900, 1200))
-    reduced = picture(saved(image, "JPEG", quality=95), 92, "crop")
-    assert np.abs(reduced.astype(int) - picture(saved(image, "PNG"), 92, "crop")).mean() < 2
+    reduced = decode_picture(saved(image, "JPEG", quality=95), 92, "crop")
+    assert np.abs(reduced.astype(int) - decode_picture(saved(image, "PNG"), 92, "crop")).mean() < 2
 
 
 def table(tmp_path, rows, header="path,label", name="t.csv"):
@@ -202,7 +206,7 @@ def test_hugging_face(tmp_path, form, monkeypatch):
     assert store.items.shape == (8, 8, 8, 3)
     if form == "dict":
         assert store.class_split == ("train", "train", "test", "test")
-        assert np.array_equal(store.part("test").items[1], picture(files.encoded(6), 8, "crop"))
+        assert np.array_equal(store.part("test").items[1], decode_picture(files.encoded(6), 8, "crop"))
 
 
 def test_without_an_extra_its_name_is_told(tmp_path, monkeypatch):
@@ -399,7 +403,7 @@ def test_the_real_cub(tmp_path):
 
 @pytest.mark.skipif(not (SHARED / "mini32.npz").is_file(), reason="needs ../shared/data/mini32.npz (not distributed)")
 def test_the_real_mini_imagenet(tmp_path):
-    source = read_npz(SHARED / "mini32.npz")
+    source = read_image_npz(SHARED / "mini32.npz")
     assert len(source.items) == 60_000
     few = replace(source, items=source.items[::50])  # twelve of each class
     store = pack_images(few, tmp_path / "s", (1, 0, 0), 0, 0)
@@ -410,7 +414,7 @@ def test_the_real_mini_imagenet(tmp_path):
 
 def test_the_command_line(tmp_path):
     files.class_folders(tmp_path / "photos", CLASSES, 2)
-    call = [sys.executable, "-m", "anyshot.cli"]
+    call = [sys.executable, "-m", "anyshot"]
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": ""}
     packed = subprocess.run(
         [*call, "pack", "folder", str(tmp_path / "photos"), "-o", str(tmp_path / "s"), "--size", "16"],

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anyshot.data import benchmarks, packing
-from anyshot.data.benchmarks import published
-from anyshot.data.kinds import pack
-from anyshot.data.packing import divide
-from anyshot.data.pictures import picture
+from anyshot.data import benchmarks
+from anyshot.data import packer as packing
+from anyshot.data.benchmarks import published_splits
+from anyshot.data.pack import pack
+from anyshot.data.packer import divide_classes
+from anyshot.data.pictures import decode_picture
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
-from anyshot.files import held
+from anyshot.files import locked
 
 
 def splits_of(store):
@@ -52,7 +53,7 @@ def test_cub_from_its_folder(cub, tmp_path):
         assert split == ("train" if number % 2 == 0 else "val" if number % 4 == 1 else "test")
     first = store.part("val")
     assert first.class_names[0] == "001.Bird_1"
-    assert np.array_equal(first.items[0], picture(files.encoded(0, kind="JPEG"), 8, "crop"))
+    assert np.array_equal(first.items[0], decode_picture(files.encoded(0, kind="JPEG"), 8, "crop"))
     assert "11788" not in store.about["notes"]
     assert "5903" in store.about["notes"][0], "a copy with other numbers of images is noted"
 
@@ -85,7 +86,7 @@ def test_a_benchmark_that_lacks_a_class_is_refused(cub, tmp_path):
 
 
 def mini_folders(root, nested):
-    for index, (wnid, split) in enumerate(published("mini").items()):
+    for index, (wnid, split) in enumerate(published_splits("mini").items()):
         files.write((root / split if nested else root) / wnid / f"{wnid}_1.jpg", files.encoded(index, kind="JPEG"))
     return root
 
@@ -94,11 +95,11 @@ def mini_folders(root, nested):
 def test_mini_from_class_folders(tmp_path, nested):
     store = pack("mini", mini_folders(tmp_path / "mini", nested), tmp_path / "s", size=8)
     assert splits_of(store) == {"train": 64, "val": 16, "test": 20}
-    assert dict(zip(store.class_names, store.class_split, strict=True)) == published("mini")
+    assert dict(zip(store.class_names, store.class_split, strict=True)) == published_splits("mini")
 
 
 def test_mini_from_csv(tmp_path):
-    for index, (wnid, split) in enumerate(published("mini").items()):
+    for index, (wnid, split) in enumerate(published_splits("mini").items()):
         files.write(tmp_path / "mini" / "images" / f"{wnid}_{index}.jpg", files.encoded(index, kind="JPEG"))
         path = tmp_path / "mini" / f"{split}.csv"
         new = not path.exists()
@@ -117,7 +118,7 @@ def test_mini_from_csv(tmp_path):
 def test_mini_from_pickled_caches(tmp_path, form, protocol):
     (tmp_path / "mini").mkdir()
     for split in ("train", "val", "test"):
-        wnids = [wnid for wnid, of in published("mini").items() if of == split]
+        wnids = [wnid for wnid, of in published_splits("mini").items() if of == split]
         images = np.random.default_rng(0).integers(0, 256, (2 * len(wnids), 10, 10, 3), dtype=np.uint8)
         cache = {"image_data": images, "class_dict": {wnid: [2 * i, 2 * i + 1] for i, wnid in enumerate(wnids)}}
         name = f"mini-imagenet-cache-{split}.pkl"
@@ -136,7 +137,7 @@ def test_tiered_from_pickles(tmp_path, arrays):
     root = tmp_path / "tiered"
     root.mkdir()
     for split in ("train", "val", "test"):
-        wnids = [wnid for wnid, of in published("tiered").items() if of == split]
+        wnids = [wnid for wnid, of in published_splits("tiered").items() if of == split]
         images = [files.encoded(index, 84, 84) for index in range(len(wnids))]
         if arrays:  # as OpenCV wrote them
             images = [np.frombuffer(image, np.uint8)[:, None] for image in images]
@@ -145,17 +146,17 @@ def test_tiered_from_pickles(tmp_path, arrays):
         (root / f"{split}_labels.pkl").write_bytes(pickle.dumps(labels, 2))
     store = pack("tiered", root, tmp_path / "s")
     assert splits_of(store) == {"train": 351, "val": 97, "test": 160}
-    assert dict(zip(store.class_names, store.class_split, strict=True)) == published("tiered")
+    assert dict(zip(store.class_names, store.class_split, strict=True)) == published_splits("tiered")
     val = store.part("val")
     assert np.array_equal(val.items[0], files.pixels(wnid_index("tiered", "val", val.class_names[0]), 84, 84))
 
 
 def wnid_index(benchmark, split, name):
-    return [wnid for wnid, of in published(benchmark).items() if of == split].index(name)
+    return [wnid for wnid, of in published_splits(benchmark).items() if of == split].index(name)
 
 
 def test_tiered_from_folders(tmp_path):
-    for wnid, split in published("tiered").items():
+    for wnid, split in published_splits("tiered").items():
         files.write(tmp_path / "tiered" / split / wnid / "0.png", files.encoded(1, 84, 84))
     store = pack("tiered", tmp_path / "tiered", tmp_path / "s")
     assert splits_of(store) == {"train": 351, "val": 97, "test": 160}
@@ -225,7 +226,7 @@ def test_an_interrupted_pack_goes_on_and_gives_the_same_store(tmp_path, monkeypa
             raise KeyboardInterrupt
         return real(data, *rest)
 
-    monkeypatch.setattr(packing, "picture", counting)
+    monkeypatch.setattr(packing, "decode_picture", counting)
     interrupt = True
     with pytest.raises(KeyboardInterrupt):
         pack("folder", root, tmp_path / "s", size=8, workers=1)
@@ -247,7 +248,7 @@ def test_a_pack_of_other_images_starts_afresh(tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "CHUNK", 2)
     root = files.class_folders(tmp_path / "photos", "abcde", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(packing, "seal", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(packing, "finish_store", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             pack("folder", root, tmp_path / "s", size=8)
     assert pack("folder", root, tmp_path / "s", size=6).items.shape == (10, 6, 6, 3)
@@ -260,7 +261,7 @@ def test_what_another_archive_left_in_the_same_place_is_not_taken(tmp_path, monk
             for place, name in enumerate("abcde"):
                 bundle.writestr(f"{name}/x.bmp", files.encoded(10 * number + place, kind="BMP"))
     with monkeypatch.context() as patch:
-        patch.setattr(packing, "seal", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(packing, "finish_store", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             pack("folder", tmp_path / "0.zip", tmp_path / "s", size=8)
     assert (tmp_path / ".s.packing" / "unpacked").is_dir()
@@ -271,7 +272,7 @@ def test_what_another_archive_left_in_the_same_place_is_not_taken(tmp_path, monk
 
 def test_two_packs_to_one_place_do_not_mix(tmp_path):
     root = files.class_folders(tmp_path / "photos", "abcde", 2)
-    with held(packing.packing_folder(tmp_path / "s")), pytest.raises(BadInput, match="another process is writing"):
+    with locked(packing.packing_path(tmp_path / "s")), pytest.raises(BadInput, match="another process is writing"):
         pack("folder", root, tmp_path / "s", size=8)
     assert pack("folder", root, tmp_path / "s", size=8).items.shape == (10, 8, 8, 3)
 
@@ -293,22 +294,22 @@ def test_a_folder_in_an_archive(tmp_path, suffix):
 
 def test_shares_of_classes():
     names = [f"class {index}" for index in range(50)]
-    split = divide(names, (0.6, 0.2, 0.2), 0)
+    split = divide_classes(names, (0.6, 0.2, 0.2), 0)
     assert [list(split.values()).count(name) for name in ("train", "val", "test")] == [30, 10, 10]
-    assert split == divide(names[::-1], (0.6, 0.2, 0.2), 0)
-    assert split != divide(names, (0.6, 0.2, 0.2), 1)
-    assert set(divide(names, (0, 0, 1), 0).values()) == {"test"}
-    assert sorted(divide(names[:3], (0.98, 0.01, 0.01), 0).values()) == ["test", "train", "val"]
+    assert split == divide_classes(names[::-1], (0.6, 0.2, 0.2), 0)
+    assert split != divide_classes(names, (0.6, 0.2, 0.2), 1)
+    assert set(divide_classes(names, (0, 0, 1), 0).values()) == {"test"}
+    assert sorted(divide_classes(names[:3], (0.98, 0.01, 0.01), 0).values()) == ["test", "train", "val"]
     for bad in ((0, 0, 0), (-1, 1, 1), (1, 1)):
         with pytest.raises(BadInput, match="three shares"):
-            divide(names, bad, 0)
+            divide_classes(names, bad, 0)
     with pytest.raises(BadInput, match="--split 0 0 1"):
-        divide(names[:2], (0.6, 0.2, 0.2), 0)
+        divide_classes(names[:2], (0.6, 0.2, 0.2), 0)
 
 
 def test_published_splits_are_those_of_the_paper():
     for benchmark in ("mini", "tiered"):
-        counts = list(published(benchmark).values())
+        counts = list(published_splits(benchmark).values())
         assert {split: counts.count(split) for split in benchmarks.CLASSES[benchmark]} == benchmarks.CLASSES[benchmark]
 
 

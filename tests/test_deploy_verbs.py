@@ -10,7 +10,7 @@ from test_classifier_files import pictures, small_model
 
 import anyshot
 from anyshot import FewShotClassifier
-from anyshot.files import held
+from anyshot.files import locked
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_two_who_change_a_classifier_at_once_do_not_lose_what_one_of_them_learne
     X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
     FewShotClassifier("proto").fit(X, ["a", "b"] * 4).save("made")
     np.savez("x.npz", features=X, labels=np.array(["a", "c"] * 4))
-    with held(Path("made")):
+    with locked(Path("made")):
         for command in ("add made x.npz", "remove made a"):
             said = run(f"anyshot {command}", monkeypatch)
             assert (said.code, said.err.count("\n")) == (2, 1)
@@ -149,7 +149,7 @@ def test_advice_with_photos_of_other_days(model, monkeypatch):
 def test_what_the_network_that_comes_with_us_would_bring_is_measured(model, monkeypatch):
     command = "anyshot advise photos --episodes 20 --heads cosine-proto --out advice"
     assert "on a sample" not in run(f"{command} --model run", monkeypatch).out  # these features are good enough
-    monkeypatch.setattr("anyshot.deploy.advising.ENOUGH", 2.0)
+    monkeypatch.setattr("anyshot.inspect.advise_pictures.ENOUGH", 2.0)
     out = run(f"{command} --model run", monkeypatch).out
     other = json.loads(Path("advice/advice.json").read_text())["other_features"]
     assert (other["backbone"], other["way"], other["shot"], other["examples"]) == ("efficientnet-lite0", 3, 6, 24)

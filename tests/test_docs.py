@@ -151,8 +151,8 @@ def test_every_command_is_understood(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if {"python", "shell"} & {step.kind for step in steps(page)}])
 def test_every_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "launcher", in_this_process)
-    monkeypatch.setattr(cost, "cores", lambda: 1)  # one thread, as all tests
+    monkeypatch.setattr(runner, "get_launcher", in_this_process)
+    monkeypatch.setattr(cost, "count_cores", lambda: 1)  # one thread, as all tests
     monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)  # it would wait for someone to stop it
     names = {}
     HAS.get(page, lambda names: None)(names)

@@ -14,8 +14,8 @@ from shell import exit_code as run
 
 from anyshot import BadInput, ImageClassifier
 from anyshot.models import efficientnet
-from anyshot.models.efficientnet import EfficientNetLite0, folded, lite0_weights
-from anyshot.models.embedders import DEFAULT, embedder
+from anyshot.models.efficientnet import EfficientNetLite0, fold_for_inference, read_lite0_weights
+from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 
 RNG = np.random.default_rng(0)
 
@@ -39,8 +39,8 @@ def photos(tmp_path_factory) -> Path:
 def test_the_form_to_embed_with_is_the_form_to_train():
     """Batch norms folded, layers mirrored and blocked: the same features up to rounding, at odd sizes too."""
     network = EfficientNetLite0().eval()
-    network.load_state_dict(lite0_weights(), strict=False)
-    fast = folded(network)
+    network.load_state_dict(read_lite0_weights(), strict=False)
+    fast = fold_for_inference(network)
     for shape in ((3, 3, 64, 64), (1, 3, 33, 47), (2, 3, 160, 160)):
         images = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         with torch.inference_mode():
@@ -60,11 +60,11 @@ def test_the_weights_are_the_packages(tmp_path):
 def test_damaged_weights_get_a_sentence(monkeypatch):
     monkeypatch.setattr(efficientnet, "LITE0_SHA256", "0" * 64)
     with pytest.raises(BadInput, match="missing or damaged"):
-        lite0_weights()
+        read_lite0_weights()
 
 
 def test_pictures_of_any_size_and_number_give_the_same_features():
-    embeds = embedder(f"{DEFAULT}:64")
+    embeds = load_embedder(f"{DEFAULT_EMBEDDER}:64")
     images = np.stack([picture(80, colour) for colour in (0, 1, 2)] * 30)
     done: list[int] = []
     features = embeds.features(images, done.append)
@@ -76,21 +76,21 @@ def test_pictures_of_any_size_and_number_give_the_same_features():
 
 def test_grey_pictures_are_taken_too():
     grey = picture(70)[..., :1]
-    features = embedder(f"{DEFAULT}:64").features(grey[None])
-    np.testing.assert_allclose(features, embedder(f"{DEFAULT}:64").features(grey.repeat(3, 2)[None]))
+    features = load_embedder(f"{DEFAULT_EMBEDDER}:64").features(grey[None])
+    np.testing.assert_allclose(features, load_embedder(f"{DEFAULT_EMBEDDER}:64").features(grey.repeat(3, 2)[None]))
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (f"{DEFAULT}:tiny", "as in efficientnet-lite0:160"),
-        (f"{DEFAULT}:8", "32 to 1024 pixels"),
+        (f"{DEFAULT_EMBEDDER}:tiny", "as in efficientnet-lite0:160"),
+        (f"{DEFAULT_EMBEDDER}:8", "32 to 1024 pixels"),
         ("no-such-model", "there is no trained model"),
     ],
 )
 def test_a_wrong_name_gets_a_sentence(name, sentence):
     with pytest.raises(BadInput, match=sentence):
-        embedder(name)
+        load_embedder(name)
 
 
 def test_timm_that_cannot_be_imported_gets_a_sentence(monkeypatch):
@@ -102,7 +102,7 @@ def test_timm_that_cannot_be_imported_gets_a_sentence(monkeypatch):
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.raises(BadInput, match="timm cannot be imported"):
-        embedder("timm:resnet18")
+        load_embedder("timm:resnet18")
 
 
 def test_one_command_from_photos_to_a_classifier(photos, tmp_path, monkeypatch, capsys):
@@ -114,14 +114,14 @@ def test_one_command_from_photos_to_a_classifier(photos, tmp_path, monkeypatch, 
     assert ",red," in capsys.readouterr().out
     assert "Apache-2.0" in (out / "README.md").read_text()
     again = ImageClassifier.load(out)
-    assert again.backbone.name == DEFAULT
+    assert again.backbone.name == DEFAULT_EMBEDDER
     assert again.predict([photos / "blue" / "1.png"]).tolist() == ["blue"]
     assert not (out / "model.safetensors").exists(), "the network comes with the package, not with every classifier"
 
 
 def test_from_raw_pixels_to_a_label_in_onnx(photos, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
-    classifier = ImageClassifier(f"{DEFAULT}:64").fit(photos)
+    classifier = ImageClassifier(f"{DEFAULT_EMBEDDER}:64").fit(photos)
     classifier.to_onnx(tmp_path / "classifier.onnx")
     session = runtime.InferenceSession(tmp_path / "classifier.onnx")
     for name in ("red", "green", "blue"):

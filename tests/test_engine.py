@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestCentroid
 
 from anyshot.measure import engine
-from anyshot.measure.engine import cheaper, each_logits, recalls
+from anyshot.measure.engine import choose_method, compute_recalls, visit_logits
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Head, Reading, flatten
+from anyshot.models.law import BoundHead, Head, flatten
 
 CLASSES, IMAGES, POSITIONS, CHANNELS = 6, 14, 4, 5
 
@@ -25,14 +25,14 @@ def bank(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, np.ndarray]:
     return maps.flatten(0, 1).to(dtype), np.repeat(np.arange(CLASSES), IMAGES)
 
 
-def reading(name: str, dtype: torch.dtype = torch.float64) -> tuple[Reading, torch.Tensor]:
+def reading(name: str, dtype: torch.dtype = torch.float64) -> tuple[BoundHead, torch.Tensor]:
     torch.manual_seed(0)
     head = HEADS[name]
     vectors = laws.embed(head, bank(dtype)[0])
-    return Reading(head, laws.parameters(head, bank(dtype)[0], dtype)), vectors
+    return BoundHead(head, laws.parameters(head, bank(dtype)[0], dtype)), vectors
 
 
-def slow_logits(one: Reading, vectors: torch.Tensor, plan: Plan, patterns: np.ndarray) -> torch.Tensor:
+def slow_logits(one: BoundHead, vectors: torch.Tensor, plan: Plan, patterns: np.ndarray) -> torch.Tensor:
     """Logits "episode pattern way query", one query at a time; patterns "pattern episode way"."""
     draw = plan.draw(0, plan.episodes)
     out = torch.empty(plan.episodes, len(patterns), plan.way, plan.way * plan.queries, dtype=vectors.dtype)
@@ -44,16 +44,16 @@ def slow_logits(one: Reading, vectors: torch.Tensor, plan: Plan, patterns: np.nd
     return out / one.parameters["scale"]
 
 
-def fast_logits(one: Reading, vectors: torch.Tensor, plan: Plan, shots) -> torch.Tensor:
+def fast_logits(one: BoundHead, vectors: torch.Tensor, plan: Plan, shots) -> torch.Tensor:
     pieces = {}
-    each_logits(vectors, [one], plan, shots, lambda index, start, logits: pieces.update({start: logits.clone()}))
+    visit_logits(vectors, [one], plan, shots, lambda index, start, logits: pieces.update({start: logits.clone()}))
     return torch.cat([pieces[start] for start in sorted(pieces)])
 
 
 @pytest.fixture(params=["sums", "pairs", "late centre"])
 def way_of_computing(request, monkeypatch):
     method = "pairs" if request.param == "pairs" else "sums"
-    plain = engine.cheaper
+    plain = engine.choose_method
     monkeypatch.setattr(engine, "cheaper", lambda *a: method if all(r.inner for r in a[3]) else plain(*a))
     monkeypatch.setattr(engine, "CHUNK_FLOATS", 2_000)  # several chunks
     if request.param == "late centre":
@@ -72,7 +72,9 @@ def test_nested_shots_equal_a_direct_computation(name):
         torch.testing.assert_close(fast, slow, rtol=1e-7, atol=1e-9)
     else:
         torch.testing.assert_close(fast, slow)
-    np.testing.assert_allclose(recalls(vectors, [one], plan, shots)[0], engine.recall(slow, plan).numpy())
+    np.testing.assert_allclose(
+        compute_recalls(vectors, [one], plan, shots)[0], engine.recall_of_logits(slow, plan).numpy()
+    )
 
 
 @pytest.mark.parametrize("name", laws.ALL_HEADS)
@@ -91,9 +93,9 @@ def test_several_readings_share_a_bank_without_disturbing_each_other():
     pair = [reading(name)[0] for name in ("proto", "cosine-proto")]
     vectors = reading("proto")[1]
     plan = Plan(bank()[1], way=4, shot=4, queries=5, episodes=40)
-    together = recalls(vectors, pair, plan, (1, 4))
+    together = compute_recalls(vectors, pair, plan, (1, 4))
     for index, one in enumerate(pair):
-        np.testing.assert_array_equal(together[index], recalls(vectors, [one], plan, (1, 4))[0])
+        np.testing.assert_array_equal(together[index], compute_recalls(vectors, [one], plan, (1, 4))[0])
 
 
 @given(st.integers(2, CLASSES), st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
@@ -102,7 +104,7 @@ def test_proto_predicts_as_nearest_centroid(way, shot, queries, seed):
     vectors, labels = bank()
     x = vectors.flatten(1)
     plan = Plan(labels, way, shot, queries, episodes=3, seed=seed)
-    ours = recalls(x, [Reading(HEADS["proto"], {})], plan, [shot])[0, 0]
+    ours = compute_recalls(x, [BoundHead(HEADS["proto"], {})], plan, [shot])[0, 0]
     draw = plan.draw(0, 3)
     for e in range(3):
         support, query = draw.support[e], draw.query[e]
@@ -125,14 +127,14 @@ def test_float32_predicts_as_float64(name):
 def test_ties_count_as_if_broken_at_random():
     vectors = torch.zeros(CLASSES * IMAGES, 3)
     plan = Plan(bank()[1], way=4, shot=2, queries=3, episodes=10)
-    np.testing.assert_allclose(recalls(vectors, [Reading(HEADS["cosine-proto"], {})], plan, [1, 2]), 0.25)
+    np.testing.assert_allclose(compute_recalls(vectors, [BoundHead(HEADS["cosine-proto"], {})], plan, [1, 2]), 0.25)
 
 
 def test_a_score_of_ones_own_needs_no_inner_products():
     manhattan = Head(flatten, lambda query, prototypes: -torch.cdist(query, prototypes, p=1))
     vectors, labels = bank()
     plan = Plan(labels, way=3, shot=4, queries=2, episodes=4)
-    one = Reading(manhattan, {"scale": torch.tensor(1.0)})
+    one = BoundHead(manhattan, {"scale": torch.tensor(1.0)})
     patterns = np.broadcast_to(np.array([2, 4])[:, None, None], (2, 4, 3))
     torch.testing.assert_close(
         fast_logits(one, vectors.flatten(1), plan, (2, 4)), slow_logits(one, vectors.flatten(1), plan, patterns)
@@ -142,11 +144,11 @@ def test_a_score_of_ones_own_needs_no_inner_products():
 def test_the_cheaper_way_depends_on_the_numbers():
     few = Plan(np.repeat(np.arange(20), 50), episodes=10_000)
     many = Plan(np.repeat(np.arange(20), 600), episodes=100)
-    one = [Reading(HEADS["proto"], {})]
+    one = [BoundHead(HEADS["proto"], {})]
     small, large = torch.empty(1_000, 1600), torch.empty(12_000, 1).expand(12_000, 1600)
-    assert cheaper(small, few, 6, one) == "pairs"
-    assert cheaper(large, many, 6, one) == "sums"
-    assert cheaper(small, few, 6, [Reading(HEADS["frn"], {})]) == "sums"
+    assert choose_method(small, few, 6, one) == "pairs"
+    assert choose_method(large, many, 6, one) == "sums"
+    assert choose_method(small, few, 6, [BoundHead(HEADS["frn"], {})]) == "sums"
 
 
 @pytest.mark.parametrize("name", ["frn", "frn-old", "cosine-frn"])
@@ -160,6 +162,6 @@ def test_grams_that_do_not_fit_are_made_when_needed(name, method, monkeypatch):
     monkeypatch.setattr(engine, "BANK_BYTES", 0)
     monkeypatch.setattr(engine, "BLOCK", 10)
     monkeypatch.setattr(engine, "cheaper", lambda *a: method if one.inner else "sums")
-    lazy = engine.vectors_of(maps, gram, {})
-    assert isinstance(lazy, engine.Lazy)
+    lazy = engine.compute_vectors(maps, gram, {})
+    assert isinstance(lazy, engine.LazyVectors)
     torch.testing.assert_close(fast_logits(one, lazy, plan, (1, 5)), expected, rtol=1e-5, atol=1e-6)

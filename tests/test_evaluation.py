@@ -7,11 +7,11 @@ import torch
 import anyshot
 from anyshot import BadInput, evaluate
 from anyshot.data.store import write_store
-from anyshot.measure.engine import recalls
+from anyshot.measure.engine import compute_recalls
 from anyshot.measure.evaluation import evaluate_store
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Reading
+from anyshot.models.law import BoundHead
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat([f"bird {i}" for i in range(8)], 30)
@@ -38,7 +38,7 @@ def test_rows_have_what_a_table_needs():
 def test_rows_equal_the_engine():
     evaluation = evaluate(FEATURES, LABELS, heads=["cosine-proto"], **SMALL)
     plan = Plan(np.repeat(np.arange(8), 30), 5, 4, 5, 60)
-    direct = recalls(torch.from_numpy(FEATURES), [Reading(HEADS["cosine-proto"], {})], plan, (1, 2, 4))[0]
+    direct = compute_recalls(torch.from_numpy(FEATURES), [BoundHead(HEADS["cosine-proto"], {})], plan, (1, 2, 4))[0]
     np.testing.assert_array_equal(evaluation.of("cosine-proto").recall, direct)
 
 

@@ -20,10 +20,10 @@ from sklearn.metrics import confusion_matrix
 from test_classifier_files import pictures, small_model
 
 import anyshot
-from anyshot import cli
-from anyshot.deploy.calibration import calibration_error
-from anyshot.deploy.testing import as_text, run_test
-from anyshot.deploy.testing_page import as_html
+from anyshot.classify.calibration import calibration_error
+from anyshot.cli import main as cli
+from anyshot.inspect.holdout import as_text, measure_holdout
+from anyshot.inspect.holdout_page import as_html
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_test_counts_what_others_count():
     classifier.fit(learned_from, names[learned])
     asked = centres[later] + 1.5 * rng.normal(size=(len(later), 8))
     labels = names[later].tolist()
-    result = run_test(classifier, asked, labels)
+    result = measure_holdout(classifier, asked, labels)
     mine, answers, is_known = later < 4, classifier.predict(asked), classifier.is_known(asked)
     table = confusion_matrix(names[later][mine], answers[mine], labels=names[:4])
     right, every = int(np.trace(table)), int(mine.sum())
@@ -341,7 +341,9 @@ def test_a_test_counts_what_others_count():
     assert result.to_dict()["classes"][0]["recall"] == result.classes[0].recall
     assert result.accepted_right < 0.9
     assert "fit with a smaller --reject" in result.acceptance  # what to do about it
-    accepting = run_test(clone(classifier).set_params(reject=0.0).fit(learned_from, names[learned]), asked, labels)
+    accepting = measure_holdout(
+        clone(classifier).set_params(reject=0.0).fit(learned_from, names[learned]), asked, labels
+    )
     assert accepting.acceptance == "100.0% are taken for one of the classes at all."
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from anyshot import BadInput
-from anyshot.measure.engine import Reading
 from anyshot.measure.experiments import consistency, term_ratio
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram
 from anyshot.models.heads import HEADS
+from anyshot.models.law import BoundHead
 
 LABELS = np.repeat(np.arange(6), 20)
 
@@ -24,17 +24,17 @@ def test_consistency_counts_predictions_that_stay():
         query = vectors[draw.query[e].ravel()]
         guesses = [torch.cdist(query, vectors[draw.support[e, :, place]]).argmin(1) for place in (0, 1)]
         same.append((guesses[0] == guesses[1]).double().mean())
-    ((percent, interval),) = consistency(vectors, [Reading(HEADS["proto"], {})], plan)
+    ((percent, interval),) = consistency(vectors, [BoundHead(HEADS["proto"], {})], plan)
     assert percent == pytest.approx(100 * float(torch.stack(same).mean()))
     assert interval == pytest.approx(1.96 * 100 * float(torch.stack(same).std()) / 30**0.5)
     with pytest.raises(BadInput, match="plan of 4 shots"):
-        consistency(vectors, [Reading(HEADS["proto"], {})], plan, shot=2)
+        consistency(vectors, [BoundHead(HEADS["proto"], {})], plan, shot=2)
 
 
 def test_one_position_a_class_that_never_moves_is_wholly_consistent():
     vectors = torch.eye(6).repeat_interleave(20, 0)
     plan = Plan(LABELS, way=5, shot=2, queries=3, episodes=10)
-    ((percent, _),) = consistency(vectors, [Reading(HEADS["cosine-proto"], {})], plan)
+    ((percent, _),) = consistency(vectors, [BoundHead(HEADS["cosine-proto"], {})], plan)
     assert percent == 100
 
 

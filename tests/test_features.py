@@ -24,22 +24,21 @@ from shell import run
 from test_classifier_files import pictures, small_model
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise, evaluate
+from anyshot.classify.copies import Float64View, find_copies
+from anyshot.classify.groups import find_groups
+from anyshot.classify.onnx_export import export_backbone
 from anyshot.data.store import open_store, write_store
-from anyshot.deploy.bursts import find_bursts
-from anyshot.deploy.duplicates import InDouble, near_duplicates
-from anyshot.deploy.onnx_export import export_backbone
-from anyshot.deploy.serving.app import Shelf, make_app
-from anyshot.deploy.suspects import look
+from anyshot.inspect.labels import find_suspects
 from anyshot.measure.evaluation import evaluate_store
 from anyshot.models import empirical, onnx_backbone
-from anyshot.models.cache import MOST_OPEN, FeatureCache, content_key
-from anyshot.models.efficientnet import pretrained
-from anyshot.models.embedders import DEFAULT, embedder
+from anyshot.models.cache import MOST_OPEN, FeatureCache, hash_picture
+from anyshot.models.efficientnet import load_pretrained
+from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 from anyshot.models.examples import Examples
-from anyshot.models.law import Reading
+from anyshot.models.law import BoundHead, normalize
 from anyshot.models.model import load_model
-from anyshot.models.posterior import unit
-from anyshot.models.registry import PACKAGE
+from anyshot.models.registry import BUILTIN
+from anyshot.serve.app import ServedClassifier, make_app
 from anyshot.train.training import train
 
 CLASSES = ("red", "green", "blue")
@@ -141,7 +140,7 @@ def served(classifier, picture):
     """The class that a server answers for a picture."""
 
     async def ask():
-        transport = httpx.ASGITransport(make_app(Shelf(classifier, None)))
+        transport = httpx.ASGITransport(make_app(ServedClassifier(classifier, None)))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             body, kind = picture.read_bytes(), {"Content-Type": "image/png"}
             return (await http.post("/api/classify", content=body, headers=kind)).json()
@@ -150,10 +149,10 @@ def served(classifier, picture):
     return answer["classes"][int(np.argmax(answer["probabilities"]))]
 
 
-NAMES = (f"{DEFAULT}:160", "run", "colours.onnx", *TIMM)
+NAMES = (f"{DEFAULT_EMBEDDER}:160", "run", "colours.onnx", *TIMM)
 
 
-@pytest.mark.parametrize("name", [DEFAULT, *NAMES])
+@pytest.mark.parametrize("name", [DEFAULT_EMBEDDER, *NAMES])
 def test_every_verb_takes_every_kind_of_name(name, here, timm, monkeypatch):
     few = "--shots 1 2 --queries 2 --episodes 20"
     commands = (
@@ -202,7 +201,7 @@ def test_a_function_is_a_backbone_wherever_python_is(here):
     assert len(evaluate(features, labels, shots=[1, 2], way=3, queries=2, episodes=20)) == 4
     assert advise(features, labels, episodes=20).class_names == sorted(CLASSES)
     store = images_store(here / "store")
-    assert len(evaluate_store(store, embedder(mean_colour, 36), shots=[1], way=3, queries=2, episodes=20)) == 2
+    assert len(evaluate_store(store, load_embedder(mean_colour, 36), shots=[1], way=3, queries=2, episodes=20)) == 2
 
 
 # ------------------------------------------------------------------------------------------------------------- cache
@@ -246,7 +245,7 @@ def rows(cache, keys, backbone="a"):
 
 def filled(folder, many=3, bound=10**9, first=0):
     cache = FeatureCache(folder, bound)
-    keys = [content_key(bytes([number])) for number in range(first, first + many)]
+    keys = [hash_picture(bytes([number])) for number in range(first, first + many)]
     with cache.of("a") as stored:
         for number, key in enumerate(keys, first):
             stored.add(key, np.full((2, 64), number, np.float32))
@@ -259,7 +258,7 @@ def test_what_is_kept_comes_back_to_the_bit_and_only_to_its_backbone(tmp_path):
     assert [int(row[0, 0]) for row in again] == [0, 1, 2]
     assert again[0].dtype == np.float32
     assert rows(cache, keys, "b") == [None] * 3
-    assert content_key(np.zeros((2, 8), np.uint8)) != content_key(np.zeros((4, 4), np.uint8))
+    assert hash_picture(np.zeros((2, 8), np.uint8)) != hash_picture(np.zeros((4, 4), np.uint8))
 
 
 def test_a_damaged_entry_is_a_missing_entry(tmp_path):
@@ -301,7 +300,7 @@ def test_many_writers_share_a_cache_and_an_unfinished_file_is_nothing(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    keys = [content_key(bytes([number])) for number in range(40)]
+    keys = [hash_picture(bytes([number])) for number in range(40)]
     assert [int(row[0, 0]) for row in rows(FeatureCache(tmp_path), keys)] == list(range(40))
 
 
@@ -316,11 +315,11 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
 
 def test_a_file_says_what_pictures_it_wants_or_is_given_the_usual(tmp_path):
     grey = np.full((1, 50, 50, 3), 51, np.uint8)
-    said = embedder(colours(tmp_path / "said.onnx", metadata=SAID))
+    said = load_embedder(colours(tmp_path / "said.onnx", metadata=SAID))
     assert (said.side, said.resample) == (32, "bicubic")
     np.testing.assert_allclose(said.features(grey), -0.6, atol=1e-5)
     with pytest.warns(UserWarning, match="does not say what it was trained with: it is given pictures of 64 px"):
-        unsaid = embedder(colours(tmp_path / "unsaid.onnx", side=64, last=True))
+        unsaid = load_embedder(colours(tmp_path / "unsaid.onnx", side=64, last=True))
     expected = (0.2 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
     np.testing.assert_allclose(unsaid.features(grey)[0], expected, atol=1e-4)
 
@@ -338,7 +337,7 @@ def test_a_file_says_what_pictures_it_wants_or_is_given_the_usual(tmp_path):
 def test_a_file_that_will_not_do_gets_a_sentence(tmp_path, make, sentence):
     make(tmp_path / "x.onnx")
     with pytest.raises(BadInput, match=sentence):
-        embedder(tmp_path / "x.onnx")
+        load_embedder(tmp_path / "x.onnx")
 
 
 def test_a_classifier_carries_its_file_and_knows_it_by_content(here, monkeypatch):
@@ -356,9 +355,9 @@ def test_a_classifier_carries_its_file_and_knows_it_by_content(here, monkeypatch
 
 def test_our_own_exports_are_backbones_that_need_no_words(here):
     """A model of ours as a file gives the same features as itself."""
-    model = embedder("run")
+    model = load_embedder("run")
     export_backbone(model, here / "own.onnx")
-    again = embedder(here / "own.onnx")
+    again = load_embedder(here / "own.onnx")
     paths = sorted(Path("photos").rglob("*.png"))
     mine, theirs = (ImageClassifier(one).features_of(paths) for one in (model, again))
     assert again.margin == model.margin
@@ -397,12 +396,12 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(timm, monkeypatch):
     """One look at what is on this machine, one at the hub; no download is tried, let alone again and again."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(BadInput, match=r"not on this machine, and http://127.0.0.1:9 cannot be reached \(.*refused"):
-        embedder("timm:elsewhere")
+        load_embedder("timm:elsewhere")
     assert timm.asked == ["elsewhere"]
     with pytest.raises(BadInput, match="timm has no model named 'nothing'"):
-        embedder("timm:nothing")
+        load_embedder("timm:nothing")
     with pytest.raises(BadInput, match="could not make 'local-dir:/nowhere'"):
-        embedder("timm:local-dir:/nowhere")
+        load_embedder("timm:local-dir:/nowhere")
 
 
 def test_weights_are_looked_for_on_this_machine_without_the_hub(timm, monkeypatch):
@@ -413,7 +412,7 @@ def test_weights_are_looked_for_on_this_machine_without_the_hub(timm, monkeypatc
         timm, "create_model", lambda *a, **k: (seen.append(constants.HF_HUB_OFFLINE), create(*a, **k))[1]
     )
     before = constants.HF_HUB_OFFLINE
-    embedder("timm:tiny")
+    load_embedder("timm:tiny")
     assert (seen, constants.HF_HUB_OFFLINE) == ([True], before)
 
 
@@ -421,7 +420,7 @@ def test_weights_are_looked_for_on_this_machine_without_the_hub(timm, monkeypatc
 def test_a_missing_extra_gets_a_sentence(package, name, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BadInput, match="need the packages of an extra: pip install"):
-        embedder(name)
+        load_embedder(name)
 
 
 # -------------------------------------------------------------------------------------------------- not only pictures
@@ -456,7 +455,7 @@ def test_embeddings_of_anything_go_end_to_end(tmp_path, monkeypatch):
     for words in (out, card, advice):
         assert not re.search("image|photo|picture", words.lower())
     assert "classifier of features" in run("anyshot serve topics", monkeypatch).err
-    assert "leave the model out" in run(f"anyshot fit texts.npz -o x --model {DEFAULT}:32", monkeypatch).err
+    assert "leave the model out" in run(f"anyshot fit texts.npz -o x --model {DEFAULT_EMBEDDER}:32", monkeypatch).err
 
 
 def test_a_test_counts_what_is_right_and_says_how_well_it_is_known(tmp_path, monkeypatch):
@@ -575,12 +574,14 @@ def finetuned(**more):
     return Recipe(data="x", head="proto", **{**small, **more})
 
 
-@pytest.mark.parametrize("name", [DEFAULT, "run", *TIMM])
+@pytest.mark.parametrize("name", [DEFAULT_EMBEDDER, "run", *TIMM])
 def test_training_goes_on_from_any_network_that_can_be_trained(name, here, timm, monkeypatch):
     """Without steps its weights are those it began with, with steps others; and its file is whole."""
     store = images_store(here / "store", 32)
     named = {"start": "run"} if name == "run" else {"backbone": name}
-    start = {"run": load_model(Path("run")).backbone, DEFAULT: pretrained()}.get(name) or Tiny(pretrained=True)
+    start = {"run": load_model(Path("run")).backbone, DEFAULT_EMBEDDER: load_pretrained()}.get(name) or Tiny(
+        pretrained=True
+    )
     theirs = [value.detach().numpy() for value in start.parameters()]
     for lr in (0.0, 1e-2):
         mine = train(finetuned(lr=lr, **named), store, here / f"lr-{lr}").backbone.parameters()
@@ -595,7 +596,10 @@ def test_training_goes_on_from_any_network_that_can_be_trained(name, here, timm,
     ("recipe", "sentence"),
     [
         ({"backbone": "colours.onnx"}, "colours.onnx cannot be trained, as no ONNX file can: .* must be frozen"),
-        ({"backbone": f"{DEFAULT}:160"}, f"to train it, name {DEFAULT}, and give the recipe its size"),
+        (
+            {"backbone": f"{DEFAULT_EMBEDDER}:160"},
+            f"to train it, name {DEFAULT_EMBEDDER}, and give the recipe its size",
+        ),
         ({"start": "nowhere"}, "there is no trained model nowhere"),
         ({"start": "run", "width": 16}, "cannot begin with .*: backbone, width and channels must be the same"),
         ({"backbone": "timm:nothing"}, "timm has no model named 'nothing'"),
@@ -644,7 +648,7 @@ def test_few_files_of_a_cache_are_in_memory(tmp_path):
     """What was read of an open file counts as memory of the process: of 10,000 photos all of their features, again."""
     for first in range(0, 30, 3):
         cache, _ = filled(tmp_path, first=first)
-    keys = [content_key(bytes([number])) for number in range(30)]
+    keys = [hash_picture(bytes([number])) for number in range(30)]
     with cache.of("a") as stored:
         assert [int(stored.get(key)[0, 0]) for key in keys] == list(range(30))
         assert [int(stored.get(key)[0, 0]) for key in keys] == list(range(30))
@@ -661,19 +665,19 @@ def test_all_examples_are_not_copied_to_choose_among_them():
 
 def suspects(vectors, labels):
     """What looks wrong, read with the posterior."""
-    head, blank = PACKAGE.head("posterior"), torch.zeros(1, 1, vectors.shape[1])
+    head, blank = BUILTIN.head("posterior"), torch.zeros(1, 1, vectors.shape[1])
     parameters = head.parameters(blank, Recipe(data="", head="posterior", train_shot=2, way=2))
-    return look(vectors, labels, Reading(head, {name: value.double() for name, value in parameters.items()}))
+    return find_suspects(vectors, labels, BoundHead(head, {name: value.double() for name, value in parameters.items()}))
 
 
-@pytest.mark.parametrize("look", [near_duplicates, find_bursts, suspects])
+@pytest.mark.parametrize("look", [find_copies, find_groups, suspects])
 def test_vectors_are_looked_over_without_a_copy_of_all(look):
     """Features in single precision are enough: what is made of them in double is made of some at a time."""
     rows = np.random.default_rng(0).normal(size=(5000, 512)).astype(np.float32)
 
     def peak(many):
         tracemalloc.start()
-        look(InDouble(rows[:many]), np.arange(many) % 25)
+        look(Float64View(rows[:many]), np.arange(many) % 25)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most
@@ -686,17 +690,17 @@ def test_vectors_are_looked_over_without_a_copy_of_all(look):
 def test_vectors_in_single_precision_are_read_as_in_double():
     rows, labels = np.random.default_rng(0).normal(size=(90, 16)).astype(np.float32), np.arange(90) % 3
     rows[5] = rows[2]
-    both = InDouble(rows), rows.astype(np.float64)
-    one, other = (near_duplicates(vectors, labels) for vectors in both)
+    both = Float64View(rows), rows.astype(np.float64)
+    one, other = (find_copies(vectors, labels) for vectors in both)
     assert one == other
     assert one[0][:2] == (2, 5)
-    assert len({tuple(find_bursts(vectors, labels).group) for vectors in both}) == 1
+    assert len({tuple(find_groups(vectors, labels).group) for vectors in both}) == 1
     for order in (np.arange(90), np.argsort(labels, kind="stable")):  # as it comes, and class by class
-        one, other = (suspects(vectors, labels[order]) for vectors in (InDouble(rows[order]), both[1][order]))
+        one, other = (suspects(vectors, labels[order]) for vectors in (Float64View(rows[order]), both[1][order]))
         np.testing.assert_array_equal(one.log_own, other.log_own)
         assert one == replace(other, predicted=one.predicted, log_own=one.log_own)
-    units = unit(torch.from_numpy(rows)).numpy().astype(np.float64)
-    np.testing.assert_array_equal(InDouble(rows, as_units=True)[labels == 1], units[labels == 1])
+    units = normalize(torch.from_numpy(rows)).numpy().astype(np.float64)
+    np.testing.assert_array_equal(Float64View(rows, as_units=True)[labels == 1], units[labels == 1])
 
 
 def test_examples_left_out_in_parts_are_left_out_the_same(monkeypatch):

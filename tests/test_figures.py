@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sklearn.svm import SVC
 
 from anyshot import BadInput, decompose
+from anyshot.measure.grid import Grid, build_grids
 from anyshot.paper import illustration, printed
-from anyshot.rows import Row
 from anyshot.show import figures
-from anyshot.show.grid import Grid, grids
+from anyshot.tables import Row
 
 SHOTS = (1, 3, 5)
 
@@ -46,7 +46,7 @@ def own_rows() -> list[Row]:
 
 
 SOURCES = {"paper": printed.rows(), "own": own_rows()}
-BY_GRIDS = (figures.gains_by_test_shot, figures.offsets_by_train_shot, figures.scatter, figures.side_by_side)
+BY_GRIDS = (figures.gains_by_test_shot, figures.offsets_by_train_shot, figures.scatter, figures.draw_heatmaps)
 BY_GRID = (figures.heatmap, figures.calculation)
 
 
@@ -75,14 +75,14 @@ def specification(chart: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("draw", [*BY_GRIDS, *BY_GRID], ids=lambda draw: draw.__name__)
 def test_one_code_draws_both_sources(draw: Any, source: str) -> None:
-    some = grids(SOURCES[source])[:8]
+    some = build_grids(SOURCES[source])[:8]
     chart = draw(some if draw in BY_GRIDS else some[0])
     assert chart.to_dict()["$schema"]  # to_dict checks the specification against Vega-Lite's schema
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_heatmap_shows_residual_and_both_biases(source: str) -> None:
-    grid = grids(SOURCES[source])[0]
+    grid = build_grids(SOURCES[source])[0]
     parts = decompose(grid.accuracy)
     cells = {(cell["x"], cell["y"]): cell["value"] for cell in data(figures.heatmap(grid))}
     rows, columns = grid.accuracy.shape
@@ -100,7 +100,7 @@ def test_heatmap_shows_residual_and_both_biases(source: str) -> None:
 def test_colours_are_centred_at_zero_and_shared(values: list[list[float]]) -> None:
     first = Grid("glyphs", "conv4", "proto", "own", tuple(range(1, len(values) + 1)), (1, 2, 4), np.array(values))
     second = Grid("glyphs", "conv4", "cosine-proto", "own", first.test_shots, first.train_shots, first.accuracy / 2)
-    scales = [s for s in _scales(specification(figures.side_by_side([first, second]))) if "domainMid" in s]
+    scales = [s for s in _scales(specification(figures.draw_heatmaps([first, second]))) if "domainMid" in s]
     assert scales
     assert all(scale["domainMid"] == 0 and scale["domainMin"] == -scale["domainMax"] for scale in scales)
     assert len({scale["domainMax"] for scale in scales}) == 1
@@ -115,7 +115,7 @@ def _scales(node: Any) -> list[dict[str, Any]]:
 
 
 def test_calculation_goes_from_accuracy_to_residual() -> None:
-    grid = grids(SOURCES["paper"])[0]
+    grid = build_grids(SOURCES["paper"])[0]
     parts = decompose(grid.accuracy)
     spec = specification(figures.calculation(grid))
     shown = []
@@ -128,7 +128,7 @@ def test_calculation_goes_from_accuracy_to_residual() -> None:
 
 
 def test_gains_are_those_of_the_gain_tables() -> None:
-    printed = grids(SOURCES["paper"])
+    printed = build_grids(SOURCES["paper"])
     drawn = [p for p in data(figures.gains_by_test_shot(printed)) if p.get("group") == "cosine-proto meta-inat/conv4"]
     assert {(p["test shot"], round(p["gain"], 1)) for p in drawn} >= {(1, 13.3), (2, 6.6)}
     heads = {p["head"] for p in data(figures.gains_by_test_shot(printed)) if "head" in p}
@@ -169,7 +169,7 @@ def test_rows_make_swapped_and_consistency_figures() -> None:
 @pytest.mark.parametrize(("ending", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("json", b"{")])
 def test_every_kind_of_file_is_written_whole(ending: str, start: bytes, tmp_path: Path) -> None:
     path = tmp_path / "deep" / f"figure.{ending}"
-    figures.save(figures.heatmap(grids(own_rows())[0]), path)
+    figures.save_chart(figures.heatmap(build_grids(own_rows())[0]), path)
     assert path.read_bytes().startswith(start)
     assert list(path.parent.iterdir()) == [path]
 
@@ -177,17 +177,17 @@ def test_every_kind_of_file_is_written_whole(ending: str, start: bytes, tmp_path
 def test_svg_names_every_shot(tmp_path: Path) -> None:
     """Vega drops labels it finds too many; ours must all be there."""
     path = tmp_path / "figure.svg"
-    figures.save(figures.heatmap(next(g for g in grids(SOURCES["paper"]) if g.head == "proto")), path)
+    figures.save_chart(figures.heatmap(next(g for g in build_grids(SOURCES["paper"]) if g.head == "proto")), path)
     text = path.read_text(encoding="utf-8")
     for label in ("1", "2", "4", "8", "16", "32", "mean", "model bias", "train shot", "test shot"):
         assert f">{label}</text>" in text
 
 
 def test_bad_wishes_get_a_sentence(tmp_path: Path) -> None:
-    chart = figures.heatmap(grids(own_rows())[0])
+    chart = figures.heatmap(build_grids(own_rows())[0])
     with pytest.raises(BadInput, match="figure format named 'jpg'"):
-        figures.save(chart, tmp_path / "figure.jpg")
-    alone = [grid for grid in grids(own_rows()) if grid.head == "proto" and grid.readout == "own"]
+        figures.save_chart(chart, tmp_path / "figure.jpg")
+    alone = [grid for grid in build_grids(own_rows()) if grid.head == "proto" and grid.readout == "own"]
     for draw in (figures.gains_by_test_shot, figures.scatter):
         with pytest.raises(BadInput, match="nothing to draw"):
             draw(alone)
@@ -237,5 +237,5 @@ def test_cosine_is_stable_where_euclidean_is_not(seed: int) -> None:
 
 def test_term_ratios_show_mean_and_deviation(tmp_path):
     chart = figures.term_ratios([{"train_shot": 4, "mean": 2.03, "deviation": 0.06}])
-    figures.save(chart, tmp_path / "terms.svg")
+    figures.save_chart(chart, tmp_path / "terms.svg")
     assert "2.0" in (tmp_path / "terms.svg").read_text()

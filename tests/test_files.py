@@ -9,11 +9,11 @@ import torch
 
 from anyshot import files
 from anyshot.errors import BadInput
-from anyshot.files import read_json, whole, write_json, write_text
+from anyshot.files import atomic_write, read_json, write_json, write_text
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.model import read_tensors, write_tensors
 from anyshot.progress import progress
-from anyshot.rows import read_table, write_table
+from anyshot.tables import read_table, write_table
 
 PLAN = {"way": 2, "queries": 3, "episodes": 4, "seed": 0, "id": "x"}
 
@@ -58,7 +58,7 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(kind, tmp_path, m
 def test_a_reader_sees_the_old_file_between_two_writes(tmp_path):
     path = tmp_path / "file"
     write_text(path, "old")
-    with whole(path) as aside, aside.open("w") as file:
+    with atomic_write(path) as aside, aside.open("w") as file:
         for part in ("new, ", "and whole"):
             file.write(part)
             file.flush()
@@ -72,7 +72,7 @@ def test_what_was_not_finished_leaves_the_old_file_and_nothing_beside_it(tmp_pat
     write_text(path, "old")
 
     def write_half():
-        with whole(path) as aside:
+        with atomic_write(path) as aside:
             aside.write_text("half")
             raise error
 
@@ -87,7 +87,7 @@ def test_what_a_dead_process_left_is_cleared_away_and_what_a_living_one_writes_i
     (dead / "new").mkdir(parents=True)
     (dead / "old" / "model").mkdir(parents=True)  # it was about to put another in its place, and died
     (dead / "old" / "model" / "config.json").write_text("{}")
-    with files.whole(tmp_path / "other") as aside:
+    with files.atomic_write(tmp_path / "other") as aside:
         living.append(aside.parent)
         aside.write_text("not yet")
         write_text(tmp_path / "x", "done")
@@ -101,15 +101,15 @@ def test_what_a_dead_process_left_is_cleared_away_and_what_a_living_one_writes_i
 def test_bytes_are_on_the_disk_before_they_have_their_name_and_the_name_is_there_afterwards(
     kind, tmp_path, monkeypatch
 ):
-    events, sync, place = [], os.fsync, files._place
+    events, sync, place = [], os.fsync, files._swap_into_place
 
     def synced(descriptor):
         events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(files, "_place", lambda *given: (events.append("placed"), place(*given)))
-    with whole(tmp_path / "made") as aside:
+    monkeypatch.setattr(files, "_swap_into_place", lambda *given: (events.append("placed"), place(*given)))
+    with atomic_write(tmp_path / "made") as aside:
         if kind == "folder":
             aside.mkdir()
             (aside / "a").write_text("a")

@@ -9,9 +9,17 @@ from sklearn.neighbors import NearestCentroid
 
 import anyshot
 from anyshot.models import attention
-from anyshot.models.gram import gram, hat, overlap, pack, reconstruct, reconstruct_rows, unpack
+from anyshot.models.gram import (
+    class_overlap,
+    gram,
+    pack_symmetric,
+    reconstruct,
+    reconstruct_rows,
+    ridge_hat_matrix,
+    unpack_symmetric,
+)
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Head, contrastive, cosine, euclidean, flatten, fold
+from anyshot.models.law import Head, contrastive_logits, cosine, euclidean, flatten, fold_logits
 from anyshot.recipe import Recipe
 
 every_head = pytest.mark.parametrize("name", laws.ALL_HEADS)
@@ -52,7 +60,7 @@ def test_fold_is_a_leave_one_out_double_loop(name, maps):
         for image in range(SHOT):
             supports = [vectors[c][[i for i in range(SHOT) if (c, i) != (label, image)]] for c in range(WAY)]
             expected.append(laws.logits(head, learned, vectors[label, image], supports))
-    torch.testing.assert_close(fold(head, learned, vectors), torch.stack(expected))
+    torch.testing.assert_close(fold_logits(head, learned, vectors), torch.stack(expected))
 
 
 @every_head
@@ -89,7 +97,7 @@ def test_every_parameter_gets_a_gradient(name, maps, no_dropout):
     head, _, learned = make(name, maps)
     learned = {key: value.requires_grad_() for key, value in learned.items()}
     features = maps.clone().requires_grad_()
-    fold(head, learned, laws.embed(head, features)).log_softmax(1)[:, 0].sum().backward()
+    fold_logits(head, learned, laws.embed(head, features)).log_softmax(1)[:, 0].sum().backward()
     assert features.grad is not None
     assert features.grad.abs().sum(-1).ne(0).any(-1).all(), "every image must get a gradient"
     for key, value in learned.items():
@@ -104,7 +112,7 @@ def test_gradients_are_those_of_finite_differences(name, maps, no_dropout):
     names, values = zip(*learned.items(), strict=True)
 
     def logits(vectors, *values):
-        return fold(head, dict(zip(names, values, strict=True)), vectors)
+        return fold_logits(head, dict(zip(names, values, strict=True)), vectors)
 
     inputs = [value.clone().requires_grad_() for value in (vectors, *values)]
     assert torch.autograd.gradcheck(logits, inputs, fast_mode=True)
@@ -114,7 +122,7 @@ def test_gradients_are_those_of_finite_differences(name, maps, no_dropout):
 def test_blank_features_give_finite_logits_and_gradients(name, maps):
     head, _, learned = make(name, maps)
     blank = torch.zeros_like(maps).requires_grad_()
-    out = fold(head, learned, laws.embed(head, blank))
+    out = fold_logits(head, learned, laws.embed(head, blank))
     out.sum().backward()
     assert torch.isfinite(out).all()
     assert torch.isfinite(blank.grad).all()
@@ -154,7 +162,7 @@ def test_heads_equal_what_they_are_named_after(name, maps):
                     torch.testing.assert_close(logits[q, c], -error)
                 else:  # |rebuilt - x|^2 = tr Q - 2 <rebuilt, x> + |rebuilt|^2, and the head keeps the middle term
                     torch.testing.assert_close(logits[q, c], (rebuilt * x).sum() / POSITIONS)
-                    reconstruct = unpack(hat(gram(pool, {}), ridge / len(pool)))
+                    reconstruct = unpack_symmetric(ridge_hat_matrix(gram(pool, {}), ridge / len(pool)))
                     torch.testing.assert_close(x @ reconstruct, rebuilt)
 
 
@@ -167,12 +175,12 @@ def test_reconstruction_is_as_exact_as_in_training_at_any_ridge(channel, many):
     grams = gram(rows, {})
     for share in (1.0, 0.1, 0.05, 0.04, 1e-2, 1e-3, 1e-4, 1e-5):
         ridge = share * grams.norm(dim=-1)
-        exact = hat(gram(rows.double(), {}), ridge.double())
-        error = (hat(grams, ridge) - exact).abs().max()
-        of_training = (hat(grams.clone().requires_grad_(), ridge) - exact).abs().max()
+        exact = ridge_hat_matrix(gram(rows.double(), {}), ridge.double())
+        error = (ridge_hat_matrix(grams, ridge) - exact).abs().max()
+        of_training = (ridge_hat_matrix(grams.clone().requires_grad_(), ridge) - exact).abs().max()
         assert error <= 3 * of_training + 1e-6, share
     below_rounding = 1e-9 * grams.norm(dim=-1)
-    rebuilding = unpack(hat(grams, below_rounding))
+    rebuilding = unpack_symmetric(ridge_hat_matrix(grams, below_rounding))
     assert torch.linalg.eigvalsh(rebuilding.double()).min() > -1e-2  # nearly a projection
     assert torch.linalg.eigvalsh(rebuilding.double()).max() < 1.01
 
@@ -200,7 +208,7 @@ def test_layer_norm_makes_refined_prototypes_unit_vectors_about_zero(name, maps)
 @feat_heads
 def test_contrastive_term_prefers_the_own_class(name, maps):
     head, vectors, learned = make(name, maps + 3 * torch.eye(WAY, CHANNELS, dtype=torch.float64)[:, None, None])
-    out = contrastive(head, {**learned, "attend_out": learned["attend_out"] * 0}, vectors)
+    out = contrastive_logits(head, {**learned, "attend_out": learned["attend_out"] * 0}, vectors)
     assert (out.argmax(1) == torch.arange(WAY).repeat_interleave(SHOT)).all()
 
 
@@ -208,21 +216,21 @@ def test_overlap_is_the_sum_over_pairs_of_classes_of_their_features_products(map
     """FRN's auxiliary term, as its authors write it: all features divided by the norm of all of them."""
     features = (maps / maps.norm()).flatten(1, 2)
     pairs = [(features[i] @ features[j].mT).square().sum() for i in range(WAY) for j in range(i)]
-    torch.testing.assert_close(overlap(gram(maps, {}).mean(1)), sum(pairs))
+    torch.testing.assert_close(class_overlap(gram(maps, {}).mean(1)), sum(pairs))
     apart = torch.eye(WAY, CHANNELS, dtype=torch.float64)[:, None, None].expand(WAY, SHOT, 2, CHANNELS)
-    assert overlap(gram(apart, {}).mean(1)) == 0
+    assert class_overlap(gram(apart, {}).mean(1)) == 0
 
 
 @every_head
 def test_dropout_acts_in_training_only(name, maps):
     head, vectors, learned = make(name, maps)
-    quiet = [fold(head, learned, vectors) for _ in range(2)]
+    quiet = [fold_logits(head, learned, vectors) for _ in range(2)]
     torch.testing.assert_close(*quiet, rtol=0, atol=0)
     being_learned = {key: value.requires_grad_() for key, value in learned.items()}
-    noisy = [fold(head, being_learned, vectors) for _ in range(2)]
+    noisy = [fold_logits(head, being_learned, vectors) for _ in range(2)]
     assert torch.allclose(*noisy) != head.couples
     with torch.no_grad():
-        torch.testing.assert_close(fold(head, being_learned, vectors), quiet[0])
+        torch.testing.assert_close(fold_logits(head, being_learned, vectors), quiet[0])
 
 
 def test_frn_is_the_same_from_features_and_from_their_gram(maps):
@@ -235,8 +243,8 @@ def test_frn_is_the_same_from_features_and_from_their_gram(maps):
 
 def test_pack_keeps_inner_products_and_is_undone(maps):
     a, b = maps[0, 0].mT @ maps[0, 0], maps[0, 1].mT @ maps[0, 1]
-    torch.testing.assert_close(pack(a) @ pack(b), (a * b).sum())
-    torch.testing.assert_close(unpack(pack(a)), a)
+    torch.testing.assert_close(pack_symmetric(a) @ pack_symmetric(b), (a * b).sum())
+    torch.testing.assert_close(unpack_symmetric(pack_symmetric(a)), a)
 
 
 def test_euclidean_logits_lose_no_digits_far_from_zero(maps):
@@ -259,10 +267,10 @@ def test_no_head_can_read_the_answer_off_the_counts(maps):
 
     for couples in (False, True):
         head = Head(flatten, only_the_count, counted, couples=couples)
-        logits = fold(head, {"scale": torch.tensor(1.0)}, vectors)
+        logits = fold_logits(head, {"scale": torch.tensor(1.0)}, vectors)
         assert logits.unique().tolist() == [SHOT - 1]
 
 
 def test_packing_is_exact_in_double_precision(maps):
     a = maps[0, 0].mT @ maps[0, 0]
-    np.testing.assert_allclose(pack(a) @ pack(a), (a * a).sum(), rtol=1e-14)
+    np.testing.assert_allclose(pack_symmetric(a) @ pack_symmetric(a), (a * a).sum(), rtol=1e-14)

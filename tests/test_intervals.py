@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from anyshot.measure.intervals import class_interval, episode_interval
-from anyshot.measure.sensitivity import certainty, decompose, over_classes
+from anyshot.measure.sensitivity import bootstrap_sensitivity, decompose, jackknife_classes
 
 TRIALS = 400
 
@@ -76,7 +76,7 @@ def test_sensitivity_interval_covers_the_score_and_the_noise_floor_is_what_chanc
     true_score = decompose(truth).sensitivity
     covered, scores, floors = 0, [], []
     for _ in range(150):
-        measured = certainty(simulate(rng, truth, 400), draws=200)
+        measured = bootstrap_sensitivity(simulate(rng, truth, 400), draws=200)
         covered += measured.low <= true_score <= measured.high
         scores.append(measured.sensitivity)
         floors.append(measured.noise_floor)
@@ -111,8 +111,8 @@ def coverage(score, many, trials, draws):
     holds, halves = np.zeros(3), np.zeros(3)
     for _ in range(trials):
         grids, classes = simulate_classes(rng, truth, many)
-        one, other = over_classes(grids, classes, draws=draws)
-        episodes = certainty(grids[0], draws=50)
+        one, other = jackknife_classes(grids, classes, draws=draws)
+        episodes = bootstrap_sensitivity(grids[0], draws=50)
         intervals = (one.interval, one.difference(other), (episodes.low, episodes.high))
         for number, ((low, high), true) in enumerate(zip(intervals, (score, score / 2, score), strict=True)):
             holds[number] += low <= true <= high
@@ -132,7 +132,7 @@ def test_sensitivity_over_new_classes_is_covered_and_so_is_a_difference(score, m
 
 def test_over_classes_says_when_it_cannot_know():
     rng = np.random.default_rng(2)
-    assert over_classes([simulate(rng, np.zeros((2, 2)), 50)], draw_classes(rng, 5, 50)) is None
+    assert jackknife_classes([simulate(rng, np.zeros((2, 2)), 50)], draw_classes(rng, 5, 50)) is None
 
 
 def test_pairing_removes_what_all_cells_share():
@@ -140,14 +140,14 @@ def test_pairing_removes_what_all_cells_share():
     truth = 70 + np.zeros((6, 4))
     paired = simulate(rng, truth, 1000)
     apart = np.stack([rng.permutation(row) for row in paired.reshape(24, -1)]).reshape(paired.shape)
-    assert certainty(paired).noise_floor < 0.5 * certainty(apart).noise_floor
+    assert bootstrap_sensitivity(paired).noise_floor < 0.5 * bootstrap_sensitivity(apart).noise_floor
 
 
 def test_seeds_are_told_apart_and_averaged():
     rng = np.random.default_rng(5)
     grids = 70 + rng.normal(0, 2, size=(3, 6, 4))
     cells = np.concatenate([simulate(rng, grid, 2000) for grid in grids])
-    score = certainty(cells)
+    score = bootstrap_sensitivity(cells)
     assert len(score.over_seeds) == 3
     assert score.sensitivity < max(score.over_seeds)
 

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image, ImageEnhance
 from scipy.ndimage import gaussian_filter
 
-from anyshot.data.likeness import COPY, Sketch, likeness
-from anyshot.data.packing import File
-from anyshot.data.taken import taken
-from anyshot.deploy.duplicates import near_duplicates
+from anyshot.classify.copies import find_copies
+from anyshot.classify.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
+from anyshot.data.packer import FileBytes
+from anyshot.data.pictures import capture_time
 
 
 def photo(seed, details=None):
@@ -42,22 +42,22 @@ def test_copies_are_told(change):
         original = photo(seed)
         file = io.BytesIO()
         CHANGES[change](original).save(file, "JPEG", quality=85)
-        one, other = (Sketch.of(np.asarray(image)) for image in (original, Image.open(file)))
-        assert likeness(one, other) >= COPY
+        one, other = (PictureSketch.of(np.asarray(image)) for image in (original, Image.open(file)))
+        assert compare_pictures(one, other) >= COPY_SIMILARITY
 
 
 def test_other_pictures_are_no_copies():
-    sketches = [Sketch.of(np.asarray(photo(seed))) for seed in range(6)]
-    assert max(likeness(a, b) for i, a in enumerate(sketches) for b in sketches[:i]) < COPY
-    flat = Sketch.of(np.full((50, 40, 1), 200, np.uint8))
-    assert likeness(flat, flat) == 0
-    assert likeness(flat, sketches[0]) == 0
+    sketches = [PictureSketch.of(np.asarray(photo(seed))) for seed in range(6)]
+    assert max(compare_pictures(a, b) for i, a in enumerate(sketches) for b in sketches[:i]) < COPY_SIMILARITY
+    flat = PictureSketch.of(np.full((50, 40, 1), 200, np.uint8))
+    assert compare_pictures(flat, flat) == 0
+    assert compare_pictures(flat, sketches[0]) == 0
 
 
 def test_two_photos_of_one_thing_are_no_copies():
     """One can be laid upon the other, and then their details differ."""
-    one, other = (Sketch.of(np.asarray(photo(1, details))) for details in (10, 11))
-    assert 0 < likeness(one, other) < COPY
+    one, other = (PictureSketch.of(np.asarray(photo(1, details))) for details in (10, 11))
+    assert 0 < compare_pictures(one, other) < COPY_SIMILARITY
 
 
 def test_pictures_decide_where_features_only_suggest():
@@ -67,7 +67,7 @@ def test_pictures_decide_where_features_only_suggest():
     vectors[6:8] = vectors[:2] + 0.3 * rng.normal(size=(2, 32))
     images = [photo(seed) for seed in range(12)]
     images[6] = CHANGES["mirrored"](images[0])
-    pairs = near_duplicates(vectors, np.arange(12) % 3, lambda image: Sketch.of(np.asarray(images[image])))
+    pairs = find_copies(vectors, np.arange(12) % 3, lambda image: PictureSketch.of(np.asarray(images[image])))
     assert [pair[:2] for pair in pairs] == [(0, 6)]
 
 
@@ -79,9 +79,11 @@ def test_when_a_photo_was_taken(tmp_path):
     exif.get_ifd(0x8769)[0x9003] = "2024:01:31 12:05:11"
     photo(0).save(tmp_path / "c.jpg", exif=exif)
     (tmp_path / "broken.jpg").write_bytes(b"no image")
-    first, never, later, broken = (taken(File(tmp_path / f"{name}.jpg")) for name in ("a", "b", "c", "broken"))
+    first, never, later, broken = (
+        capture_time(FileBytes(tmp_path / f"{name}.jpg")) for name in ("a", "b", "c", "broken")
+    )
     assert later - first == 10
     assert never is None
     assert broken is None
-    assert taken((tmp_path / "a.jpg").read_bytes) == first
-    assert taken(lambda: np.zeros((4, 4, 3), np.uint8)) is None
+    assert capture_time((tmp_path / "a.jpg").read_bytes) == first
+    assert capture_time(lambda: np.zeros((4, 4, 3), np.uint8)) is None

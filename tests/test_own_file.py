@@ -14,8 +14,8 @@ from shell import exit_code as run
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
 from anyshot.data.store import open_store
 from anyshot.models.model import load_model
-from anyshot.models.registry import PACKAGE, registry_of
-from anyshot.rows import read_table
+from anyshot.models.registry import BUILTIN, load_registry
+from anyshot.tables import read_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 
@@ -59,7 +59,7 @@ def model_of(folder: Path, backbone: str = "patches") -> Path:
 def test_a_model_names_the_file_it_needs(trained):
     with pytest.raises(BadInput, match=r"--using my_study\.py"):
         load_model(model_of(trained))
-    model = load_model(model_of(trained), registry_of(trained / "my_study.py"))
+    model = load_model(model_of(trained), load_registry(trained / "my_study.py"))
     assert model.recipe.backbone == "patches"
     assert "doubt" in model.learned, "the learned vector came along"
 
@@ -93,7 +93,7 @@ def test_fit_predict_export_and_load(trained, monkeypatch, capsys, tmp_path):
     assert "--using my_study.py" in capsys.readouterr().err
     assert run(monkeypatch, "predict", out, tmp_path / "photos" / "0" / "0.png", *using) == 0
     assert run(monkeypatch, "export", out, "-o", tmp_path / "classifier.onnx", *using) == 0
-    classifier = ImageClassifier.load(out, registry=registry_of(trained / "my_study.py"))
+    classifier = ImageClassifier.load(out, registry=load_registry(trained / "my_study.py"))
     pixels = classifier.read(tmp_path / "photos" / "1" / "0.png")
     session = onnxruntime.InferenceSession(tmp_path / "classifier.onnx")
     grey = np.float32(pixels[..., :1]).transpose(2, 0, 1)[None]
@@ -108,16 +108,16 @@ def test_fit_predict_export_and_load(trained, monkeypatch, capsys, tmp_path):
 
 def test_serving_opens_it(trained, tmp_path):
     testclient = pytest.importorskip("fastapi.testclient")
-    from anyshot.deploy.serving.app import Shelf, make_app
-    from anyshot.deploy.serving.run import open_classifier
+    from anyshot.serve.app import ServedClassifier, make_app
+    from anyshot.serve.run import open_classifier
 
-    shelf = Shelf(open_classifier(str(model_of(trained)), registry_of(trained / "my_study.py")), None)
+    shelf = ServedClassifier(open_classifier(str(model_of(trained)), load_registry(trained / "my_study.py")), None)
     with testclient.TestClient(make_app(shelf, ("testserver",))) as client:
         assert client.get("/").status_code == 200
 
 
 def test_a_classifier_of_features_with_a_head_of_ones_own(trained):
-    registry = registry_of(trained / "my_study.py")
+    registry = load_registry(trained / "my_study.py")
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(24, 6)) + np.repeat(np.eye(6)[:4], 6, 0), np.repeat(np.arange(4), 6)
     fitted = FewShotClassifier("trusting", registry=registry).fit(X, y)
@@ -127,7 +127,7 @@ def test_a_classifier_of_features_with_a_head_of_ones_own(trained):
 
 
 def test_nothing_of_a_users_file_runs_unless_it_is_named(trained):
-    assert "trusting" not in PACKAGE.heads
+    assert "trusting" not in BUILTIN.heads
     code = (
         "import sys; from pathlib import Path; from anyshot.models.model import load_model\n"
         f"try: load_model(Path({str(model_of(trained))!r}))\nexcept ValueError: pass\n"

@@ -21,15 +21,15 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
 from anyshot import decompose
+from anyshot.measure.grid import build_grids
 from anyshot.paper import audit, claims, printed, rounding
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, Group
 from anyshot.paper.rounding import Derived, Exact, half_unit, judge, judge_twice, parse
-from anyshot.show.grid import grids
 from anyshot.train.batches import training_batches
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT.parent / "shared" / "paper.tex"
-CHECKS = audit.run()
+CHECKS = audit.run_checks()
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_fifty_grids_are_whole() -> None:
 
 
 def test_paper_rows_are_ordinary_rows() -> None:
-    listed = grids(printed.rows())
+    listed = build_grids(printed.rows())
     assert len(listed) == 49
     assert {grid.data for grid in listed} == {"cub", "mini", "tiered", "meta-inat"}
     assert {grid.backbone for grid in listed} == {"conv4", "resnet12"}
@@ -225,7 +225,7 @@ def test_models_of_different_shots_do_not_see_the_same_data() -> None:
 
 def test_contradicted_table_numbers_by_floating_point() -> None:
     """The same findings from the other side: plain numpy on the rows, and the most that rounding can move a number."""
-    parts = {(g.data, g.backbone, g.head, g.readout): decompose(g.accuracy) for g in grids(printed.rows())}
+    parts = {(g.data, g.backbone, g.head, g.readout): decompose(g.accuracy) for g in build_grids(printed.rows())}
     wrong = set()
     for row in printed.numbers():
         group = printed.group(row)
@@ -275,8 +275,8 @@ def test_claims_have_their_known_answers() -> None:
 
 
 def test_a_claim_takes_its_best_reading_and_a_reading_its_worst_part() -> None:
-    good, bad = claims.fact(True, "yes"), claims.fact(False, "no")
-    assert claims.both(good, bad).verdict == "contradicted"
+    good, bad = claims.true_or_false(True, "yes"), claims.true_or_false(False, "no")
+    assert claims.all_parts_hold(good, bad).verdict == "contradicted"
     before = len(claims._CLAIMS)
     disputed = claims.claim("Sec. 0", "words")(lambda: ("1", [bad, good, "a remark"]))()
     silent = claims.claim("Sec. 0", "words")(lambda: ("1", ["only a remark"]))()
@@ -287,7 +287,7 @@ def test_a_claim_takes_its_best_reading_and_a_reading_its_worst_part() -> None:
 
 def test_mean_ratio_of_table_2_and_of_the_grids_by_hand() -> None:
     recomputed = {
-        (g.data, g.backbone, g.head, g.readout): decompose(g.accuracy).sensitivity for g in grids(printed.rows())
+        (g.data, g.backbone, g.head, g.readout): decompose(g.accuracy).sensitivity for g in build_grids(printed.rows())
     }
     as_printed = {printed.group(row): float(row["printed"]) for row in printed.find("sensitivity", "Table 2")}
     for table, expected in ((as_printed, 4.501), (recomputed, 3.944)):
@@ -303,7 +303,7 @@ def test_the_page_is_the_generated_one() -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command line in a fresh process, which ends by naming the heavy modules it imported."""
-    code = "import sys; from anyshot.cli import main; main(); "
+    code = "import sys; from anyshot.cli.main import main; main(); "
     code += "print(*(m for m in ('torch', 'altair') if m in sys.modules), file=sys.stderr)"
     command = [sys.executable, "-c", code, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -335,7 +335,7 @@ def test_regenerated_tables_equal_the_printed_ones_but_for_what_the_audit_lists(
     from anyshot.show.summaries import gain_summary
 
     wrong = {check.id for check in CHECKS if check.verdict in ("contradicted", "rounding")}
-    study = [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]
+    study = [grid for grid in build_grids(printed.rows()) if grid.head != "frn-old"]
     rows = {tuple(row[:2]): row[2:] for row in gain_summary(study).rows}
     differing = 0
     for row in printed.numbers():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from anyshot.measure.engine import recalls
+from anyshot.measure.engine import compute_recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Reading
+from anyshot.models.law import BoundHead
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 peers = pytest.importorskip("peers")
@@ -27,7 +27,7 @@ def test_easyfsl_classifies_the_same_episodes_alike(name, theirs):
     vectors = vectors + torch.randn(240, 20, generator=generator)
     plan = Plan(np.repeat(np.arange(8), 30), way=5, shot=10, queries=6, episodes=25)
     shots = (1, 3, 10)
-    ours = recalls(vectors, [Reading(HEADS[name], {})], plan, shots)[0]
+    ours = compute_recalls(vectors, [BoundHead(HEADS[name], {})], plan, shots)[0]
     draw = plan.draw(0, plan.episodes)
     target = torch.arange(5).repeat_interleave(6)
     for number, shot in enumerate(shots):

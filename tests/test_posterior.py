@@ -7,24 +7,16 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from anyshot import BadInput, FewShotClassifier, evaluate
-from anyshot.deploy import support as deployed
-from anyshot.deploy.onnx_export import export_onnx
-from anyshot.measure.engine import each_logits
+from anyshot.classify import support as deployed
+from anyshot.classify.onnx_export import export_onnx
+from anyshot.measure.engine import visit_logits
 from anyshot.measure.plan import Plan
-from anyshot.models.empirical import (
-    LITTLE_USE,
-    Base,
-    fit_base,
-    fit_support,
-    is_foreign,
-    leave_one_out,
-    support_scores,
-)
+from anyshot.models.empirical import LITTLE_USE, Base, fit_base, fit_support, is_foreign, leave_one_out, support_scores
 from anyshot.models.empirical import moments_of as moments_of_units
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Reading
+from anyshot.models.law import BoundHead, normalize
 from anyshot.models.posterior import _moments as moments_of
-from anyshot.models.posterior import as_posterior, diagonalise, fit_posterior, predict_class, quadratic, unit, whiten
+from anyshot.models.posterior import as_posterior, diagonalise, fit_posterior, predict_class, quadratic, whiten
 
 D, CLASSES, IMAGES = 6, 24, 12
 RNG = np.random.default_rng(0)
@@ -64,7 +56,7 @@ def test_logits_are_log_densities_of_the_predictive_normal(counts):
 
 
 def test_the_coordinates_make_w_the_identity_and_b_diagonal():
-    u = unit(base()[0] - base()[0].mean(0))
+    u = normalize(base()[0] - base()[0].mean(0))
     moments = moments_of(u, base()[1], CLASSES)
     fitted = diagonalise(moments, 0.0, 0.0)
     T = fitted["matrix"]
@@ -107,12 +99,12 @@ def test_a_class_of_few_images_is_believed_less():
 
 def test_equal_shots_drop_the_square_and_predict_the_same():
     z = whiten(base()[0], fitted := fit_posterior(*base()))
-    reading = Reading(as_posterior(HEADS["proto"]), fitted)
+    reading = BoundHead(as_posterior(HEADS["proto"]), fitted)
     plan = Plan(LABELS, way=5, shot=4, queries=4, episodes=30)
     fast, general = {}, {}
-    each_logits(z, [reading], plan, [1, 4], lambda i, start, logits: fast.update({start: logits.clone()}))
+    visit_logits(z, [reading], plan, [1, 4], lambda i, start, logits: fast.update({start: logits.clone()}))
     patterns = np.array([[1] * 5, [4] * 5, [1, 4, 1, 4, 2]])
-    each_logits(z, [reading], plan, patterns, lambda i, start, logits: general.update({start: logits.clone()}))
+    visit_logits(z, [reading], plan, patterns, lambda i, start, logits: general.update({start: logits.clone()}))
     for start, logits in fast.items():
         both = logits, general[start][:, :2]
         gaps = [x - x[:, :, :1] for x in both]
@@ -171,9 +163,9 @@ def test_the_head_in_few_dimensions_is_the_head_in_all():
     """`support_scores` works in what the support spans; the fit in all dimensions gives the same, up to the scale."""
     rng = np.random.default_rng(0)
     for d, counts in ((30, (1, 2, 5)), (4, (3, 9, 9)), (30, (1, 1, 1)), (30, (2, 2, 2))):
-        x = unit(torch.from_numpy(rng.normal(size=(sum(counts), d)) + 1))
+        x = normalize(torch.from_numpy(rng.normal(size=(sum(counts), d)) + 1))
         query, owner = (
-            unit(torch.from_numpy(rng.normal(size=(7, d)) + 1)),
+            normalize(torch.from_numpy(rng.normal(size=(7, d)) + 1)),
             torch.repeat_interleave(torch.tensor(counts)),
         )
         moments = moments_of_units(x, owner)
@@ -195,7 +187,7 @@ def test_leaving_one_out_is_fitting_without_it():
     """The rank-one change of W and of the centre equals the scatter, means and counts of a support without the image,
     with everything else (shrinkage, size, ratio, scale) as it was."""
     X, y, *_ = unequal()
-    u, owner = unit(torch.from_numpy(X)), torch.from_numpy(y)
+    u, owner = normalize(torch.from_numpy(X)), torch.from_numpy(y)
     moments = moments_of_units(u, owner)
     fit = fit_support(moments)
     left = leave_one_out(fit, moments, u, owner)
@@ -228,9 +220,9 @@ def test_the_scatter_is_the_sum_over_images_of_their_residuals(monkeypatch):
 
 def test_a_unit_vector_leaves_what_it_is_of_as_it_was_and_has_a_gradient():
     x = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
-    torch.testing.assert_close(unit(x), torch.tensor([[0.6, 0.8]], dtype=torch.float64))
+    torch.testing.assert_close(normalize(x), torch.tensor([[0.6, 0.8]], dtype=torch.float64))
     assert x.tolist() == [[3.0, 4.0]]
-    assert torch.autograd.gradcheck(unit, (x.clone().requires_grad_(),))
+    assert torch.autograd.gradcheck(normalize, (x.clone().requires_grad_(),))
 
 
 def test_any_order_any_batching_and_any_merge_give_the_same_classifier():
@@ -292,7 +284,7 @@ def test_five_single_images_show_that_they_lack_what_a_base_shares():
         centres = rng.normal(size=(classes, 40))
         owner = np.repeat(np.arange(classes), each)
         x = centres[owner] + rng.normal(size=(len(owner), 40)) + shared * np.eye(40)[0] * 6
-        return moments_of_units(unit(torch.from_numpy(x)), torch.from_numpy(owner))
+        return moments_of_units(normalize(torch.from_numpy(x)), torch.from_numpy(owner))
 
     base = images(60, 10, 1.0)
     false = sum(is_foreign(images(5, 1, 1.0), base) for _ in range(200))

@@ -8,11 +8,11 @@ import pytest
 
 from anyshot.errors import BadInput
 from anyshot.report.runs import read_runs
-from anyshot.rows import read_table, write_table
 from anyshot.study.publishing import publish
 from anyshot.study.ready import run_ready, write_ready
 from anyshot.study.runner import run_study
-from anyshot.study.study import Source
+from anyshot.study.study import StudySource
+from anyshot.tables import read_table, write_table
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def ran(tmp_path_factory):
     """A small study of its own folder, run: its source, its results and its data."""
     folder = tmp_path_factory.mktemp("published")
     shutil.copy(Path(__file__).with_name("own_study.py"), folder / "own_study.py")
-    source = Source(folder / "own_study.py", ("proto", "cosine-proto", "frn"))
+    source = StudySource(folder / "own_study.py", ("proto", "cosine-proto", "frn"))
     run_study(source, folder / "run", folder / "data", workers=2)
     return source, folder / "run", folder / "data"
 
@@ -183,4 +183,4 @@ def test_a_study_without_such_models_says_so(ran, tmp_path):
     other = tmp_path / "other.py"
     shutil.copy(ran[0].path, other)
     with pytest.raises(BadInput, match="no trained models come with other"):
-        run_ready(Source(other), tmp_path / "out")
+        run_ready(StudySource(other), tmp_path / "out")

@@ -17,6 +17,7 @@ from report_runs import TEST_SHOTS, rows, with_recalls, write_run
 from rich.console import Console
 
 from anyshot.errors import BadInput
+from anyshot.measure.grid import build_grids
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.recalls import read_recalls, write_recalls
 from anyshot.measure.sensitivity import decompose
@@ -38,10 +39,9 @@ from anyshot.report.answer import (
 from anyshot.report.charts import learning_curves, thinned
 from anyshot.report.page import as_script
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
-from anyshot.report.tables import beside_paper, sensitivity_table
-from anyshot.report.text import show
-from anyshot.rows import write_table
-from anyshot.show.grid import grids
+from anyshot.report.tables import comparison_with_paper, sensitivity_table
+from anyshot.report.text import print_report
+from anyshot.tables import write_table
 
 EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
 CHOICES = list_choices(Findings("x", rows()))
@@ -229,7 +229,7 @@ def test_a_model_of_mixed_shots_has_an_accuracy_and_no_sensitivity(tmp_path: Pat
     assert '"offset": 0.0}' not in specs
     assert "curves" in data["specs"]
     console = Console(file=io.StringIO(), width=200, force_terminal=False)
-    show(findings, console)
+    print_report(findings, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "proto-mixed" in text
     assert "0.00 points" not in text
@@ -277,7 +277,7 @@ def test_names_stay_names(tmp_path: Path, evil: str) -> None:
     assert "</script><b>" not in page
     assert {choice["head"] for choice in data_of(page)["choices"]} == {"proto", evil}
     console = Console(file=io.StringIO(), width=200, force_terminal=False)
-    show(read_runs([folder]), console)
+    print_report(read_runs([folder]), console)
     assert evil in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -340,7 +340,7 @@ def test_no_folder_and_nothing_named(tmp_path: Path) -> None:
 def test_beside_the_paper(tmp_path: Path) -> None:
     theirs = {(r["train_shot"], r["test_shot"]): r["accuracy"] for r in paper_findings().rows if _is_cub_proto(r)}
     table = [row | {"accuracy": theirs[row["train_shot"], row["test_shot"]]} for row in rows(("proto",), data="cub")]
-    ours, paper = beside_paper(grids(table)).rows
+    ours, paper = comparison_with_paper(build_grids(table)).rows
     assert (ours[2], paper[2]) == ("ours", "paper")
     assert ours[3:] == paper[3:]
     data = data_of(written(tmp_path, write_run(tmp_path / "run", table)))
@@ -373,7 +373,7 @@ def test_every_table_and_figure_can_be_taken_away(tmp_path: Path) -> None:
     assert all(data["files"][name].strip() for name in asked)
     assert set(re.findall(r'data-picture="([^"]+)"', page)) <= {*data["specs"], "grids"}
     assert r"\toprule" in data["files"]["sensitivity.tex"]
-    (grid, *_) = grids(rows())
+    (grid, *_) = build_grids(rows())
     numbers = re.findall(r"\d+\.\d\d", data["files"]["glyphs-conv4-proto-own.csv"].split("model bias")[0])
     printed = np.array(numbers, float).reshape(len(grid.test_shots), -1)
     np.testing.assert_allclose(printed[:, :-1], grid.accuracy, atol=0.00501)
@@ -405,7 +405,7 @@ def test_methods_say_protocol_versions_and_seeds(tmp_path: Path) -> None:
 def test_text_prints_answer_sensitivities_and_a_coloured_heatmap(tmp_path: Path) -> None:
     findings = read_runs([write_run(tmp_path / "run", rows())])
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor")
-    show(findings, console)
+    print_report(findings, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "is the most robust" in text
     assert "\x1b[38;2;" in text or "48;2;" in text
@@ -418,7 +418,7 @@ def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:
     mixed = [row | {"head": f"{row['head']}-mixed"} for row in one]
     findings = read_runs([write_run(tmp_path / "run", [*rows(), *mixed])])
     console = Console(file=io.StringIO(), width=80)
-    show(findings, console)
+    print_report(findings, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("no sensitivity") == 1
 
@@ -426,7 +426,7 @@ def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:
 def test_a_table_of_80_columns_breaks_no_number_and_no_word(tmp_path: Path) -> None:
     long = [row | {"head": "cosine-proto", "readout": readout} for row in rows() for readout in ("posterior", "est60")]
     console = Console(file=io.StringIO(), width=80)
-    show(read_runs([write_run(tmp_path / "run", [*rows(), *long])]), console)
+    print_report(read_runs([write_run(tmp_path / "run", [*rows(), *long])]), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     lines = text.partition("Shot sensitivity")[2].split("residual")[0].splitlines()
     assert any(re.match(r"cosine-proto +\d", line) for line in lines)
@@ -464,8 +464,8 @@ def test_learning_curves_of_mixed_shots_name_no_train_shot() -> None:
 
 
 def test_why_is_empty_only_for_a_grid_with_a_sensitivity() -> None:
-    assert [why_no_sensitivity(grid) for grid in grids(rows())] == ["", ""]
-    assert "tested at 4-shot only" in why_no_sensitivity(grids([r for r in rows() if r["test_shot"] == 4])[0])
+    assert [why_no_sensitivity(grid) for grid in build_grids(rows())] == ["", ""]
+    assert "tested at 4-shot only" in why_no_sensitivity(build_grids([r for r in rows() if r["test_shot"] == 4])[0])
 
 
 def test_a_report_imports_no_torch(tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_a_report_imports_no_torch(tmp_path: Path) -> None:
 def test_the_verb_writes_a_page_or_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from anyshot.cli import main
+    from anyshot.cli.main import main
 
     folder = write_run(tmp_path / "run", rows())
     monkeypatch.setattr(sys, "argv", ["anyshot", "report", str(folder), "-o", str(tmp_path / "page.html")])

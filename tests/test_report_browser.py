@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from report_runs import rows, with_recalls, write_run
 
+from anyshot.measure.grid import build_grids
 from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import accurate_slots, list_choices, paired, rank
 from anyshot.report.runs import read_runs
-from anyshot.show.grid import grids
-from anyshot.show.summaries import two_decimals
+from anyshot.show.summaries import format_decimals
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -106,7 +106,7 @@ def test_the_reader_weighs_shots_and_the_ranking_follows(visit, tmp_path: Path, 
         """What the page says is what answer.py says."""
         ranked = rank(choices, "glyphs/conv4", weights)
         assert answer(page) == accurate_slots(ranked, weights, pairs)
-        assert [row[:2] for row in ranking(page)] == [[c.label, two_decimals(v["accuracy"])] for c, v in ranked]
+        assert [row[:2] for row in ranking(page)] == [[c.label, format_decimals(v["accuracy"])] for c, v in ranked]
 
     law(dict.fromkeys(shots, 1.0))
     before = ranking(page)
@@ -136,7 +136,7 @@ def test_intervals_are_those_the_reader_asks_for(visit, report: Path) -> None:
 
 def test_two_grids_are_compared(visit, report: Path, run: Path) -> None:
     page = visit(report)
-    scores = {grid.name: decompose(grid.accuracy) for grid in grids(rows())}
+    scores = {grid.name: decompose(grid.accuracy) for grid in build_grids(rows())}
     left, right = scores["proto"], scores["cosine-proto"]
     row = page.locator("#comparison tbody tr").first.locator("td").all_text_contents()
     gap = right.sensitivity - left.sensitivity
@@ -158,7 +158,7 @@ def test_downloads_contain_the_right_numbers(visit, report: Path) -> None:
     page = visit(report)
     taken = list(csv.DictReader(io.StringIO(download(page, "[data-file='table.csv']").decode())))
     assert [float(row["accuracy"]) for row in taken] == [row["accuracy"] for row in rows()]
-    score = f"{decompose(grids(rows())[0].accuracy).sensitivity:.2f}"
+    score = f"{decompose(build_grids(rows())[0].accuracy).sensitivity:.2f}"
     page.locator("#take details summary").first.scroll_into_view_if_needed()
     assert score in download(page, "[data-file='sensitivity.csv']").decode()
     assert f"& {score} &" in download(page, "[data-file='sensitivity.tex']").decode()

@@ -18,8 +18,10 @@ from sklearn.base import clone
 from test_classifier import UNTRAINED, assert_same, examples
 
 from anyshot import BadInput, FewShotClassifier, machine
-from anyshot.deploy import ledger, pool, search, settled, sharing
-from anyshot.deploy.support import keys_of
+from anyshot.classify import files as sharing
+from anyshot.classify import fitted as settled
+from anyshot.classify import ledger, pool, search
+from anyshot.classify.support import hash_rows
 
 SEARCHED = [*UNTRAINED, "posterior"]
 
@@ -37,7 +39,7 @@ def few_are_many(monkeypatch):
 def test_what_is_kept_depends_on_the_examples_alone(data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "MOST_KEPT", 12)
-        patch.setattr(ledger, "A_FEW", data.draw(st.sampled_from([1, 8, 64])))
+        patch.setattr(ledger, "SMALL_BATCH", data.draw(st.sampled_from([1, 8, 64])))
         patch.setattr(ledger, "WAITING_BYTES", data.draw(st.sampled_from([0, 4000, 1 << 26])))
         patch.setattr(ledger, "MOST_APART", data.draw(st.sampled_from([0, 7, 1024])))
         new = partial(FewShotClassifier, data.draw(st.sampled_from(["cosine-proto", "posterior"])), keep=5)
@@ -68,7 +70,7 @@ def test_examples_wait_until_someone_asks_for_them(head, monkeypatch):
     expected = FewShotClassifier(head).fit(X, y)
     keys, before = expected.support_.keys, expected.predict(X)
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "keys_of", lambda rows: pytest.fail("nobody asked"))
+        patch.setattr(ledger, "hash_rows", lambda rows: pytest.fail("nobody asked"))
         mine, labels = X.copy(), y.copy()
         fitted = FewShotClassifier(head).fit(mine, labels)
         mine[:], labels[:] = 0, 0  # they are the caller's
@@ -128,7 +130,7 @@ def test_of_a_class_that_was_left_out_no_later_example_is_kept(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
             ledger,
-            "keys_of",
+            "hash_rows",
             lambda rows: np.zeros(len(rows), np.uint64) if not len(rows) else pytest.fail("nobody asked"),
         )
         fitted.partial_fit(X[:1] + 1, [left])
@@ -169,7 +171,7 @@ def test_where_not_all_classes_keep_examples_some_do_and_nothing_is_held_for_the
     support = fitted.support_
     chosen = sorted(sorted(range(11), key=ledger.label_hash)[:3])
     assert support.owner.tolist() == np.repeat(chosen, 2).tolist()
-    vectors, keys = fitted.vectors(X), keys_of(X.reshape(110, -1))
+    vectors, keys = fitted.vectors(X), hash_rows(X.reshape(110, -1))
     rows = [int(np.flatnonzero(keys == key)[0]) for key in support.keys]
     np.testing.assert_array_equal(support.examples, vectors[rows].astype(np.float32))
     assert len(fitted.ledger_._pool._vectors) <= 6 + 8, "two of each of three classes, and a batch on its way"
@@ -328,12 +330,12 @@ def test_many_classes_travel(labels, tmp_path):
 
 def test_threads_are_as_many_as_cores_are_free(monkeypatch):
     monkeypatch.setattr(machine, "LOOK_SECONDS", 0)
-    monkeypatch.setattr(machine, "cores", lambda: 4)
+    monkeypatch.setattr(machine, "count_cores", lambda: 4)
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
     for idle, free in ((0, 1), (100, 1), (200, 2), (290, 3), (400, 4)):
         ticks = iter([(1000, 500), (1400, 500 + idle)])
-        monkeypatch.setattr(machine, "_ticks", lambda ticks=ticks: next(ticks))
-        assert machine.free_cores() == free
+        monkeypatch.setattr(machine, "_read_ticks", lambda ticks=ticks: next(ticks))
+        assert machine.count_free_cores() == free
 
 
 # ----------------------------------------------------------------------------------------------------------- class bank
@@ -342,7 +344,7 @@ def test_threads_are_as_many_as_cores_are_free(monkeypatch):
 @pytest.mark.parametrize("head", ["proto", "cosine-proto", "frn", "posterior"])
 def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
     pytest.importorskip("lancedb")
-    from anyshot.deploy.bank import ClassBank
+    from anyshot.classify.bank import ClassBank
 
     X, y = examples(96, 6)
     X, names = X.reshape(len(X), -1), np.array(["it's", "b", "c", "d", "e", "f"])[y]
@@ -378,7 +380,7 @@ def test_a_bank_is_the_classifier_of_all_that_its_writers_added(head, tmp_path):
 @pytest.mark.parametrize("head", ["proto", "cosine-proto"])
 def test_many_queries_of_a_bank_whose_every_class_was_added_to_since_it_was_folded(head, tmp_path):
     pytest.importorskip("lancedb")
-    from anyshot.deploy.bank import ClassBank
+    from anyshot.classify.bank import ClassBank
 
     X, y = examples(96, 6)
     X = X.reshape(len(X), -1)
@@ -394,7 +396,7 @@ def test_many_queries_of_a_bank_whose_every_class_was_added_to_since_it_was_fold
 def test_an_answer_of_a_bank_is_of_one_moment(tmp_path):
     """Classes that were added to and folded while someone asks are not counted twice."""
     pytest.importorskip("lancedb")
-    from anyshot.deploy.bank import ClassBank
+    from anyshot.classify.bank import ClassBank
 
     X, y = examples(96, 6)
     X = X.reshape(len(X), -1)
@@ -413,7 +415,7 @@ def test_an_answer_of_a_bank_is_of_one_moment(tmp_path):
 
 def test_words_of_a_bank(tmp_path):
     pytest.importorskip("lancedb")
-    from anyshot.deploy.bank import ClassBank
+    from anyshot.classify.bank import ClassBank
 
     with pytest.raises(BadInput, match="no class bank"):
         ClassBank(tmp_path / "bank")
@@ -428,7 +430,7 @@ def test_words_of_a_bank(tmp_path):
 
 def test_a_bank_forgets_what_dead_compactions_left(tmp_path):
     pytest.importorskip("lancedb")
-    from anyshot.deploy.bank import ClassBank
+    from anyshot.classify.bank import ClassBank
 
     X, y = examples(40, 5)
     X = X.reshape(40, -1)
@@ -457,7 +459,7 @@ def _folded_tables(place):
 
 def test_a_damaged_bank_is_one_sentence(tmp_path):
     pytest.importorskip("lancedb")
-    from anyshot.deploy.bank import ClassBank
+    from anyshot.classify.bank import ClassBank
 
     X, y = examples(40, 5)
     X = X.reshape(40, -1)

@@ -19,11 +19,11 @@ from PIL import Image
 from test_classifier_files import colours, small_model
 
 from anyshot import BadInput, ImageClassifier
-from anyshot.deploy.serving import app
-from anyshot.deploy.serving.app import Shelf, make_app
-from anyshot.deploy.serving.guards import Connection
-from anyshot.deploy.serving.run import serve
-from anyshot.deploy.serving.uploads import MOST_BYTES
+from anyshot.serve import app
+from anyshot.serve.app import ServedClassifier, make_app
+from anyshot.serve.limits import TimedConnection
+from anyshot.serve.run import serve
+from anyshot.serve.uploads import MOST_BYTES
 
 JPEG = {"Content-Type": "image/jpeg"}
 
@@ -48,7 +48,9 @@ def picture(channel, seed=0, size=(40, 50), form="PNG"):
 @contextlib.contextmanager
 def served(shelf):
     """A server in a thread; its address and its shelf."""
-    running = uvicorn.Server(uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none", http=Connection))
+    running = uvicorn.Server(
+        uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none", http=TimedConnection)
+    )
     thread = threading.Thread(target=running.run)
     thread.start()
     while not running.started:
@@ -61,7 +63,7 @@ def served(shelf):
 @pytest.fixture
 def server(tmp_path):
     """A server of an empty classifier."""
-    with served(Shelf(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")) as running:
+    with served(ServedClassifier(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")) as running:
         yield running
 
 
@@ -253,7 +255,7 @@ def test_what_cannot_be_put_back_now_can_be_put_back_later(server, client, monke
 def test_many_remove_and_undo_at_once(monkeypatch):
     """What can be undone is touched by one at a time, though it is bounded while others add to it."""
     monkeypatch.setattr(app, "MOST_REMOVALS", 3)
-    shelf = Shelf(ImageClassifier(colours, side=16, keep=8))
+    shelf = ServedClassifier(ImageClassifier(colours, side=16, keep=8))
     shelf.add("stays", picture(0))
     problems = []
 
@@ -282,7 +284,7 @@ def test_many_remove_and_undo_at_once(monkeypatch):
 def test_classes_that_came_with_a_classifier_can_be_added_to_and_removed_whatever_their_names(name):
     """A folder may be called anything."""
     classifier = ImageClassifier(colours, side=16, keep=8).fit([picture(0), picture(1)], [name, "other"])
-    with served(Shelf(classifier)) as (address, shelf), httpx.Client(base_url=address, timeout=20) as http:
+    with served(ServedClassifier(classifier)) as (address, shelf), httpx.Client(base_url=address, timeout=20) as http:
         assert add(http, name, picture(0, 1)).status_code == 200
         assert shelf.now.classifier.support_.counts.sum() == 3
         assert http.delete("/api/classes", params={"name": name}).status_code == 200
@@ -359,7 +361,7 @@ def test_a_taken_port_is_one_sentence(server, tmp_path):
 def test_what_is_said_of_the_classes_is_of_one_state():
     """Another class may come between any two looks at the classifier that is served."""
 
-    class Restless(Shelf):
+    class Restless(ServedClassifier):
         @property
         def now(self):
             state = self.__dict__["now"]

@@ -11,7 +11,7 @@ from test_classifier_files import colours
 from test_serve import picture, served
 
 from anyshot import ImageClassifier
-from anyshot.deploy.serving.app import Shelf
+from anyshot.serve.app import ServedClassifier
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -34,7 +34,9 @@ def browser():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """One server for all tests; each puts a classifier of its own on the shelf."""
-    with served(Shelf(ImageClassifier(colours, side=16), tmp_path_factory.mktemp("shelf") / "saved")) as running:
+    with served(
+        ServedClassifier(ImageClassifier(colours, side=16), tmp_path_factory.mktemp("shelf") / "saved")
+    ) as running:
         yield running
 
 

@@ -19,10 +19,10 @@ from test_classifier_files import colours, small_model
 from test_serve import JPEG, add, client, picture, server
 
 from anyshot import ImageClassifier
-from anyshot.deploy.serving import guards
-from anyshot.deploy.serving.app import Shelf, make_app
-from anyshot.deploy.serving.run import serve
-from anyshot.deploy.serving.uploads import MOST_BYTES
+from anyshot.serve import limits as guards
+from anyshot.serve.app import ServedClassifier, make_app
+from anyshot.serve.run import serve
+from anyshot.serve.uploads import MOST_BYTES
 
 __all__ = ["client", "server"]  # fixtures
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -118,7 +118,7 @@ def test_who_sends_no_request_is_hung_up_on(monkeypatch, server):
 
 def test_all_uploads_together_are_bounded():
     async def run():
-        budget = guards.Budget()
+        budget = guards.ByteBudget()
         most = 0
 
         async def upload():
@@ -135,8 +135,8 @@ def test_all_uploads_together_are_bounded():
 
 def test_who_finds_no_room_is_told_so(monkeypatch):
     monkeypatch.setattr(guards, "WAIT_SECONDS", 0.05)
-    monkeypatch.setattr("anyshot.deploy.serving.app.Budget", partial(guards.Budget, 1000))
-    app = make_app(Shelf(ImageClassifier(colours, side=16)))
+    monkeypatch.setattr("anyshot.serve.app.ByteBudget", partial(guards.ByteBudget, 1000))
+    app = make_app(ServedClassifier(ImageClassifier(colours, side=16)))
     assert asked(app, "POST", "/api/classify", content=picture(0), headers=JPEG).status_code == 503
 
 
@@ -207,7 +207,7 @@ def test_names_are_decoded_once(client, name):
 # ------------------------------------------------------------------------------------------------------------- schema
 
 
-APP = make_app(Shelf(ImageClassifier(colours, side=16, keep=4)))
+APP = make_app(ServedClassifier(ImageClassifier(colours, side=16, keep=4)))
 SCHEMA = APP.openapi()
 OPERATIONS = [(path, method) for path, methods in SCHEMA["paths"].items() for method in methods]
 BODIES = st.sampled_from([b"", b"text", picture(0), picture(1), picture(0)[:60], b"\xff\xd8\xff" + bytes(40)])
@@ -239,7 +239,7 @@ def test_every_answer_is_one_that_the_schema_describes(operation, name, body, ki
 def described():
     """The schema as a property-based client reads it, of a server that has classes."""
     schemathesis = pytest.importorskip("schemathesis")
-    shelf = Shelf(ImageClassifier(colours, side=16, keep=4))
+    shelf = ServedClassifier(ImageClassifier(colours, side=16, keep=4))
     for channel, name in enumerate(("red", "green")):
         shelf.add(name, picture(channel))
     return schemathesis.openapi.from_asgi("/api/openapi.json", make_app(shelf, ("testserver",)))

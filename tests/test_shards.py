@@ -14,9 +14,9 @@ from test_features import SAID, colours
 
 from anyshot import BadInput, FewShotClassifier
 from anyshot.data.shards import read_shards
-from anyshot.files import ROOM
+from anyshot.files import STAGING_PREFIX
 from anyshot.models import sharding
-from anyshot.models.embedders import embedder
+from anyshot.models.embedders import load_embedder
 from anyshot.models.examples import read_examples
 
 CLASSES, EACH = ("brown", "green", "teal"), 4
@@ -90,7 +90,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("form", [as_folder, as_table, as_parquet, as_tar, as_web_shards])
 def test_every_kind_of_source_gives_the_features_of_its_pictures(form, photos):
-    direct = read_examples(photos, embedder("net.onnx"))
+    direct = read_examples(photos, load_embedder("net.onnx"))
     sharding.embed_source(form(photos), Path("features"), "net.onnx")
     shards = list(read_shards(Path("features")))
     assert [len(shard.labels) for shard in shards] == [5, 5, 2]
@@ -103,7 +103,7 @@ def test_what_reads_shards_finds_what_is_in_them(photos, monkeypatch):
     said = run("anyshot embed photos -o features --model net.onnx", monkeypatch)
     assert said.code == 0
     assert "12 pictures in 3 shards" in said.out
-    direct, again = read_examples(photos, embedder("net.onnx")), read_examples(Path("features"), None)
+    direct, again = read_examples(photos, load_embedder("net.onnx")), read_examples(Path("features"), None)
     assert again.labels == direct.labels
     np.testing.assert_array_equal(again.features.reshape(12, -1), direct.features.reshape(12, -1))
     assert isinstance(again.features, np.memmap)  # not all of them in memory
@@ -151,7 +151,7 @@ def test_a_shard_that_is_empty_or_cut_is_made_anew(photos):
 
 
 def test_what_one_who_was_killed_left_of_its_beginning_is_in_nobodys_way(photos):
-    room = Path("made") / f"{ROOM}1.part"
+    room = Path("made") / f"{STAGING_PREFIX}1.part"
     room.mkdir(parents=True)
     (room / "new").write_text("{")
     sharding.embed_source(photos, Path("made"), "net.onnx")

@@ -18,18 +18,18 @@ import pytest
 import torch
 from own_study import REGISTRY, recipe, registry, store
 
-from anyshot.cli import main
+from anyshot.cli.main import main
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.models.heads import HEADS
 from anyshot.models.model import read_tensors
-from anyshot.models.registry import PACKAGE
-from anyshot.progress import quiet
+from anyshot.models.registry import BUILTIN
+from anyshot.progress import no_message
 from anyshot.study import cost, runner
 from anyshot.study.cost import Speeds
 from anyshot.study.runner import plan_study, run_study
-from anyshot.study.study import Source, find_study, pack_missing, packed, select, starts
-from anyshot.study.watch import Watch, Watched
+from anyshot.study.study import StudySource, find_study, list_pretrainings, pack_missing, packed, select_recipes
+from anyshot.study.watch import Watch, WatchedModel
 
 ALL_HEADS = (*HEADS, *registry.heads)
 OWN = Path(__file__).with_name("own_study.py")
@@ -85,7 +85,7 @@ def in_this_process(*args):
 def decided(out, side_by_side=2.0, one_at_a_time=1.0):
     """Results folder of a study that has already measured how to share the cores."""
     speeds = {"side_by_side": side_by_side, "one_at_a_time": one_at_a_time}
-    write_json(out / "about.json", {"images_a_second": {str(cost.cores()): speeds}})
+    write_json(out / "about.json", {"images_a_second": {str(cost.count_cores()): speeds}})
     return out
 
 
@@ -94,8 +94,8 @@ def undisturbed(tmp_path_factory):
     """The folder of a whole study with every head, run in this process."""
     out = decided(tmp_path_factory.mktemp("study") / "out")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "launcher", in_this_process)
-        run_study(Source(OWN, tuple(ALL_HEADS)), out, out.parent / "data")
+        patch.setattr(runner, "get_launcher", in_this_process)
+        run_study(StudySource(OWN, tuple(ALL_HEADS)), out, out.parent / "data")
     return out
 
 
@@ -148,8 +148,8 @@ def test_recalls_that_are_empty_or_cut_are_made_anew(spoil, undisturbed, tmp_pat
     (damaged, *others) = sorted(out.glob("*-proto-*/recalls-*.npz"))
     before, times = damaged.read_bytes(), [path.stat().st_mtime_ns for path in others]
     damaged.write_bytes(spoil(before))
-    monkeypatch.setattr(runner, "launcher", in_this_process)
-    run_study(Source(OWN, tuple(ALL_HEADS)), out, undisturbed.parent / "data")
+    monkeypatch.setattr(runner, "get_launcher", in_this_process)
+    run_study(StudySource(OWN, tuple(ALL_HEADS)), out, undisturbed.parent / "data")
     assert damaged.read_bytes() == before
     assert [path.stat().st_mtime_ns for path in others] == times
     assert table(out) == table(undisturbed)
@@ -194,7 +194,7 @@ def traced(begun, slow):
             quick = training.Learner.update
             training.SAVE_EVERY = 0.0
             training.Learner.update = lambda *args, **more: time.sleep(0.25) or quick(*args, **more)
-        return runner.work(job)
+        return runner.run_job(job)
 
     return work
 
@@ -224,7 +224,7 @@ def test_ray_finishes_when_a_node_is_killed(undisturbed, tmp_path, monkeypatch):
     watcher = threading.Thread(target=kill_and_watch)
     watcher.start()
     try:
-        run_study(Source(OWN), out, tmp_path / "data", on="ray")
+        run_study(StudySource(OWN), out, tmp_path / "data", on="ray")
     finally:
         over.set()
         watcher.join()
@@ -245,8 +245,10 @@ def test_submitit_gives_the_same_table(undisturbed, tmp_path, monkeypatch):
     from anyshot.study.launch import _slurm
 
     monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{Path(__file__).parent}")
-    monkeypatch.setattr(runner, "launcher", lambda on, workers, threads, logs: _slurm(logs, threads, cluster="local"))
-    run_study(Source(OWN), decided(tmp_path / "out"), tmp_path / "data", only="proto")
+    monkeypatch.setattr(
+        runner, "get_launcher", lambda on, workers, threads, logs: _slurm(logs, threads, cluster="local")
+    )
+    run_study(StudySource(OWN), decided(tmp_path / "out"), tmp_path / "data", only="proto")
     assert table(tmp_path / "out") == table_of(undisturbed, ("proto",))
 
 
@@ -255,7 +257,7 @@ def test_tensorboard_mirrors_the_histories(undisturbed, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = next(undisturbed.glob("tiny-conv4-proto-4shot-*"))
-    watch = Watch([Watched(recipe("proto"), folder, folder / "model.safetensors")], tmp_path)
+    watch = Watch([WatchedModel(recipe("proto"), folder, folder / "model.safetensors")], tmp_path)
     for board in watch.boards.values():
         board.close()
     events = EventAccumulator(str(next(tmp_path.iterdir())))
@@ -266,9 +268,9 @@ def test_tensorboard_mirrors_the_histories(undisturbed, tmp_path):
 
 def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed, tmp_path):
     folders = sorted(undisturbed.glob("tiny-conv4-proto-*"))
-    models = [Watched(recipe("proto"), folder, folder / "model.safetensors") for folder in folders]
-    models.append(Watched(recipe("proto"), folders[0], tmp_path / "never"))
-    models.append(Watched(recipe("proto"), tmp_path / "never", tmp_path / "never"))
+    models = [WatchedModel(recipe("proto"), folder, folder / "model.safetensors") for folder in folders]
+    models.append(WatchedModel(recipe("proto"), folders[0], tmp_path / "never"))
+    models.append(WatchedModel(recipe("proto"), tmp_path / "never", tmp_path / "never"))
     watch = Watch(models)
     assert watch.sentence.startswith("2 of 4 models done, 1 begun, 75% of all epochs")
     ((name, epochs, _, accuracy),) = watch.running
@@ -281,7 +283,7 @@ def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed,
 
 def test_pretraining_comes_first_and_failures_stop_only_what_needs_them():
     def job(recipe):
-        return runner.Job(Source(OWN), recipe, Path(), Path(), 1)
+        return runner.Job(StudySource(OWN), recipe, Path(), Path(), 1)
 
     good, bad = (recipe("linear", train_shot=1, way=16, batch=32, seed=seed) for seed in (0, 1))
     after_good, after_bad, free = recipe("feat", start=good), recipe("feat", start=bad), recipe("proto")
@@ -311,22 +313,22 @@ def test_pretraining_comes_first_and_failures_stop_only_what_needs_them():
 )
 def test_words_select_models_whole(only, heads):
     recipes = [recipe(head, shot) for head in ("proto", "cosine-proto") for shot in (2, 4)]
-    chosen = select(recipes, only)
+    chosen = select_recipes(recipes, only)
     assert {each.head for each in chosen} == heads
     assert len(chosen) == len(heads) * (1 if "4-shot" in only else 2)
 
 
 def test_an_unknown_word_is_named_with_the_nearest():
     with pytest.raises(BadInput, match=r"'prot'.*proto"):
-        select([recipe("proto")], "prot")
+        select_recipes([recipe("proto")], "prot")
     with pytest.raises(BadInput, match="no model"):
-        select([recipe("proto"), recipe("frn", 2)], "frn/4-shot")
+        select_recipes([recipe("proto"), recipe("frn", 2)], "frn/4-shot")
 
 
 def test_the_papers_study_has_its_144_models_and_their_exceptions():
-    recipes = Source(find_study("paper")).load().recipes
+    recipes = StudySource(find_study("paper")).load().recipes
     assert len({each.id for each in recipes}) == 144
-    assert {(each.head, each.data) for each in starts(recipes)} == {
+    assert {(each.head, each.data) for each in list_pretrainings(recipes)} == {
         *(("linear", data) for data in ("cub", "mini", "tiered")),
         *(("class-matrix", data) for data in ("mini", "tiered")),
     }
@@ -341,7 +343,7 @@ def test_the_papers_study_has_its_144_models_and_their_exceptions():
 def test_a_dry_run_counts_without_stores(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "seconds_an_image", lambda recipe, registry: 3600 / 38400)
     monkeypatch.setattr(cost, "measure_speeds", lambda load, recipes: Speeds(812.0, 640.0))
-    text = plan_study(Source(find_study("paper")), tmp_path / "out", tmp_path, "mini/conv4")
+    text = plan_study(StudySource(find_study("paper")), tmp_path / "out", tmp_path, "mini/conv4")
     assert "in all" in text
     assert text.count("mini       conv4") == 6
     # 4 models x 350 epochs x 150 updates of 256 images; an hour an epoch
@@ -353,13 +355,13 @@ def test_a_dry_run_counts_without_stores(tmp_path, monkeypatch):
 
 def test_a_small_study_is_told_in_minutes():
     row = {"data": "tiny", "backbone": "conv4", "head": "proto", "models": 2, "updates": 9, "images": 99, "hours": 0.05}
-    head, only, _, last = cost.describe([row], 2, 1).splitlines()
+    head, only, _, last = cost.format_estimate([row], 2, 1).splitlines()
     assert head.endswith("core-minutes")
     assert only.endswith(" 3.0")
     assert last == "About 1.5 minutes on this machine: 2 models side by side, threads of each: 1."
-    assert "Less than a minute on" in cost.describe([row | {"hours": 0.001}], 1, 1)
-    assert "About 300.0 hours" in cost.describe([row | {"hours": 300.0}], 1, 1)
-    assert "one model at a time, threads of each: 2" in cost.describe([row], 1, 2, Speeds(1.0, 2.0))
+    assert "Less than a minute on" in cost.format_estimate([row | {"hours": 0.001}], 1, 1)
+    assert "About 300.0 hours" in cost.format_estimate([row | {"hours": 300.0}], 1, 1)
+    assert "one model at a time, threads of each: 2" in cost.format_estimate([row], 1, 2, Speeds(1.0, 2.0))
 
 
 # --------------------------------------------------------------------------------------------------- sharing the cores
@@ -367,7 +369,7 @@ def test_a_small_study_is_told_in_minutes():
 
 @pytest.fixture
 def cores4(monkeypatch):
-    monkeypatch.setattr(cost, "cores", lambda: 4)
+    monkeypatch.setattr(cost, "count_cores", lambda: 4)
 
 
 @pytest.mark.parametrize(
@@ -376,22 +378,22 @@ def cores4(monkeypatch):
 )
 def test_one_model_at_a_time_only_where_that_is_clearly_faster(cores4, speeds, shared):
     recipes = [recipe("proto", seed=seed) for seed in range(5)]
-    assert cost.side_by_side(recipes, REGISTRY, speeds=speeds) == shared
-    assert cost.side_by_side(recipes, REGISTRY, 2, speeds) == (2, 2)  # who says so gets so
-    assert cost.side_by_side(recipes[:2], REGISTRY, speeds=speeds) == ((1, 4) if shared[0] == 1 else (2, 2))
+    assert cost.plan_workers(recipes, REGISTRY, speeds=speeds) == shared
+    assert cost.plan_workers(recipes, REGISTRY, 2, speeds) == (2, 2)  # who says so gets so
+    assert cost.plan_workers(recipes[:2], REGISTRY, speeds=speeds) == ((1, 4) if shared[0] == 1 else (2, 2))
 
 
 def test_memory_limits_what_is_compared_and_chosen(cores4, monkeypatch):
     recipes = [recipe("proto", seed=seed) for seed in range(5)] + [recipe("frn", size=32)]
     asked = []
-    monkeypatch.setattr(cost, "contest", lambda load, *what: asked.append(what) or Speeds(2.0, 1.0))
+    monkeypatch.setattr(cost, "race_workers", lambda load, *what: asked.append(what) or Speeds(2.0, 1.0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for models, shared in ((2, (2, 2)), (1, (1, 4))):
         monkeypatch.setattr(
             cost, "_bytes", lambda each, registry, n=models: 0.85 * memory / n / (1 + (each.size == 16))
         )
-        speeds = cost.measure_speeds(Source(OWN).load, recipes)
-        assert cost.side_by_side(recipes, REGISTRY, speeds=speeds) == shared
+        speeds = cost.measure_speeds(StudySource(OWN).load, recipes)
+        assert cost.plan_workers(recipes, REGISTRY, speeds=speeds) == shared
     assert asked == [(recipes[-1], 2, 2)]  # the costliest setting; nothing to compare where one model fits
 
 
@@ -415,10 +417,10 @@ def test_speeds_are_measured_once_for_the_whole_study_and_kept(tmp_path, monkeyp
 
     monkeypatch.setattr(cost, "measure_speeds", measure)
     monkeypatch.setattr(cost, "SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "launcher", launched)
-    monkeypatch.setattr(cost, "cores", lambda: 3)
-    source, out, data = Source(OWN, ("proto",)), decided(tmp_path / "out"), tmp_path / "data"
-    monkeypatch.setattr(cost, "cores", lambda: 2)  # fewer than before: measured anew
+    monkeypatch.setattr(runner, "get_launcher", launched)
+    monkeypatch.setattr(cost, "count_cores", lambda: 3)
+    source, out, data = StudySource(OWN, ("proto",)), decided(tmp_path / "out"), tmp_path / "data"
+    monkeypatch.setattr(cost, "count_cores", lambda: 2)  # fewer than before: measured anew
     run_study(source, out, data, only="2-shot")
     assert "measured: 1 images/s side by side, 2 one" in plan_study(source, out, data)
     run_study(source, out, data)
@@ -432,29 +434,31 @@ def test_speeds_are_measured_once_for_the_whole_study_and_kept(tmp_path, monkeyp
 @pytest.mark.parametrize("how", [{"workers": 2}, {"on": "ray"}, {"on": "slurm"}])
 def test_nothing_is_measured_where_nothing_is_to_be_chosen(tmp_path, monkeypatch, how):
     monkeypatch.setattr(cost, "measure_speeds", lambda *args: pytest.fail("measured"))
-    monkeypatch.setattr(runner, "launcher", in_this_process)
-    run_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
+    monkeypatch.setattr(runner, "get_launcher", in_this_process)
+    run_study(StudySource(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
     assert "images_a_second" not in read_json(tmp_path / "out" / "about.json")
-    plan_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
+    plan_study(StudySource(OWN, ("proto",)), tmp_path / "out", tmp_path / "data", **how)
 
 
 def test_a_short_study_starts_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "measure_speeds", lambda *args: pytest.fail("measured"))
-    monkeypatch.setattr(runner, "launcher", in_this_process)
-    run_study(Source(OWN, ("proto",)), tmp_path / "out", tmp_path / "data")
+    monkeypatch.setattr(runner, "get_launcher", in_this_process)
+    run_study(StudySource(OWN, ("proto",)), tmp_path / "out", tmp_path / "data")
     assert "images_a_second" not in read_json(tmp_path / "out" / "about.json")
-    recipes = Source(OWN, ("proto",)).load().recipes
+    recipes = StudySource(OWN, ("proto",)).load().recipes
     long = [replace(recipe, epochs=10**6) for recipe in recipes]
     images = {recipe.data: 10**4 for recipe in recipes}
-    assert cost.is_short([], PACKAGE, images)
-    assert not cost.is_short(long, PACKAGE, images)
+    assert cost.is_short([], BUILTIN, images)
+    assert not cost.is_short(long, BUILTIN, images)
 
 
 def test_a_contest_runs_both_and_leaves_no_trace(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{Path(__file__).parent}")
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # on a busy machine threads that spin take far longer
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    speeds = cost.contest(Source(OWN).load, recipe("tanimoto"), 2, 1)  # a head that only the study's file knows
+    speeds = cost.race_workers(
+        StudySource(OWN).load, recipe("tanimoto"), 2, 1
+    )  # a head that only the study's file knows
     assert min(speeds.side_by_side, speeds.one_at_a_time) > 0
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
@@ -471,13 +475,13 @@ def study(heads=None):
 
 def test_a_study_makes_its_store_of_images(tmp_path, monkeypatch):
     """From pictures to a table in one command: of an archive's folder or of one file, as pixels or as features."""
-    monkeypatch.setattr(runner, "launcher", in_this_process)
+    monkeypatch.setattr(runner, "get_launcher", in_this_process)
     monkeypatch.setenv("ANYSHOT_CACHE", str(tmp_path / "cache"))
     made = store(tmp_path / "glyphs")
     arrays = {"images": made.items, "labels": made.labels, "class_names": made.class_names}
     np.savez(tmp_path / "glyphs.npz", **arrays, class_split=made.class_split)
     (tmp_path / "own.py").write_text(OF_IMAGES)
-    source, data = Source(tmp_path / "own.py", ("proto",)), tmp_path / "data"
+    source, data = StudySource(tmp_path / "own.py", ("proto",)), tmp_path / "data"
     with pytest.raises(BadInput, match=r"--images SOURCE, or make it: `anyshot pack cub SOURCE --box -o "):
         run_study(source, tmp_path / "out", data, workers=2)
     with pytest.raises(BadInput, match=r"there is no nowhere.npz to make the store .*tiny of"):
@@ -493,11 +497,11 @@ def test_a_study_makes_its_store_of_images(tmp_path, monkeypatch):
     assert words == [f"The stores of this study are in {data}: nowhere.npz is not needed."]
 
     embedded = packed("features", "cub", embed="efficientnet-lite0:32", box=True)
-    embedded.make(data, tmp_path / "glyphs.npz", quiet)
+    embedded.make(data, tmp_path / "glyphs.npz", no_message)
     assert embedded(data).items.shape[1:] == (1, 1280)
     two = replace(source.load(), stores={"tiny": packed("a", "cub"), "other": packed("b", "cub")})
     with pytest.raises(BadInput, match=r"glyphs.npz cannot be all of a, b: choose one \(--only\)"):
-        pack_missing(two, [recipe("proto"), recipe("proto", data="other")], data, tmp_path / "glyphs.npz", quiet)
+        pack_missing(two, [recipe("proto"), recipe("proto", data="other")], data, tmp_path / "glyphs.npz", no_message)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 
 from anyshot import BadInput, decompose
+from anyshot.measure.grid import Grid, add_head_columns, build_grids
 from anyshot.models.heads import HEADS
 from anyshot.paper import printed
-from anyshot.show.grid import Grid, grids, with_kind
-from anyshot.show.summaries import Summary, counterpart, gain_summary, grid_summary, in_order, sensitivity_summary
+from anyshot.show.summaries import (
+    Summary,
+    find_counterpart,
+    gain_summary,
+    grid_summary,
+    sensitivity_summary,
+    sort_grids,
+)
 
-STUDY = [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]
+STUDY = [grid for grid in build_grids(printed.rows()) if grid.head != "frn-old"]
 
 
 def grid(head: str, readout: str = "own", accuracy: Any = ((50.0, 54.0), (80.0, 82.0))) -> Grid:
@@ -32,7 +39,7 @@ def test_gains_are_over_the_euclidean_head_as_trained() -> None:
     assert rows["cosine-proto"][3:] == ["53.00 (+1.00)", "80.50 (-0.50)"]
     assert rows["proto"][3:] == ["52.00", "81.00"]
     assert rows["proto (pca60)"][3:] == ["52.00 (+0.00)", "81.00 (+0.00)"]
-    assert counterpart(cosine, [grid("feat")]) is None
+    assert find_counterpart(cosine, [grid("feat")]) is None
 
 
 def test_ties_go_away_from_zero_however_they_are_held() -> None:
@@ -70,17 +77,17 @@ def test_a_grid_of_one_train_shot_has_a_dash_for_sensitivity_and_gains_over_the_
 
 def test_a_table_that_only_names_the_heads_gets_the_columns_of_their_kind() -> None:
     for name, head in HEADS.items():
-        row = with_kind({"head": name})
+        row = add_head_columns({"head": name})
         assert (row["learner"], row["score"], row["mixed"]) == (head.alternative_to or name, head.score_name, "")
-        assert with_kind({"head": f"{name}-mixed"}) == row | {"head": f"{name}-mixed", "mixed": "mixed"}
-    assert with_kind({"head": "their-own"})["learner"] == "their-own"
+        assert add_head_columns({"head": f"{name}-mixed"}) == row | {"head": f"{name}-mixed", "mixed": "mixed"}
+    assert add_head_columns({"head": "their-own"})["learner"] == "their-own"
     columns = {"head": "cosine-x", "learner": "y", "score": "z", "mixed": ""}
-    assert with_kind(columns) == columns, "columns count, not names"
+    assert add_head_columns(columns) == columns, "columns count, not names"
 
 
 def test_order_is_head_readouts_cosine() -> None:
     mixed = [grid("cosine-proto"), grid("proto", "est60"), grid("proto"), grid("feat")]
-    assert [g.name for g in in_order(mixed)] == ["proto", "proto (est60)", "cosine-proto", "feat"]
+    assert [g.name for g in sort_grids(mixed)] == ["proto", "proto (est60)", "cosine-proto", "feat"]
 
 
 @pytest.mark.parametrize("summary", [sensitivity_summary(STUDY), gain_summary(STUDY), grid_summary(STUDY[0])])

@@ -12,8 +12,8 @@ from own_study import recipe, store
 from anyshot.errors import BadInput
 from anyshot.models.heads import HEADS, PRETRAINING
 from anyshot.models.model import read_tensors
-from anyshot.models.registry import PACKAGE
-from anyshot.rows import read_table
+from anyshot.models.registry import BUILTIN
+from anyshot.tables import read_table
 from anyshot.train import training
 from anyshot.train.batches import training_batches
 from anyshot.train.training import Learner, train
@@ -80,7 +80,7 @@ def test_every_head_and_pretraining_learns(tiny, tmp_path, head):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("head", PACKAGE.heads)
+@pytest.mark.parametrize("head", BUILTIN.heads)
 def test_a_change_that_should_move_no_number_moves_none(head):
     """Written down in golden.py, which says how to print them anew; other processors round to 1e-5."""
     assert losses(head) == pytest.approx(GOLDEN[head], rel=1e-4)
@@ -103,7 +103,7 @@ def adam(state, gradient, lr):
 def test_updates_are_those_of_the_textbook(optimiser):
     """Momentum, Nesterov's look ahead, weight decay, the pace, and a learning rate of the head's own."""
     own = recipe("feat", optimiser=optimiser.__name__, weight_decay=0.1, head_lr=0.003, augment=())
-    learner = Learner(own, PACKAGE, 1, "cpu")
+    learner = Learner(own, BUILTIN, 1, "cpu")
     before = {name: value.detach().double() for name, value in learner.model.named_parameters()}
     states = {name: {} for name in before}
     for _ in losses_of_updates(learner):
@@ -134,7 +134,7 @@ def test_a_run_begins_with_the_pretrained_backbone(tiny, tmp_path):
     still = recipe("feat", start=start, lr=0.0, epochs=1)
     train(still, tiny, tmp_path / still.name)
     ours, theirs = weights(tmp_path / still.name), weights(tmp_path / start.name)
-    scratch = Learner(replace(still, start=None), PACKAGE, 1, "cpu").model.state_dict()
+    scratch = Learner(replace(still, start=None), BUILTIN, 1, "cpu").model.state_dict()
     for name in (name for name in ours if name.endswith("weight") and name.startswith("backbone.convs")):
         assert torch.equal(ours[name], theirs[name])
         assert not torch.equal(ours[name], scratch[name])
@@ -142,7 +142,7 @@ def test_a_run_begins_with_the_pretrained_backbone(tiny, tmp_path):
 
 def test_the_model_kept_is_the_best_on_validation_classes(tiny, tmp_path, monkeypatch):
     accuracies = iter([30.0, 50.0, 40.0, 50.0])
-    monkeypatch.setattr(training, "recalls", lambda *args: np.array([next(accuracies) / 100]))
+    monkeypatch.setattr(training, "compute_recalls", lambda *args: np.array([next(accuracies) / 100]))
     best = train(recipe("proto", validate_every=1), tiny, tmp_path / "best")
     accuracies = iter([30.0, 50.0, 60.0, 50.0])
     later = train(recipe("proto", validate_every=1), tiny, tmp_path / "later")
@@ -170,14 +170,14 @@ def test_bfloat16_trains_nearly_the_same(tiny, tmp_path):
 
 def test_a_loss_that_is_no_number_stops_at_its_step_and_keeps_the_last_good_state(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
-    honest, count = training.fold, 0
+    honest, count = training.fold_logits, 0
 
     def broken(*args):
         nonlocal count
         count += 1
         return honest(*args) * (float("nan") if count > 21 else 1)
 
-    monkeypatch.setattr(training, "fold", broken)
+    monkeypatch.setattr(training, "fold_logits", broken)
     with pytest.raises(BadInput, match=r"became nan at step 7 of epoch 2.*last good state"):
         train(recipe("proto"), tiny, tmp_path)
     tensors, words = read_tensors(tmp_path / "state.safetensors")
@@ -222,12 +222,12 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tiny, tmp_path, mon
 
 def test_the_overlap_of_classes_is_a_term_of_the_loss_of_heads_with_grams():
     plain, more = (
-        list(losses_of_updates(Learner(recipe("frn", overlap=weight), PACKAGE, 1, "cpu"))) for weight in (0.0, 1.0)
+        list(losses_of_updates(Learner(recipe("frn", overlap=weight), BUILTIN, 1, "cpu"))) for weight in (0.0, 1.0)
     )
     assert more[0] > plain[0]
     assert more[1:] != plain[1:]
     with pytest.raises(BadInput, match="overlap is a term of heads that embed Gram matrices"):
-        Learner(recipe("proto", overlap=0.03), PACKAGE, 1, "cpu")
+        Learner(recipe("proto", overlap=0.03), BUILTIN, 1, "cpu")
 
 
 def test_pretraining_wants_all_classes(tiny, tmp_path):

@@ -15,11 +15,11 @@ from statistics import mean, stdev
 import numpy as np
 from jaxtyping import Float
 
+from anyshot.measure.grid import Grid, build_grids
 from anyshot.measure.sensitivity import decompose
 from anyshot.report.runs import paper_findings
-from anyshot.rows import Row, read_table
-from anyshot.show.grid import Grid, grids
-from anyshot.show.summaries import interval, two_decimals
+from anyshot.show.summaries import format_decimals, interval
+from anyshot.tables import Row, read_table
 
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = ("proto", "feat", "frn")
@@ -146,7 +146,7 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
-        self.grids: dict[tuple[str, str], Grid] = {(g.head, g.readout): g for g in grids(self.rows("table"))}
+        self.grids: dict[tuple[str, str], Grid] = {(g.head, g.readout): g for g in build_grids(self.rows("table"))}
         self.sensitivities = {(row["head"], row["readout"]): row for row in self.rows("sensitivity")}
         self.differences = {_pair(row): row for row in self.rows("sensitivity-differences")}
         self.accuracies = {(*_pair(row), _word(row["test_shot"])): row for row in self.rows("differences")}
@@ -160,7 +160,7 @@ class Results:
 
     def sensitivity(self, head: str, readout: str = "own") -> str:
         row = self.sensitivities[head, readout]
-        points, low, high = (two_decimals(row[name]) for name in ("sensitivity", "low", "high"))
+        points, low, high = (format_decimals(row[name]) for name in ("sensitivity", "low", "high"))
         return f"{points} ({low} to {high})"
 
     @property
@@ -199,7 +199,9 @@ def lower(r: Results, one: Way, other: Way) -> tuple[bool, str]:
         if row := published.differences.get((*one, *other)):
             again = [published.sensitivities[way]["sensitivity"] for way in (other, one)]
             whose = (
-                f" (trained again: {' and '.join(map(two_decimals, again))})" if published.name.endswith("more") else ""
+                f" (trained again: {' and '.join(map(format_decimals, again))})"
+                if published.name.endswith("more")
+                else ""
             )
             return row["high_classes"] < 0, f"{gained(row['difference'])} ({interval_over_classes(row)}){whose}"
     ours, theirs = r.sensitivities[one], r.sensitivities[other]
@@ -207,7 +209,7 @@ def lower(r: Results, one: Way, other: Way) -> tuple[bool, str]:
 
 
 def interval_over_classes(row: Row) -> str:
-    return f"{two_decimals(row['low_classes'], '+')} to {two_decimals(row['high_classes'], '+')}"
+    return f"{format_decimals(row['low_classes'], '+')} to {format_decimals(row['high_classes'], '+')}"
 
 
 def _word(shot: object) -> str:
@@ -223,11 +225,11 @@ def verdict(stands: list[bool], leans: Sequence[bool] = (False,)) -> str:
 
 def points(row: Row) -> str:
     """A gain with its interval over new classes."""
-    return f"{gained(row['gain'])} ± {two_decimals(row['ci95_classes'])}"
+    return f"{gained(row['gain'])} ± {format_decimals(row['ci95_classes'])}"
 
 
 def gained(points: float) -> str:
-    return two_decimals(points, "+")
+    return format_decimals(points, "+")
 
 
 def overfitting(r: Results) -> Finding:
@@ -433,7 +435,7 @@ def less_sensitive(one: Way, other: Way) -> Callable[[Results], Finding]:
 
 def _both_sensitivities(r: Results, one: Way, other: Way) -> str:
     row = r.differences[*one, *other]
-    both = (f"{_way(way)} {two_decimals(r.sensitivities[way]['sensitivity'])}" for way in (one, other))
+    both = (f"{_way(way)} {format_decimals(r.sensitivities[way]['sensitivity'])}" for way in (one, other))
     return f"{', '.join(both)}: {gained(row['difference'])} ({interval_over_classes(row)})"
 
 
@@ -536,15 +538,15 @@ def less_sensitive_than_smaller(small: Results, large: Results) -> Finding:
         if way[1] == "own":
             stands.append(less + half < 0)
             leans.append(less < 0)
-        both = " to ".join(two_decimals(row["sensitivity"]) for row in rows)
+        both = " to ".join(format_decimals(row["sensitivity"]) for row in rows)
         means = " to ".join(f"{r.grids[way].accuracy.mean():.1f}" for r in (small, large))
-        words.append(f"{_way(way)} {both} ({gained(less)} ± {two_decimals(half)}), mean accuracy {means} %")
+        words.append(f"{_way(way)} {both} ({gained(less)} ± {format_decimals(half)}), mean accuracy {means} %")
     return verdict(stands, leans), _list(words)
 
 
 def _printed_by_backbone() -> str:
     printed = {(g.setting, g.head): g.accuracy for g in paper_findings().grids if g.readout == "own"}
-    scores = {key: two_decimals(decompose(accuracy).sensitivity) for key, accuracy in printed.items()}
+    scores = {key: format_decimals(decompose(accuracy).sensitivity) for key, accuracy in printed.items()}
     return ", ".join(
         f"{head} {scores['cub/conv4', head]} to {scores['cub/resnet12', head]}" for head in ("proto", "cosine-proto")
     )
@@ -614,7 +616,7 @@ def headline(name: str, r: Results) -> str:
     sentence = HEADLINE.format(name=name, floor=max(row["noise_floor"] for row in pair), **sensitivities)
     each = [r.trainings(way) for way in (PROTO, COSINE)]
     if all(len(scores) > 1 for scores in each):
-        listed = (f"{', '.join(map(two_decimals, scores))} (deviating by {stdev(scores):.2f})" for scores in each)
+        listed = (f"{', '.join(map(format_decimals, scores))} (deviating by {stdev(scores):.2f})" for scores in each)
         sentence += " " + SEEDS.format(number=len(each[0]), each=" and ".join(listed))
     alone = r.alone
     if row := alone.differences.get((*PROTO, *COSINE)):
@@ -640,7 +642,7 @@ def beside(results: Mapping[str, Results]) -> list[str]:
 
 
 def _sensitivities(own: Accuracy, cosine: Accuracy) -> str:
-    return " to ".join(two_decimals(decompose(grid).sensitivity) for grid in (own, cosine))
+    return " to ".join(format_decimals(decompose(grid).sensitivity) for grid in (own, cosine))
 
 
 MEASURES: dict[str, Callable[[Accuracy, Accuracy], str]] = {

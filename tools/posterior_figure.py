@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 from scipy.stats import norm
 
-from anyshot.show.figures import BLUE, GREEN, ORANGE, finish, save
+from anyshot.show.figures import BLUE, GREEN, ORANGE, apply_theme, save_chart
 
 SPREAD = 1.0  # of class means, in units of the variance within a class
 TRUE = 1.0  # the mean of this class
@@ -59,7 +59,7 @@ def main() -> None:
         panels.append(
             alt.layer(lines, ticks.encode(x="z:Q", y="density:Q")).properties(width=210, height=170, title=title)
         )
-    save(finish(alt.hconcat(*panels)), Path("docs/images/posterior.png"))
+    save_chart(apply_theme(alt.hconcat(*panels)), Path("docs/images/posterior.png"))
 
 
 if __name__ == "__main__":

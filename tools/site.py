@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 from tyro.extras import SubcommandApp
 
-from anyshot import cli
+from anyshot.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 RESULTS = "results/*/README.md"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from anyshot.rows import Row, write_table
+from anyshot.tables import Row, write_table
 
 COLUMNS = ["table", "data", "backbone", "head", "readout", "train_shot", "test_shot", "quantity", "printed", "mark"]
 NUMBER = re.compile(r"(?<![A-Za-z_^\d.])[-+]?\.?\d[\d,.]*(?<![,.])K?")

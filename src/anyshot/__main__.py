@@ -1,5 +1,5 @@
 """`python -m anyshot` and `torchrun -m anyshot`: the command line."""
 
-from anyshot.cli import main
+from anyshot.cli.main import main
 
 main()

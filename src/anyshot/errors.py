@@ -13,18 +13,8 @@ class BadInput(ValueError):
     """Something the user gave is wrong; the message is the one sentence they see (exit code 2, no traceback)."""
 
 
-def sentence(error: BaseException | str) -> str:
-    """What an error says, on one line: names come from anyone's files, with line breaks and a terminal's codes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
-
-
-def shown(text: str) -> str:
-    """The same of a text of several lines."""
-    return "\n".join(map(sentence, text.split("\n")))
-
-
 @contextmanager
-def explaining(
+def as_bad_input(
     kinds: type[Exception] | tuple[type[Exception], ...], words: str, after: str | None = None
 ) -> Iterator[None]:
     """What of these kinds is raised inside is bad input, and its sentence `words`; with `after`, which ends it, what
@@ -38,7 +28,7 @@ def explaining(
 
 
 @contextmanager
-def refused(words: str, after: str = ".") -> Iterator[None]:
+def os_error_as_bad_input(words: str, after: str = ".") -> Iterator[None]:
     """What the system refuses inside (a full disk, a file that may not be read) is bad input: `words`, and why."""
     try:
         yield
@@ -51,7 +41,7 @@ def first_line(error: object) -> str:
     return next(iter(str(error).splitlines()), "")[:MOST_SAID] or type(error).__name__
 
 
-def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
+def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
     """`table[name]`, or a BadInput that offers the nearest name there is."""
     check_names(kind, [name], table)
     return table[name]
@@ -61,13 +51,13 @@ def check_names(kind: str, given: Iterable[str], names: Collection[str]) -> None
     """Refuse the first of those given that is not among the names."""
     for name in given:
         if name not in names:
-            raise BadInput(unknown(kind, name, names))
+            raise BadInput(describe_unknown_name(kind, name, names))
 
 
 SHOWN = 40  # names, in a sentence
 
 
-def unknown(kind: str, name: str, names: Iterable[str]) -> str:
+def describe_unknown_name(kind: str, name: str, names: Iterable[str]) -> str:
     """The sentence for a name that is not in the list of names."""
     choices = list(names)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)

@@ -17,20 +17,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anyshot.errors import BadInput, explaining, refused
+from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 
 try:
     import fcntl
 except ImportError:  # Windows: nothing is held, and nothing cleared away
     fcntl = None  # type: ignore[assignment]
 
-ROOM = ".anyshot-"
-MOST_BYTES = 1 << 28  # of a picture or a table
-MOST_JSON = 1 << 24  # its values take up to a hundred times as much memory
+STAGING_PREFIX = ".anyshot-"
+MAX_FILE_BYTES = 1 << 28  # of a picture or a table
+MAX_JSON_BYTES = 1 << 24  # its values take up to a hundred times as much memory
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write a file or folder to. On success it takes the place of `path`, and of a folder
     that is there: at every moment the old or the new one is there, whole. On failure it is removed."""
     try:
@@ -38,24 +38,26 @@ def whole(path: Path) -> Iterator[Path]:
         if path.exists() and not (path.is_file() or path.is_dir()):  # a file would take the place of /dev/null
             raise BadInput(f"could not write {path}: it is a device or a pipe; name a file.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent)
-        with _room(path.parent) as room:
+        remove_leftovers(path.parent)
+        with _staging_folder(path.parent) as room:
             yield room / "new"
-            is_inner = any(part.startswith(ROOM) for part in path.parts)  # whoever writes the folder around settles all
+            is_inner = any(
+                part.startswith(STAGING_PREFIX) for part in path.parts
+            )  # whoever writes the folder around settles all
             if not is_inner:
-                _settle(room / "new")
-            _place(room, path)
+                _fsync_tree(room / "new")
+            _swap_into_place(room, path)
             if not is_inner:
-                _sync(path.parent)
+                _fsync(path.parent)
     except OSError as error:
         raise BadInput(f"could not write {path}: {error.strerror or error}.") from error
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Make a folder, if need be, and hold it: whoever wants it too meanwhile is refused. The lock ends with us."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = _hold(folder)
+    descriptor = _try_lock(folder)
     if descriptor is None:
         raise BadInput(f"another process is writing {folder}: wait for it, or choose another place.")
     try:
@@ -64,24 +66,24 @@ def held(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def put(new: Path, path: Path) -> None:
+def move_into_place(new: Path, path: Path) -> None:
     """Put what is written where nothing is yet, in one step."""
-    _settle(new)
+    _fsync_tree(new)
     os.rename(new, path)
-    _sync(path.parent)
+    _fsync(path.parent)
 
 
-def _settle(path: Path) -> None:
+def _fsync_tree(path: Path) -> None:
     """Bring the bytes of a file, or of all files of a folder, to the disk: a rename may reach it before they do."""
     for folder, _, names in os.walk(path):
         for name in names:
-            _sync(Path(folder, name))
-        _sync(Path(folder))
+            _fsync(Path(folder, name))
+        _fsync(Path(folder))
     if path.is_file():
-        _sync(path)
+        _fsync(path)
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -92,7 +94,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _hold(folder: Path) -> int | None:
+def _try_lock(folder: Path) -> int | None:
     """What holds a folder for as long as it is open; None where another process does, or has just removed it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -112,11 +114,11 @@ def _hold(folder: Path) -> int | None:
 
 
 @contextlib.contextmanager
-def _room(parent: Path) -> Iterator[Path]:
+def _staging_folder(parent: Path) -> Iterator[Path]:
     descriptor = None
     while descriptor is None:  # another may have cleared it away before we held it
-        room = Path(tempfile.mkdtemp(prefix=ROOM, suffix=".part", dir=parent))
-        descriptor = _hold(room)
+        room = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, suffix=".part", dir=parent))
+        descriptor = _try_lock(room)
     try:
         yield room
     finally:
@@ -124,13 +126,13 @@ def _room(parent: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def sweep(parent: Path) -> None:
+def remove_leftovers(parent: Path) -> None:
     """Remove what dead processes left; what one of them was about to replace is put back."""
     if fcntl is None:
         return
-    for room in parent.glob(f"{ROOM}*.part"):
+    for room in parent.glob(f"{STAGING_PREFIX}*.part"):
         with contextlib.suppress(OSError):
-            if (descriptor := _hold(room)) is not None:
+            if (descriptor := _try_lock(room)) is not None:
                 for old in (room / "old").glob("*"):
                     if not (parent / old.name).exists():
                         os.rename(old, parent / old.name)
@@ -138,17 +140,17 @@ def sweep(parent: Path) -> None:
                 os.close(descriptor)
 
 
-def _place(room: Path, path: Path) -> None:
+def _swap_into_place(room: Path, path: Path) -> None:
     """Put what was written in its place; an older folder there goes into the room, which is about to be removed."""
     if not ((room / "new").is_dir() and path.exists()):
         os.replace(room / "new", path)
-    elif not _exchanged(room / "new", path):  # the next best: two steps, and `sweep` undoes the first alone
+    elif not _exchange(room / "new", path):  # the next best: two steps, and `sweep` undoes the first alone
         (room / "old").mkdir()
         os.rename(path, room / "old" / path.name)
         os.rename(room / "new", path)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def _exchange(one: Path, other: Path) -> bool:
     """Swap two paths in one step; False where the system cannot."""
     here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     sys.audit("os.rename", str(one), str(other), -1, -1)  # as the functions of os tell
@@ -158,7 +160,7 @@ def _exchanged(one: Path, other: Path) -> bool:
         return False
 
 
-def own_studies() -> list[Path]:
+def builtin_study_folders() -> list[Path]:
     """The folders that may hold the studies that come with anyshot: installed, and in the repository."""
     package = Path(__file__).resolve().parent
     return [folder for folder in (package / "studies", package.parents[1] / "studies") if folder.is_dir()]
@@ -166,7 +168,7 @@ def own_studies() -> list[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all; what of a name is no text (a file name may be any bytes) as \\udcXX."""
-    with whole(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -181,13 +183,13 @@ def check_file(path: Path) -> None:
         raise BadInput(f"there is no file {path}.")
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
     """The bytes of a plain file of at most so many; a pipe or a device, which may never end, is none."""
     how, missing = (
         os.O_RDONLY | getattr(os, "O_NONBLOCK", 0),
-        explaining(FileNotFoundError, f"there is no file {path}."),
+        as_bad_input(FileNotFoundError, f"there is no file {path}."),
     )
-    with refused(f"could not read {path}"), missing, open(os.open(path, how), "rb") as file:
+    with os_error_as_bad_input(f"could not read {path}"), missing, open(os.open(path, how), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise BadInput(f"{path} is no plain file.")
@@ -196,15 +198,15 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
         return file.read(most)
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
+def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
     """The text of a plain file in UTF-8."""
-    with explaining(UnicodeDecodeError, f"{path} is not a text file in UTF-8", "."):
+    with as_bad_input(UnicodeDecodeError, f"{path} is not a text file in UTF-8", "."):
         return read_bytes(path, most).decode("utf-8")
 
 
-def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
+def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """The object in a JSON file."""
-    with explaining((ValueError, RecursionError), f"{path} is not a JSON file", "; was it cut short?"):
+    with as_bad_input((ValueError, RecursionError), f"{path} is not a JSON file", "; was it cut short?"):
         value = json.loads(read_text(path, most))
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds a {type(value).__name__}: an object with names was expected.")

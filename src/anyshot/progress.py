@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from anyshot.errors import shown
+from anyshot.text import to_printable
 
 Advance = Callable[..., None]
-Done = Callable[[float], None]
+OnProgress = Callable[[float], None]
 """Called with how much has been done since the last call."""
-Say = Callable[[str], None]
+OnMessage = Callable[[str], None]
 
 
-def say(words: str) -> None:
+def print_message(words: str) -> None:
     """Tell a person something that is no result: beside those, which may go to a file or another program."""
     if words:
-        print(shown(words), file=sys.stderr, flush=True)
+        print(to_printable(words), file=sys.stderr, flush=True)
 
 
-def quiet(words: str) -> None:
+def no_message(words: str) -> None:
     """For those who call functions rather than verbs."""
 
 
-def unwatched(amount: int | float) -> None:
+def no_progress(amount: int | float) -> None:
     """For those who do not watch what gets done."""
 
 

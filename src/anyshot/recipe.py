@@ -12,7 +12,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any, Literal
 
-from anyshot.errors import BadInput, check_names, explaining
+from anyshot.errors import BadInput, as_bad_input, check_names
 
 LARGEST, MOST_VALUES = 1024, 70_000_000  # of width and side; of the first layer's output for one image
 # The fields of the first version; do not add to them.
@@ -176,7 +176,7 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """The recipe that `to_json` wrote; a field that recipes do not have is refused."""
-        with explaining((json.JSONDecodeError, RecursionError), "a recipe is not written as JSON."):
+        with as_bad_input((json.JSONDecodeError, RecursionError), "a recipe is not written as JSON."):
             return cls._from_dict(json.loads(text))
 
     @classmethod

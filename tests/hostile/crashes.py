@@ -112,11 +112,11 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
 def study_run(good: Good) -> None:
     """A small study, run: what `publish` reads."""
     from anyshot.study.runner import run_model, write_tables
-    from anyshot.study.study import Source
+    from anyshot.study.study import StudySource
 
     words = "def study(heads=None):\n    return small(('proto', 'cosine-proto'))\n"
     (good / "publish.py").write_text(f"from own_study import study as small\n\n\n{words}")
-    study = Source(good / "publish.py").load()
+    study = StudySource(good / "publish.py").load()
     for recipe in study.recipes:
         run_model(study, recipe, study.store(recipe.data, good / "data"), good / "study-run" / recipe.name)
     write_tables(study, study.recipes, good / "study-run")

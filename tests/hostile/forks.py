@@ -78,7 +78,7 @@ def command(words: list[str], folder: Path) -> Callable[[], None]:
     """A command line of anyshot in a folder, as a function."""
 
     def work() -> None:
-        from anyshot import cli
+        from anyshot.cli import main as cli
 
         os.chdir(folder)
         sys.argv = ["anyshot", *words]

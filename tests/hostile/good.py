@@ -136,7 +136,7 @@ def _tables(folder: Path) -> None:
 
 
 def _stores(folder: Path) -> None:
-    from anyshot.data.kinds import pack
+    from anyshot.data.pack import pack
 
     pack("features", folder / "features.npz", folder / "feature-store", split=(0.4, 0.2, 0.4))
     pack("npz", folder / "images.npz", folder / "image-store")
@@ -144,7 +144,7 @@ def _stores(folder: Path) -> None:
 
 def _classifiers(folder: Path) -> None:
     from anyshot import FewShotClassifier, ImageClassifier
-    from anyshot.deploy.sharing import MANY
+    from anyshot.classify.files import MANY
     from anyshot.models.model import Model
     from anyshot.models.sharding import embed_source
     from anyshot.recipe import Recipe

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from anyshot.errors import BadInput, explaining, refused
+from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 
 BROKEN = (  # what reading a damaged archive raises
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
@@ -40,12 +40,12 @@ def unpack(archive: Path, folder: Path) -> Path:
         if size > limit:
             raise BadInput(f"{archive} unpacks to more than {limit >> 20} MB: that is no set of images.")
 
-    disk = refused(f"could not unpack {archive} to {folder}")
-    with disk, explaining(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
+    disk = os_error_as_bad_input(f"could not unpack {archive} to {folder}")
+    with disk, as_bad_input(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
         for name, size, file in _members(archive):
             declared += size
             check_size(declared)
-            target = inside(folder, name, archive)
+            target = safe_join(folder, name, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             with file, target.open("wb") as out:
                 while block := file.read(1 << 20):
@@ -55,7 +55,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def inside(folder: Path, name: str, where: Path) -> Path:
+def safe_join(folder: Path, name: str, where: Path) -> Path:
     """The path `name` below `folder`; a BadInput if it leads out of it."""
     if "\0" in name:
         raise BadInput(f"{where} names {name!r}, which is no name of a file.")
@@ -67,7 +67,7 @@ def inside(folder: Path, name: str, where: Path) -> Path:
 
 def check_zip(path: Path) -> None:
     """Refuse a zip file (.npz is one) that declares an implausible size."""
-    with explaining((*BROKEN, OSError), f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
+    with as_bad_input((*BROKEN, OSError), f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
     if size > max(ALWAYS_FINE, LARGEST_RATIO * path.stat().st_size):
         raise BadInput(f"{path} unpacks to {size >> 20} MB: that is no set of images.")

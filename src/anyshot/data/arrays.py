@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from anyshot.data.archives import BROKEN, DOWNLOADED, check_zip
-from anyshot.errors import explaining
+from anyshot.errors import as_bad_input
 from anyshot.files import check_file
 
 WIDEST = 1 << 12  # bytes of a value: text is padded to the longest, and one of a gigabyte is no label
@@ -23,7 +23,7 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     check_file(path)
     check_zip(path)
     arrays = {}
-    with explaining(_UNREADABLE, f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
+    with as_bad_input(_UNREADABLE, f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if entry.filename.endswith(".npy"):
                 with archive.open(entry) as file:
@@ -38,7 +38,7 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
 def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
     """The array of an .npy file, which stays on disk until it is indexed."""
     check_file(path)
-    with explaining(_UNREADABLE, f"{path} cannot be read", DOWNLOADED):
+    with as_bad_input(_UNREADABLE, f"{path} cannot be read", DOWNLOADED):
         with path.open("rb") as file:
             _check_header(file, os.fstat(file.fileno()).st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)

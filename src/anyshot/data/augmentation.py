@@ -90,7 +90,9 @@ def augment(
     return batch
 
 
-def prepare(images: Images, size: int, margin: float = MARGIN, moments: Mapping[int, Moments] = MOMENTS) -> Pixels:
+def prepare_evaluation(
+    images: Images, size: int, margin: float = MARGIN, moments: Mapping[int, Moments] = MOMENTS
+) -> Pixels:
     """Evaluation input of side `size`: larger images are resized to `margin` times it and cut to the centre; normalised
     by the moments of their channels."""
     _check_channels(images)
@@ -115,7 +117,7 @@ def _groups(
             yield order, images[start : min(start + most, end)], max(flipped - start, 0)
 
 
-def as_channels(
+def convert_channels(
     images: UInt8[np.ndarray, "image height width colour"], channels: int
 ) -> UInt8[np.ndarray, "image height width channel"]:
     """Colour images as grey ones, or grey as colour, where a model wants the other kind."""

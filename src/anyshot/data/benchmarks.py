@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.data.archives import inside
-from anyshot.data.folders import check_folder, class_folders, images_of_class
-from anyshot.data.packing import File, Item, Source
+from anyshot.data.archives import safe_join
+from anyshot.data.folders import check_folder, list_class_folders, list_class_images
+from anyshot.data.packer import FileBytes, Item, Source
 from anyshot.data.store import SPLITS
-from anyshot.data.tables import as_text, read_columns
+from anyshot.data.tables import decode_text, read_columns
 from anyshot.data.unpickle import unpickle
-from anyshot.errors import BadInput, explaining
-from anyshot.files import MOST_JSON, check_file, read_json, read_text
+from anyshot.errors import BadInput, as_bad_input
+from anyshot.files import MAX_JSON_BYTES, check_file, read_json, read_text
 
 CLASSES = {
     "cub": {"train": 100, "val": 50, "test": 50},
@@ -43,14 +43,14 @@ def read_cub(path: Path, box: bool = False) -> Source:
     boxes = _numbered(root / "bounding_boxes.txt") if box else {}
     items = []
     for number, name in files.items():
-        file = inside(root / "images", name, root / "images.txt")
+        file = safe_join(root / "images", name, root / "images.txt")
         corner = None
-        with explaining((KeyError, ValueError), f"image {number} of {root}/images.txt has no valid class or box."):
+        with as_bad_input((KeyError, ValueError), f"image {number} of {root}/images.txt has no valid class or box."):
             split = ("train", "val", "train", "test")[int(classes[number]) % 4]
             if box:
                 left, top, width, height = map(float, boxes[number].split())
                 corner = (left, top, left + width, top + height)
-        items.append(Item(name, Path(name).parent.name, split, File(file), corner))
+        items.append(Item(name, Path(name).parent.name, split, FileBytes(file), corner))
     return _checked("cub", Source(items, 92, "crop"), root)
 
 
@@ -82,7 +82,7 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
     listed = root / "train_2017_bboxes.json"
     boxes = read_json(listed, 1 << 29)
     wanting = f"{listed} does not have what is expected of images, categories and annotations"
-    with explaining((KeyError, TypeError, AttributeError), wanting, "."):
+    with as_bad_input((KeyError, TypeError, AttributeError), wanting, "."):
         files = {image["id"]: image["file_name"] for image in boxes["images"]}
         names = {category["id"]: f"{category['id']} {category['name']}" for category in boxes["categories"]}
         images = defaultdict(set)
@@ -91,7 +91,7 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
         eligible = {category: sorted(of) for category, of in sorted(images.items()) if 50 <= len(of) <= 1000}
         split = _inat_split(set(eligible), train_ids, test_ids)
         items = [
-            Item(files[image], names[category], split[category], File(inside(root, files[image], listed)))
+            Item(files[image], names[category], split[category], FileBytes(safe_join(root, files[image], listed)))
             for category, of in eligible.items()
             if category in split
             for image in of
@@ -111,7 +111,7 @@ def _checked(benchmark: str, source: Source, where: Path) -> Source:
     return replace(source, notes=notes, about={"benchmark": benchmark})
 
 
-def published(benchmark: str) -> dict[str, str]:
+def published_splits(benchmark: str) -> dict[str, str]:
     """The split of each class of `mini` or `tiered`, by WordNet id."""
     folder = files("anyshot.data") / "splits"
     return {
@@ -134,19 +134,19 @@ def _holder(path: Path, name: str, needed: bool = True) -> Any:
 def _numbered(path: Path) -> dict[str, str]:
     """Lines of a number and a value, as in CUB's text files."""
     lines = read_text(path).splitlines()
-    with explaining(ValueError, f"{path} should have a number and a value on every line."):
+    with as_bad_input(ValueError, f"{path} should have a number and a value on every line."):
         return dict(line.split(" ", 1) for line in lines if line.strip())
 
 
 def _wordnet_folders(benchmark: str, path: Path) -> list[Item]:
     """Folders named by WordNet id, wherever they lie below `path` up to three levels down."""
     check_folder(path)
-    split = published(benchmark)
+    split = published_splits(benchmark)
     level, classes = [path], []
     for _ in range(4):
-        classes += [folder for parent in level for folder in class_folders(parent) if folder.name in split]
-        level = [folder for parent in level for folder in class_folders(parent) if folder.name not in split]
-    return [item for folder in classes for item in images_of_class(folder, split[folder.name], path)]
+        classes += [folder for parent in level for folder in list_class_folders(parent) if folder.name in split]
+        level = [folder for parent in level for folder in list_class_folders(parent) if folder.name not in split]
+    return [item for folder in classes for item in list_class_images(folder, split[folder.name], path)]
 
 
 def _ravi(root: Path) -> list[Item]:
@@ -159,7 +159,7 @@ def _ravi(root: Path) -> list[Item]:
         if not {"filename", "label"} <= columns.keys() or "" in (*columns["filename"], *columns["label"]):
             raise BadInput(f"{path} should have the columns filename and label, both filled on every row.")
         for name, label in zip(columns["filename"], columns["label"], strict=True):
-            items.append(Item(name, label, split, File(inside(folder, name, path))))
+            items.append(Item(name, label, split, FileBytes(safe_join(folder, name, path))))
     return items
 
 
@@ -179,7 +179,7 @@ def _split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
 def _plain_keys(value: Any, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds a {type(value).__name__}: a dictionary was expected.")
-    return {as_text(key): part for key, part in value.items()}
+    return {decode_text(key): part for key, part in value.items()}
 
 
 def _cache(path: Path, split: str) -> list[Item]:
@@ -190,12 +190,12 @@ def _cache(path: Path, split: str) -> list[Item]:
         raise BadInput(f"{path} has no array of images (image_data or data, uint8, image height width channel).")
     of: dict[str, list[int]] = defaultdict(list)
     unusable = (AttributeError, TypeError, ValueError, OverflowError)
-    with explaining(unusable, f"{path} has no usable class_dict or labels", "."):
+    with as_bad_input(unusable, f"{path} has no usable class_dict or labels", "."):
         if "class_dict" in cache:
-            of |= {str(as_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
+            of |= {str(decode_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
         elif "labels" in cache:
             for number, label in enumerate(cache["labels"]):
-                of[str(as_text(label))].append(number)
+                of[str(decode_text(label))].append(number)
         else:
             raise BadInput(f"{path} has images but neither class_dict nor labels.")
     if any(not 0 <= number < len(images) for numbers in of.values() for number in numbers):
@@ -233,7 +233,7 @@ def _tiered_names(path: Path, images: int) -> list[str]:
         return [str(label) for label in number]
     if not (isinstance(names, list | tuple) and number and 0 <= min(number) <= max(number) < len(names)):
         raise BadInput(f"{path} has labels without a name in label_specific_str.")
-    return [str(as_text(names[label])) for label in number]
+    return [str(decode_text(names[label])) for label in number]
 
 
 def _encoded(image: Any) -> bytes:
@@ -255,14 +255,14 @@ def _inat_split(categories: set[int], train_ids: Path | None, test_ids: Path | N
 def read_ids(path: Path) -> set[int]:
     """Ids from a text or JSON file, or from a torch file of the FRN code (loaded without running anything)."""
     check_file(path)
-    with explaining(Exception, f"{path} is not a list of ids", "."):  # torch names no class of errors for a bad file
+    with as_bad_input(Exception, f"{path} is not a list of ids", "."):  # torch names no class of errors for a bad file
         if path.suffix in (".pth", ".pt"):
             import torch
 
             loaded = torch.load(path, weights_only=True)
             ids: Iterable[Any] = loaded.tolist() if isinstance(loaded, torch.Tensor) else loaded
         elif path.suffix == ".json":
-            ids = json.loads(read_text(path, MOST_JSON))
+            ids = json.loads(read_text(path, MAX_JSON_BYTES))
         else:
-            ids = read_text(path, MOST_JSON).replace(",", " ").split()
+            ids = read_text(path, MAX_JSON_BYTES).replace(",", " ").split()
         return {int(id_) for id_ in ids}

@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8, UInt64
 
 from anyshot.data.sheets import draw_pairs, draw_sheet
-from anyshot.data.store import SPLITS, Part, Store
+from anyshot.data.store import SPLITS, Store, StoreSplit
 from anyshot.files import write_json
 from anyshot.progress import progress
-from anyshot.rows import grouped
+from anyshot.text import count_noun, format_range, group_by
 
 QUERIES = 16
 BITS, BANDS, CROWD = 3, 4, 64  # hashes differ in at most BITS; of a band that more than CROWD share, neighbours only
@@ -47,14 +47,14 @@ class Diagnosis:
     def text(self) -> str:
         lines = [
             f"{split:5}  {facts['classes']} classes, {facts['items']} items, "
-            f"{spread(facts['smallest'], facts['largest'])} per class; "
+            f"{format_range(facts['smallest'], facts['largest'])} per class; "
             f"largest shot with {QUERIES} queries: {_shot(facts)}"
             for split, facts in self.splits.items()
         ]
         return "\n".join([*lines, *(f"{finding.weight}: {finding.text}" for finding in self.findings)])
 
 
-def examine(store: Store, copies: Copies | None = None) -> Diagnosis:
+def diagnose(store: Store, copies: Copies | None = None) -> Diagnosis:
     """Read every item once and say what there is to say. `copies` finds further pairs that are one picture."""
     parts = {split: store.part(split) for split in SPLITS if split in store.class_split}
     findings = [Finding("note", note) for note in store.about.get("notes", [])]
@@ -70,11 +70,11 @@ def examine(store: Store, copies: Copies | None = None) -> Diagnosis:
     return Diagnosis({split: _facts(part) for split, part in parts.items()}, findings)
 
 
-def visit(store: Store, folder: Path | None = None, copies: Copies | None = None) -> Diagnosis:
+def diagnose_to_folder(store: Store, folder: Path | None = None, copies: Copies | None = None) -> Diagnosis:
     """Examine a store and leave diagnosis.json and, for images, one contact sheet per split in `folder`, and one of the
     pictures that are there twice, where there are such."""
     folder = folder or store.path / "doctor"
-    diagnosis = examine(store, copies)
+    diagnosis = diagnose(store, copies)
     names = [{"files": [[store.names[index] for index in some] for some in each.items]} for each in diagnosis.findings]
     findings = [asdict(finding) | files for finding, files in zip(diagnosis.findings, names, strict=True)]
     write_json(folder / "diagnosis.json", asdict(diagnosis) | {"findings": findings})
@@ -87,18 +87,7 @@ def visit(store: Store, folder: Path | None = None, copies: Copies | None = None
     return diagnosis
 
 
-def spread(smallest: int, largest: int) -> str:
-    """How many items a class has, for a sentence: one number where all classes are alike."""
-    return f"{smallest} to {largest}" if smallest != largest else str(smallest)
-
-
-def counted(many: int, what: str) -> str:
-    """So many of something, in words: 1 class, 2 classes, 1 example."""
-    several = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"{many} {what if many == 1 else several}"
-
-
-def _facts(part: Part) -> dict[str, Any]:
+def _facts(part: StoreSplit) -> dict[str, Any]:
     counts = part.counts
     smallest = int(counts.min())
     facts = {"classes": len(counts), "items": int(counts.sum()), "smallest": smallest, "largest": int(counts.max())}
@@ -117,7 +106,7 @@ def _skipped(store: Store) -> Iterator[Finding]:
         yield Finding("warning", f"{len(skipped)} files could not be read and are left out: {first}{more}")
 
 
-def _feasible(parts: dict[str, Part]) -> Iterator[Finding]:
+def _feasible(parts: dict[str, StoreSplit]) -> Iterator[Finding]:
     for split, part in parts.items():
         counts = zip(part.class_names, part.counts, strict=True)
         if small := [f"{name} ({count})" for name, count in counts if count <= QUERIES]:
@@ -127,7 +116,7 @@ def _feasible(parts: dict[str, Part]) -> Iterator[Finding]:
             yield Finding("warning", f"{split} has {len(part.class_names)} classes: too few for 5-way episodes")
 
 
-def _shared_classes(parts: dict[str, Part]) -> Iterator[Finding]:
+def _shared_classes(parts: dict[str, StoreSplit]) -> Iterator[Finding]:
     for one, other in combinations(parts, 2):
         shared = sorted(set(parts[one].class_names) & set(parts[other].class_names))
         if shared:
@@ -160,11 +149,11 @@ def _pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Fi
         across = store.class_split[a] != store.class_split[b]
         return "across splits" if across else "across classes" if a != b else "within a class"
 
-    kinds = grouped(pairs, crossed)
+    kinds = group_by(pairs, crossed)
     for kind in ("across splits", "across classes", "within a class"):
         if alike := kinds.get(kind):
             shown = _some([f"{_named(store, a)} and {_named(store, b)}" for a, b in alike[:6]])
-            text = f"{counted(len(alike), 'pair')} of {what} {kind}: {shown}"
+            text = f"{count_noun(len(alike), 'pair')} of {what} {kind}: {shown}"
             yield Finding("note" if kind == "within a class" else "warning", text, [list(pair) for pair in alike])
 
 

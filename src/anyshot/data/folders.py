@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from anyshot.data.packing import File, Item, LeftOut, Source
+from anyshot.data.packer import FileBytes, Item, SkippedFile, Source
 from anyshot.data.pictures import SUFFIXES
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput
-from anyshot.rows import grouped
+from anyshot.text import group_by
 
 HEIC = (".heic", ".heif", ".hif")
 RAW = (".arw", ".cr2", ".cr3", ".crw", ".dng", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".x3f")
@@ -42,7 +42,7 @@ def read_folder(path: Path, depth: int = 0) -> Source:
     items: list[Item] = []
     for file, split, folders in places:
         if folders in class_of:
-            items.append(Item(_name(file), names[class_of[folders]], split, File(path.joinpath(*file))))
+            items.append(Item(_name(file), names[class_of[folders]], split, FileBytes(path.joinpath(*file))))
         else:
             left_out.append((_name(file), LOOSE))
     if not items:
@@ -64,34 +64,35 @@ def check_folder(path: Path) -> None:
         raise BadInput(f"{path} is a store: give the folder of pictures that it was packed from.")
 
 
-def pictures_below(path: Path) -> tuple[list[Path], list[LeftOut]]:
+def list_pictures(path: Path) -> tuple[list[Path], list[SkippedFile]]:
     """All pictures of a folder, however deep and without a thought for classes, and what else is there."""
     files, left_out, _ = _look(path)
     return [path.joinpath(*file) for file in files], left_out
 
 
-def class_folders(path: Path) -> list[Path]:
+def list_class_folders(path: Path) -> list[Path]:
     """The folders of classes in a folder, in order; hidden ones are none."""
     return sorted(folder for folder in path.iterdir() if folder.is_dir() and not _is_hidden(folder.name))
 
 
-def images_of_class(folder: Path, split: str | None, root: Path) -> list[Item]:
+def list_class_images(folder: Path, split: str | None, root: Path) -> list[Item]:
     """Files with the suffix of an image, in order of their paths; the class is the folder's name."""
     return [
-        Item(file.relative_to(root).as_posix(), folder.name, split, File(file)) for file in pictures_below(folder)[0]
+        Item(file.relative_to(root).as_posix(), folder.name, split, FileBytes(file))
+        for file in list_pictures(folder)[0]
     ]
 
 
-def twins(names: Iterable[str]) -> list[list[str]]:
+def find_similar_names(names: Iterable[str]) -> list[list[str]]:
     """Names that only differ in case, spaces, or the way in which letters with accents are coded."""
-    plain = grouped(sorted(set(names)), lambda name: tuple(unicodedata.normalize("NFKC", name).casefold().split()))
+    plain = group_by(sorted(set(names)), lambda name: tuple(unicodedata.normalize("NFKC", name).casefold().split()))
     return [alike for alike in plain.values() if len(alike) > 1]
 
 
 # -------------------------------------------------------------------------------------------------------- what is there
 
 
-def _look(path: Path) -> tuple[list[Parts], list[LeftOut], list[Parts]]:
+def _look(path: Path) -> tuple[list[Parts], list[SkippedFile], list[Parts]]:
     """The pictures below a folder in order, the files that are none, with the reason, and the folders without any."""
     files, left_out, folders = [], [], set()
     for parts, is_folder in _walk(path, (), frozenset()):
@@ -143,7 +144,7 @@ def _name(parts: Parts) -> str:
     return "/".join(parts)
 
 
-def _counted(left_out: Sequence[LeftOut]) -> str:
+def _counted(left_out: Sequence[SkippedFile]) -> str:
     """What there is instead of pictures in class folders, for the end of a complaint."""
     reasons = Counter(why for _, why in left_out)
     return f"; files that are there: {', '.join(f'{many} {why}' for why, many in reasons.items())}" if reasons else ""
@@ -177,12 +178,12 @@ def _splits(files: Sequence[Parts]) -> dict[str, str]:
     return {top: split for top, split in named.items() if any(len(parts) > 2 for parts in files if parts[0] == top)}
 
 
-def _places(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[LeftOut]]:
+def _places(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[SkippedFile]]:
     """Of each picture its path, its split, and its folders below that; and those that are left out, with the reason."""
     wrapper = len(_wrapper(files))
     splits = _splits([file[wrapper:] for file in files])
     places: list[tuple[Parts, str | None, Parts]] = []
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedFile] = []
     for file in files:
         place = _place(file[wrapper:], splits)
         if isinstance(place, str):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Layout:
+class SourceOptions:
     """How the source is laid out, where it is not plain to see."""
 
     depth: int = 0
@@ -26,7 +26,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class KindLayout(Layout):
+class PackOptions(SourceOptions):
     """What only some kinds of sources have."""
 
     image_column: str = ""

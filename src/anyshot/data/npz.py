@@ -15,28 +15,28 @@ import numpy as np
 from jaxtyping import UInt8
 
 from anyshot.data.arrays import read_npz as read_arrays
-from anyshot.data.packing import Item, Source
-from anyshot.data.pictures import picture
+from anyshot.data.packer import Item, Source
+from anyshot.data.pictures import decode_picture
 from anyshot.data.store import SPLITS
-from anyshot.errors import BadInput, choose, explaining
+from anyshot.errors import BadInput, as_bad_input, look_up
 
 Read = Callable[[], bytes | np.ndarray]
 
 
-def read_npz(path: Path) -> Source:
+def read_image_npz(path: Path) -> Source:
     """The images as they are: what was resized once is not resized again."""
     arrays = read_arrays(path)
     for name in {"labels", "class_names", "class_split"} - arrays.keys():
         raise BadInput(f"{path} has no {name!r}: labels, class_names and class_split are needed, and images.")
     unfit = (KeyError, ValueError, IndexError, TypeError, OverflowError)
-    with explaining(unfit, f"{path} does not fit together", "."):
+    with as_bad_input(unfit, f"{path} does not fit together", "."):
         encoding = str(arrays["encoding"]) if "encoding" in arrays else "raw"
         labels, names, splits = (arrays[key] for key in ("labels", "class_names", "class_split"))
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any() or (labels >= len(names)).any():
             raise ValueError("a label is no index into class_names")
         if names.ndim != 1 or names.dtype.kind != "U" or not set(splits.tolist()) <= set(SPLITS):
             raise ValueError(f"class_names are not text, or a split is none of {', '.join(SPLITS)}")
-        reads = choose("encoding", encoding, ENCODINGS)(arrays)
+        reads = look_up("encoding", encoding, ENCODINGS)(arrays)
         if len(reads) != len(labels) or names.shape != splits.shape:
             raise ValueError(f"{len(reads)} images, {len(labels)} labels, {len(names)} names, {len(splits)} splits")
         items = [
@@ -76,7 +76,7 @@ def _mosaic(arrays: dict[str, Any]) -> list[Read]:
 
     @lru_cache(maxsize=8)
     def decoded(number: int) -> UInt8[np.ndarray, "height width 3"]:
-        return picture(sheets[number].tobytes(), None, "crop")
+        return decode_picture(sheets[number].tobytes(), None, "crop")
 
     def read(number: int, index: int) -> UInt8[np.ndarray, "tile tile 3"]:
         row, column = divmod(index, columns)

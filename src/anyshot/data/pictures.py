@@ -10,6 +10,8 @@ import contextlib
 import io
 import sys
 import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -41,7 +43,7 @@ DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey level, as cameras and microscopes
 REDUCE = 8  # a photo this many times larger than what is stored is decoded at a reduced scale, never below half of that
 
 
-def picture(
+def decode_picture(
     data: bytes | np.ndarray, size: int | None, fit: Fit, box: Box | None = None, resample: Resample = "bilinear"
 ) -> UInt8[np.ndarray, "height width channel"]:
     """Decode, turn upright, convert to RGB, cut to `box`, fit to `size`; arrays of the right size stay as they are."""
@@ -95,7 +97,7 @@ def _clip(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
-def reason(error: Exception, data: bytes = b"") -> str:
+def explain_unreadable(error: Exception, data: bytes = b"") -> str:
     """Why a picture could not be read, in words; `data` are the first bytes of its file."""
     if isinstance(error, BadInput):
         return str(error)[:200]
@@ -158,3 +160,25 @@ def _to_rgb(image: Image.Image) -> Image.Image:
             opaque.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
         return opaque
     return image.convert("RGB")
+
+
+# Tags of the EXIF standard: the folder of camera data, when the photo was taken, when the file was changed.
+EXIF, ORIGINAL, CHANGED = 0x8769, 0x9003, 0x0132
+
+
+def capture_time(read: Callable[[], bytes | np.ndarray]) -> float | None:
+    """Seconds, for differences of times within a set (cameras know no time zone); None where the file does not say.
+
+    Args:
+        read: Gives the image, as readers list it; of a file, only the head is read.
+    """
+    try:
+        source = getattr(read, "path", None) or read()  # of a file, the header is enough
+        if isinstance(source, np.ndarray):
+            return None
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            exif = image.getexif()
+            words = exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED)
+        return datetime.strptime(str(words)[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except Exception:  # metadata are written by anything, and broken in any way
+        return None

@@ -19,11 +19,11 @@ from safetensors import SafetensorError, safe_open
 
 from anyshot.data.archives import check_end
 from anyshot.data.folders import read_folder
-from anyshot.data.packing import Item
+from anyshot.data.packer import Item
 from anyshot.data.pictures import SUFFIXES
-from anyshot.data.tables import LABELS, column, label_text, parquet, read_table, split_text
-from anyshot.errors import BadInput, explaining
-from anyshot.files import MOST_BYTES, read_json
+from anyshot.data.tables import LABELS, check_labels, open_parquet, pick_column, read_image_table, read_splits
+from anyshot.errors import BadInput, as_bad_input
+from anyshot.files import MAX_FILE_BYTES, read_json
 
 IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 
@@ -31,7 +31,7 @@ IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 
 
 @dataclass(frozen=True)
-class Member:
+class TarMember:
     """The bytes of a file inside an uncompressed tar file, when they are asked for."""
 
     path: Path
@@ -39,15 +39,15 @@ class Member:
     size: int
 
     def __call__(self) -> bytes:
-        if self.size > MOST_BYTES:
-            raise BadInput(f"a picture of {self.size >> 20} MB: at most {MOST_BYTES >> 20} MB are read.")
+        if self.size > MAX_FILE_BYTES:
+            raise BadInput(f"a picture of {self.size >> 20} MB: at most {MAX_FILE_BYTES >> 20} MB are read.")
         with self.path.open("rb") as file:
             file.seek(self.start)
             return file.read(self.size)
 
 
 @dataclass(frozen=True)
-class Cell:
+class ParquetCell:
     """The bytes of an image in a Parquet file, when they are asked for."""
 
     path: Path
@@ -80,20 +80,20 @@ def list_items(source: Path) -> Sequence[Item]:
     if source.suffix.lower() in (".parquet", ".pq") and (items := _cells(source)):
         return items
     if source.suffix.lower() in (".csv", ".tsv", ".parquet", ".pq"):
-        return read_table(source).items
+        return read_image_table(source).items
     raise BadInput(f"{source} is no folder of pictures, table (.csv, .tsv, .parquet) or tar file.")
 
 
 def _members(path: Path) -> list[Item]:
     """Of a tar file: the class is in KEY.cls or KEY.txt beside KEY.jpg, or else the folder that a picture is in."""
-    pictures: list[tuple[str, Member]] = []
+    pictures: list[tuple[str, TarMember]] = []
     words: dict[str, str] = {}
     damaged, are_plain = (tarfile.TarError, OSError, EOFError), ": tar shards are uncompressed tar files."
-    with explaining(damaged, f"{path} cannot be read", are_plain), tarfile.open(path, "r:") as tar:
+    with as_bad_input(damaged, f"{path} cannot be read", are_plain), tarfile.open(path, "r:") as tar:
         for one in tar:
             name = PurePosixPath(one.name)
             if one.isfile() and name.suffix.lower() in SUFFIXES:
-                pictures.append((one.name, Member(path, one.offset_data, one.size)))
+                pictures.append((one.name, TarMember(path, one.offset_data, one.size)))
             elif one.isfile() and name.suffix in (".cls", ".txt") and one.size < 4096:
                 file = tar.extractfile(one)
                 words[str(name.with_suffix(""))] = file.read().decode("utf-8", "replace").strip() if file else ""
@@ -109,7 +109,7 @@ def _members(path: Path) -> list[Item]:
 
 def _cells(path: Path) -> list[Item]:
     """Of a Parquet file with a column of images; none where it has no such column."""
-    with parquet(path) as pyarrow:
+    with open_parquet(path) as pyarrow:
         file = pyarrow.parquet.ParquetFile(path)
         kinds = {field.name: field.type for field in file.schema_arrow}
         images = [name for name, kind in kinds.items() if name.lower() in IMAGES and not pyarrow.types.is_string(kind)]
@@ -118,11 +118,11 @@ def _cells(path: Path) -> list[Item]:
         others = [name for name in kinds if name != images[0]]
         columns = {name: file.read([name]).column(name).to_pylist() for name in others if _is_plain(kinds[name])}
         groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-    labels = label_text(column(columns, "", LABELS, "label", path), path)
-    splits = split_text(columns, "", path)
+    labels = check_labels(pick_column(columns, "", LABELS, "label", path), path)
+    splits = read_splits(columns, "", path)
     places = ((group, row) for group, rows in enumerate(groups) for row in range(rows))
     return [
-        Item(f"row {number}", label, split, Cell(path, *place, images[0]))
+        Item(f"row {number}", label, split, ParquetCell(path, *place, images[0]))
         for number, (place, label, split) in enumerate(zip(places, labels, splits, strict=True))
     ]
 
@@ -166,7 +166,7 @@ def read_shards(source: Path) -> Iterator[Shard]:
 
 def _read_shard(path: Path) -> Shard:
     damaged, again = (SafetensorError, OSError, ValueError), ": run the same `anyshot embed` again."
-    with explaining(damaged, f"{path} is damaged", again), safe_open(path, framework="np") as file:
+    with as_bad_input(damaged, f"{path} is damaged", again), safe_open(path, framework="np") as file:
         labels, names, splits, skipped = (
             _lines(file.get_tensor(name)) for name in ("labels", "names", "splits", "skipped")
         )
@@ -201,7 +201,7 @@ def _lines(data: np.ndarray) -> list[str]:
     return text.split("\n") if text else []
 
 
-def on_disk(source: Path, order: Sequence[int]) -> Float[np.ndarray, "example position channel"]:
+def memory_map_shards(source: Path, order: Sequence[int]) -> Float[np.ndarray, "example position channel"]:
     """The features of all shards as one array that stays on disk, an example at its place in `order`."""
     place = np.empty(len(order), np.int64)
     place[np.asarray(order)] = np.arange(len(order))

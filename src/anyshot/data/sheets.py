@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from anyshot.data.store import Part
-from anyshot.files import whole
+from anyshot.data.store import StoreSplit
+from anyshot.files import atomic_write
 
 ROWS, COLUMNS, TILE, GAP, NAMES = 24, 12, 64, 2, 150
 PAIRS = 60
 
 
-def draw_sheet(part: Part, title: str, path: Path) -> None:
+def draw_sheet(part: StoreSplit, title: str, path: Path) -> None:
     """Classes and images at even steps through the split, at most ROWS by COLUMNS."""
     classes, counts = _steps(len(part.class_names), ROWS), part.counts.tolist()
     starts = [0, *accumulate(counts)]
@@ -51,7 +51,7 @@ def _sheet(path: Path, width: int, rows: int, title: str) -> Iterator[tuple[Imag
     draw.font = ImageFont.load_default(11)
     draw.text((6, 5), title, "black")
     yield sheet, draw
-    with whole(path) as aside:
+    with atomic_write(path) as aside:
         sheet.save(aside, "PNG")
 
 

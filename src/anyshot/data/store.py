@@ -22,8 +22,8 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from anyshot.data.arrays import read_npy
-from anyshot.errors import BadInput, check_names, explaining
-from anyshot.files import read_json, read_text, sweep, whole, write_json
+from anyshot.errors import BadInput, as_bad_input, check_names
+from anyshot.files import atomic_write, read_json, read_text, remove_leftovers, write_json
 
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {name: name for name in SPLITS} | {
@@ -34,7 +34,7 @@ NAMES = "names.jsonl"
 
 
 @dataclass(frozen=True)
-class Part:
+class StoreSplit:
     """The items of one split, their labels counted from 0 within it, and the names of its classes."""
 
     items: Shaped[np.ndarray, "image ..."]
@@ -68,13 +68,13 @@ class Store:
         if not (self.path / NAMES).is_file():
             return tuple(f"item {index}" for index in range(len(self.items)))
         damaged = f"the store {self.path} is damaged, {NAMES}"
-        with explaining((BadInput, ValueError, RecursionError), damaged, ": pack it again."):
+        with as_bad_input((BadInput, ValueError, RecursionError), damaged, ": pack it again."):
             names = tuple(json.loads(line) for line in read_text(self.path / NAMES).splitlines())
             if len(names) != len(self.items) or not all(isinstance(name, str) for name in names):
                 raise ValueError(f"{len(names)} names for {len(self.items)} items")
         return names
 
-    def part(self, split: str) -> Part:
+    def part(self, split: str) -> StoreSplit:
         """The slice of one split."""
         check_names("split", [split], SPLITS)
         classes = [index for index, name in enumerate(self.class_split) if name == split]
@@ -82,7 +82,7 @@ class Store:
             raise BadInput(f"{self.path} has no {split} classes.")
         start, stop = np.searchsorted(self.labels, [classes[0], classes[-1] + 1])
         names = tuple(self.class_names[index] for index in classes)
-        return Part(self.items[start:stop], self.labels[start:stop] - classes[0], names)
+        return StoreSplit(self.items[start:stop], self.labels[start:stop] - classes[0], names)
 
 
 class ItemsFile:
@@ -143,25 +143,25 @@ def write_store(
 ) -> Store:
     """Write a store whole. `chunks` yields the items; they, `labels` and `names` must be in order of split, then
     class."""
-    check_free(path)
-    with whole(path) as aside:
+    check_absent(path)
+    with atomic_write(path) as aside:
         aside.mkdir()
         with contextlib.closing(ItemsFile(aside / "items.npy")) as items:
             for chunk in chunks:
                 items.append(chunk)
             items.finish()
-        seal(aside, items.rows, labels, class_names, class_split, about, names)
+        finish_store(aside, items.rows, labels, class_names, class_split, about, names)
     return open_store(path)
 
 
-def check_free(path: Path) -> None:
+def check_absent(path: Path) -> None:
     """Say so where something lies in a store's place; what a dead process left beside it is removed."""
-    sweep(path.parent)
+    remove_leftovers(path.parent)
     if path.exists():
         raise BadInput(f"{path} exists already: remove it, or choose another place for the store.")
 
 
-def seal(
+def finish_store(
     folder: Path,
     rows: int,
     labels: Sequence[int] | np.ndarray,
@@ -175,7 +175,7 @@ def seal(
     labels = np.asarray(labels, np.int32)
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
-    with explaining(ValueError, "that would be no store", "."):
+    with as_bad_input(ValueError, "that would be no store", "."):
         _check(read_npy(folder / "items.npy"), labels, tuple(class_names), tuple(class_split))
     np.save(folder / "labels.npy", labels)
     files = ["items.npy", "labels.npy"]
@@ -183,7 +183,7 @@ def seal(
         lines = (json.dumps(name) + "\n" for _, name in zip(labels, names, strict=True))
         (folder / NAMES).write_text("".join(lines), encoding="ascii")
         files.append(NAMES)
-    checksums = {name: checksum(folder / name) for name in files}
+    checksums = {name: hash_file(folder / name) for name in files}
     splits = {"class_names": list(class_names), "class_split": list(class_split)}
     write_json(folder / "store.json", {"format": 1, **splits, "about": about, "sha256": checksums})
 
@@ -195,7 +195,7 @@ def open_store(path: Path, verify: bool = False) -> Store:
     if not (path / "store.json").is_file():
         raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
     about = read_json(path / "store.json")
-    with explaining((BadInput, ValueError, KeyError, TypeError), f"the store {path} is damaged", ": pack it again."):
+    with as_bad_input((BadInput, ValueError, KeyError, TypeError), f"the store {path} is damaged", ": pack it again."):
         items, labels = read_npy(path / "items.npy"), np.array(read_npy(path / "labels.npy"))
         names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
         if not isinstance(about["class_names"], list) or not isinstance(about["class_split"], list):
@@ -205,7 +205,7 @@ def open_store(path: Path, verify: bool = False) -> Store:
             raise ValueError("what it says about itself is no object")
     if verify:
         for name in ("items.npy", "labels.npy", *({NAMES} & checksums.keys())):
-            if not (path / name).is_file() or checksum(path / name) != checksums.get(name):
+            if not (path / name).is_file() or hash_file(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
     return Store(path, items, labels, names, splits, about.get("about", {}))
 
@@ -226,7 +226,7 @@ def _check(items: np.ndarray, labels: np.ndarray, names: tuple[Any, ...], splits
         raise ValueError("a label is no index into its class_names")
 
 
-def checksum(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

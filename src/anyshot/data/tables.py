@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from anyshot.data.archives import inside
-from anyshot.data.packing import File, Item, Source
+from anyshot.data.archives import safe_join
+from anyshot.data.packer import FileBytes, Item, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
-from anyshot.errors import BadInput, explaining, unknown
+from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
 from anyshot.files import check_file, read_bytes, read_text
 
 PATHS = (
@@ -27,17 +27,17 @@ MOST_TEXT = 1 << 26  # bytes of a table: its values take up to twenty times as m
 MOST_ROWS, MOST_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
 
 
-def read_table(
+def read_image_table(
     path: Path, root: Path | None = None, path_column: str = "", label_column: str = "", split_column: str = ""
 ) -> Source:
     """Rows of a path and a label (and a split). Paths are relative to `root`, the table's folder by default."""
     columns = read_columns(path)
     folder = root or path.parent
-    names = column(columns, path_column, PATHS, "path", path)
-    labels = label_text(column(columns, label_column, LABELS, "label", path), path)
-    splits = split_text(columns, split_column, path)
+    names = pick_column(columns, path_column, PATHS, "path", path)
+    labels = check_labels(pick_column(columns, label_column, LABELS, "label", path), path)
+    splits = read_splits(columns, split_column, path)
     items = [
-        Item(str(name), label, split, File(inside(folder, str(name), path)))
+        Item(str(name), label, split, FileBytes(safe_join(folder, str(name), path)))
         for name, label, split in zip(names, labels, splits, strict=True)
     ]
     return Source(items)
@@ -45,24 +45,24 @@ def read_table(
 
 def read_paths(path: Path, root: Path | None = None, path_column: str = "") -> list[Item]:
     """The pictures that a table names, whatever else it says of them."""
-    names = column(read_columns(path), path_column, PATHS, "path", path)
-    return [Item(str(name), "", None, File(inside(root or path.parent, str(name), path))) for name in names]
+    names = pick_column(read_columns(path), path_column, PATHS, "path", path)
+    return [Item(str(name), "", None, FileBytes(safe_join(root or path.parent, str(name), path))) for name in names]
 
 
 def column_names(path: Path) -> list[str]:
     """The names of the columns of a Parquet file."""
-    with parquet(path) as pyarrow:
+    with open_parquet(path) as pyarrow:
         return list(pyarrow.parquet.read_schema(path).names)
 
 
 @contextmanager
-def parquet(path: Path) -> Iterator[Any]:
+def open_parquet(path: Path) -> Iterator[Any]:
     """pyarrow, while a Parquet file is read; what it raises says that this is none."""
-    with explaining(ImportError, "reading Parquet needs pyarrow: pip install 'anyshot[parquet]'."):
+    with as_bad_input(ImportError, "reading Parquet needs pyarrow: pip install 'anyshot[parquet]'."):
         import pyarrow
         import pyarrow.parquet
     kinds = (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError)
-    with explaining(kinds, f"{path} is not a Parquet file", "."):
+    with as_bad_input(kinds, f"{path} is not a Parquet file", "."):
         yield pyarrow
 
 
@@ -77,7 +77,7 @@ def read_columns(path: Path) -> Columns:
 
 def _delimited(path: Path) -> tuple[list[str], list[list[str]]]:
     text = io.StringIO(read_text(path, MOST_TEXT).removeprefix("\ufeff"), newline="")
-    with explaining(csv.Error, f"{path} is not a table of comma-separated values", "."):
+    with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_delimiter(text, path), strict=True)
         filled = (row for row in rows if row)
         names = [name.strip() for name in next(filled, [])]
@@ -101,7 +101,7 @@ def _delimiter(text: io.StringIO, path: Path) -> str:
 
 
 def _parquet(path: Path) -> tuple[list[str], list[Any]]:
-    with parquet(path) as pyarrow:
+    with open_parquet(path) as pyarrow:
         about = pyarrow.parquet.read_metadata(path)
         groups = [about.row_group(index) for index in range(min(about.num_row_groups, MOST_ROWS))]
         values = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
@@ -128,11 +128,11 @@ def _values(column: Any) -> Any:
     return column.to_pylist()
 
 
-def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: Path) -> Any:
+def pick_column(columns: Columns, name: str, usual: Sequence[str], what: str, path: Path) -> Any:
     """The column of this name or, without one, the first of the usual names for what it holds."""
     if name:
         if name not in columns:
-            raise BadInput(f"{path}: {unknown('column', name, columns)}")
+            raise BadInput(f"{path}: {describe_unknown_name('column', name, columns)}")
         return columns[name]
     for candidate, values in columns.items():
         if candidate.lower() in usual:
@@ -141,12 +141,12 @@ def column(columns: Columns, name: str, usual: Sequence[str], what: str, path: P
     raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
 
 
-def as_text(value: Any) -> Any:
+def decode_text(value: Any) -> Any:
     """Bytes as text; anything else as it is."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def label_text(labels: Iterable[Any], path: Path) -> list[str]:
+def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
     """Labels as class names; any text is one, but there must be some."""
     text = ["" if label is None else str(label).strip() for label in labels]
     if "" in text:
@@ -154,24 +154,26 @@ def label_text(labels: Iterable[Any], path: Path) -> list[str]:
     return text
 
 
-def split_text(columns: Columns, name: str, path: Path) -> list[str | None]:
+def read_splits(columns: Columns, name: str, path: Path) -> list[str | None]:
     """The split of each row, or None for all where no column says so."""
     if not name and "split" not in columns:
         return [None] * len(next(iter(columns.values())))
-    values = [str(value).strip().lower() for value in column(columns, name, ("split",), "split", path)]
+    values = [str(value).strip().lower() for value in pick_column(columns, name, ("split",), "split", path)]
     for value in values:
         if value not in SPLIT_NAMES:
-            raise BadInput(f"{path}: {unknown('split', value, SPLITS)}")
+            raise BadInput(f"{path}: {describe_unknown_name('split', value, SPLITS)}")
     return [SPLIT_NAMES[value] for value in values]
 
 
 def read_huggingface(path: Path, image_column: str = "", label_column: str = "") -> Source:
     """Each named split of the data set; one that is not train, validation or test has its classes divided."""
-    with explaining(ImportError, "a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'."):
+    with as_bad_input(ImportError, "a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'."):
         import datasets
     if not path.is_dir():
         raise BadInput(f"there is no folder {path}.")
-    with explaining(Exception, f"{path} is not a data set saved by save_to_disk", "."):  # the library raises many kinds
+    with as_bad_input(
+        Exception, f"{path} is not a data set saved by save_to_disk", "."
+    ):  # the library raises many kinds
         loaded = datasets.load_from_disk(str(path))
     parts: dict[str | None, Any] = {None: loaded}
     if isinstance(loaded, datasets.DatasetDict):
@@ -196,7 +198,7 @@ def _items(part: Any, split: str | None, path: Path, image_column: str, label_co
     text = [named.int2str(value) for value in values] if isinstance(named, datasets.ClassLabel) else list(values)
     return [
         Item(f"{split or path.name}[{index}]", label, split, partial(_bytes, raw, image_name, index, path))
-        for index, label in enumerate(label_text(text, path))
+        for index, label in enumerate(check_labels(text, path))
     ]
 
 
@@ -204,10 +206,10 @@ def _column(part: Any, given: str, type_: type, usual: Sequence[str], what: str,
     """The name of a column: the one given, or the first of a type, or the first with a usual name."""
     typed = [name for name, feature in part.features.items() if isinstance(feature, type_)]
     names: Columns = {name: [name] for name in part.features}
-    return column(names, given or (typed[0] if typed else ""), usual, what, path)[0]
+    return pick_column(names, given or (typed[0] if typed else ""), usual, what, path)[0]
 
 
 def _bytes(raw: Any, name: str, index: int, path: Path) -> bytes:
     """The encoded image: kept in the data set, or in a file beside it."""
     image = raw[index][name]
-    return image["bytes"] or read_bytes(inside(path.parent, image["path"], path))
+    return image["bytes"] or read_bytes(safe_join(path.parent, image["path"], path))

@@ -24,10 +24,19 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.measure.plan import Draw, Plan
-from anyshot.models.devices import side_by_side
-from anyshot.models.law import Embed, Inner, Parameters, Quadratic, Reading, flatten, mean, peak
-from anyshot.progress import Done, unwatched
+from anyshot.measure.plan import EpisodeBatch, Plan
+from anyshot.models.devices import map_in_threads
+from anyshot.models.law import (
+    BoundHead,
+    Embed,
+    InnerProductScore,
+    Parameters,
+    QuadraticScore,
+    flatten,
+    max_pool,
+    mean_pool,
+)
+from anyshot.progress import OnProgress, no_progress
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 Recall = Float[np.ndarray, "head pattern episode way"]
@@ -42,7 +51,7 @@ BLOCK = 128  # images of a block of the table
 
 
 @dataclass(frozen=True)
-class Lazy:
+class LazyVectors:
     """Vectors that are made from features when they are needed, because all of them would not fit."""
 
     maps: Float[Tensor, "image position channel"]
@@ -66,14 +75,16 @@ class Lazy:
         return torch.cat([self.embed(piece, self.parameters) for piece in self.maps[images].split(BLOCK)])
 
 
-Vectors = Float[Tensor, "image d"] | Lazy
+Vectors = Float[Tensor, "image d"] | LazyVectors
 
 
-def vectors_of(maps: Float[Tensor, "image position channel"], embed: Embed, parameters: Parameters) -> Tensor | Lazy:
+def compute_vectors(
+    maps: Float[Tensor, "image position channel"], embed: Embed, parameters: Parameters
+) -> Tensor | LazyVectors:
     """The vector of every image: a view of the features where it can be, kept where it fits, else made when needed."""
-    if embed is flatten or (maps.shape[1] == 1 and embed in (mean, peak)):
+    if embed is flatten or (maps.shape[1] == 1 and embed in (mean_pool, max_pool)):
         return maps.flatten(1)
-    lazy = Lazy(maps, embed, parameters)
+    lazy = LazyVectors(maps, embed, parameters)
     if lazy.shape[0] * lazy.shape[1] * 4 > BANK_BYTES:
         return lazy
     with torch.inference_mode():
@@ -83,8 +94,8 @@ def vectors_of(maps: Float[Tensor, "image position channel"], embed: Embed, para
         return vectors
 
 
-def recalls(
-    vectors: Vectors, readings: Sequence[Reading], plan: Plan, shots: Shots, progress: Done = unwatched
+def compute_recalls(
+    vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shots: Shots, progress: OnProgress = no_progress
 ) -> Recall:
     """The share of each class's queries that each reading gets right, for every pattern of shots and every episode.
 
@@ -93,27 +104,32 @@ def recalls(
     out = np.empty((len(readings), len(shots), plan.episodes, plan.way), np.float32)
 
     def keep(index: int, start: int, logits: Logits) -> None:
-        out[index, :, start : start + len(logits)] = recall(logits, plan).numpy()
+        out[index, :, start : start + len(logits)] = recall_of_logits(logits, plan).numpy()
 
-    each_logits(vectors, readings, plan, shots, keep, progress)
+    visit_logits(vectors, readings, plan, shots, keep, progress)
     return out
 
 
-def each_logits(
-    vectors: Vectors, readings: Sequence[Reading], plan: Plan, shots: Shots, keep: Keep, progress: Done = unwatched
+def visit_logits(
+    vectors: Vectors,
+    readings: Sequence[BoundHead],
+    plan: Plan,
+    shots: Shots,
+    keep: Keep,
+    progress: OnProgress = no_progress,
 ) -> None:
     """Call `keep(reading number, first episode, logits)` for every chunk. Logits lack the temperature, which changes no
     prediction."""
-    patterns = full_patterns(shots, plan)
+    patterns = expand_patterns(shots, plan)
     bank = _Bank(vectors, readings)
-    method = cheaper(vectors, plan, len(patterns), readings)
+    method = choose_method(vectors, plan, len(patterns), readings)
     size = CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns)))
     is_inner = all(reading.inner for reading in readings)
     size = max(1, min(size, 64 if is_inner else 16))
     table = bank.table() if method == "pairs" else None
     own = threading.local()
 
-    def run(part: tuple[int, Draw]) -> int:
+    def run(part: tuple[int, EpisodeBatch]) -> int:
         start, draw = part
         with torch.inference_mode():
             if not hasattr(own, "room"):
@@ -123,19 +139,19 @@ def each_logits(
                 keep(index, start, chunk.logits(reading))
         return len(draw.classes)
 
-    def chunks() -> Iterator[tuple[int, Draw]]:
+    def chunks() -> Iterator[tuple[int, EpisodeBatch]]:
         many = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
         for first in range(0, plan.episodes, many):
             drawn = plan.draw(first, min(first + many, plan.episodes))
             for start in range(0, len(drawn.classes), size):
-                yield first + start, Draw(*(array[start : start + size] for array in drawn))
+                yield first + start, EpisodeBatch(*(array[start : start + size] for array in drawn))
 
     # Of a few large operations threads inside them keep all cores busy; of many small factorisations a thread a chunk.
-    for episodes in map(run, chunks()) if is_inner else side_by_side(run, chunks(), ahead=4):
+    for episodes in map(run, chunks()) if is_inner else map_in_threads(run, chunks(), ahead=4):
         progress(episodes)
 
 
-def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Reading]) -> str:
+def choose_method(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[BoundHead]) -> str:
     """'sums' or 'pairs', whichever costs fewer multiply-adds in all; an entry looked up in the table counts as 180 of
     them while the table fits a cache, as 400 where it does not (measured).
 
@@ -143,7 +159,7 @@ def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Read
     pairs: a table of images^2 products (half, by symmetry), then support x query look-ups an episode
     Vectors that are not kept are made once an episode, or once a pair of blocks of the table.
     """
-    (images, d), work = vectors.shape, vectors.work if isinstance(vectors, Lazy) else 0
+    (images, d), work = vectors.shape, vectors.work if isinstance(vectors, LazyVectors) else 0
     if any(reading.inner is None for reading in readings) or images * images * 4 > TABLE_BYTES:
         return "sums"
     queries = plan.way * plan.queries
@@ -156,7 +172,7 @@ def cheaper(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[Read
     return "pairs" if pairs < sums else "sums"
 
 
-def recall(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episode way"]:
+def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episode way"]:
     """The share of each class's queries whose own class has the largest logit; ties as if broken at random."""
     best = logits.amax(2)
     tied = (logits == best[:, :, None]).sum(2, dtype=torch.uint8 if plan.way < 256 else None)
@@ -166,7 +182,7 @@ def recall(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episode way"]:
     return right.mean(-1).transpose(0, 1)
 
 
-def full_patterns(shots: Shots, plan: Plan) -> Int[np.ndarray, "pattern episode way"]:
+def expand_patterns(shots: Shots, plan: Plan) -> Int[np.ndarray, "pattern episode way"]:
     """The shot of every class of every episode, for each pattern."""
     patterns = np.asarray(shots, np.int64)
     while patterns.ndim < 3:
@@ -177,7 +193,7 @@ def full_patterns(shots: Shots, plan: Plan) -> Int[np.ndarray, "pattern episode 
 class _Bank:
     """The vectors, about their mean where a score is the same wherever the origin lies, and what is known of each."""
 
-    def __init__(self, vectors: Vectors, readings: Sequence[Reading]) -> None:
+    def __init__(self, vectors: Vectors, readings: Sequence[BoundHead]) -> None:
         self.vectors = vectors
         self.d = vectors.shape[1]
         self.centre: Tensor | None = None
@@ -236,9 +252,9 @@ def _space(room: Room, name: str, like: Tensor, *shape: int) -> Tensor:
 class _Chunk:
     """A few episodes, and the products that all readings share."""
 
-    def __init__(self, bank: _Bank, table: Tensor | None, draw: Draw, patterns: np.ndarray, room: Room) -> None:
+    def __init__(self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, room: Room) -> None:
         self.bank, self.table, self.room = bank, table, room
-        device = bank.vectors.maps.device if isinstance(bank.vectors, Lazy) else bank.vectors.device
+        device = bank.vectors.maps.device if isinstance(bank.vectors, LazyVectors) else bank.vectors.device
         self.shots = torch.from_numpy(np.array(patterns.swapaxes(0, 1), order="C")).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
         self.support_images = torch.from_numpy(draw.support).to(device)
@@ -254,7 +270,7 @@ class _Chunk:
         support, query = place.split([self.support_images.numel(), self.query_images.numel()])
         return self.bank.vectors.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
 
-    def logits(self, reading: Reading) -> Logits:
+    def logits(self, reading: BoundHead) -> Logits:
         if inner := reading.inner:
             return inner.of(*self._about_zero() if not inner.centred else self._products, self.bank.d)
         means, query = self._sums / self.shots[..., None], self._query
@@ -262,17 +278,17 @@ class _Chunk:
             means, query = means + self.bank.centre, query + self.bank.centre
         means = self._refined(reading, means)
         score = reading.head.score
-        if not isinstance(score, Inner | Quadratic):
+        if not isinstance(score, InnerProductScore | QuadraticScore):
             return score(query[:, None], means).mT
         # All patterns as rows of one product: one product per pattern would read the queries as many times.
         logits = score.by_prototype(query, means.flatten(1, 2), alike=self._one_shot_a_pattern)
         return logits.unflatten(1, means.shape[1:3])
 
-    def _refined(self, reading: Reading, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
+    def _refined(self, reading: BoundHead, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
         head, vectors = reading.head, self.bank.vectors
         if head.refine is None:
             return means
-        if head.refine_rows is None or not isinstance(vectors, Lazy) or not self._one_shot_a_pattern:
+        if head.refine_rows is None or not isinstance(vectors, LazyVectors) or not self._one_shot_a_pattern:
             shots = self.shots[:1] if self._one_shot_a_pattern else self.shots
             return head.refine(means, shots, reading.parameters)
         _, positions, channel = vectors.maps.shape

@@ -24,27 +24,28 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from anyshot.data.layout import Layout
-from anyshot.data.store import Part, Store, open_store
-from anyshot.errors import BadInput, choose
-from anyshot.measure.engine import Lazy, Shots, Vectors, full_patterns, recall, vectors_of
+from anyshot.data.layout import SourceOptions
+from anyshot.data.store import Store, StoreSplit, open_store
+from anyshot.errors import BadInput, look_up
+from anyshot.measure.engine import LazyVectors, Shots, Vectors, compute_vectors, expand_patterns, recall_of_logits
 from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import Plan, Protocol
-from anyshot.measure.readouts import Fitted, fit_on, read_out, scaled
-from anyshot.measure.recalls import Recalls, difference, title, write_recalls
+from anyshot.measure.readouts import FitReadout, compute_readout_recalls, lazy_readout_fits, scale_progress
+from anyshot.measure.recalls import Recalls, head_title, paired_difference, write_recalls
 from anyshot.models.cache import FeatureCache
-from anyshot.models.devices import side_by_side
-from anyshot.models.embedders import DEFAULT, Embedder, embedder
+from anyshot.models.devices import map_in_threads
+from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.empirical import scores_of_products, support_scores
-from anyshot.models.examples import holds_features, read_examples
+from anyshot.models.examples import has_features, read_examples
 from anyshot.models.heads import EMBEDS
-from anyshot.models.law import Embed, Head, Parameters, Reading
+from anyshot.models.law import BoundHead, Embed, Head, Parameters
 from anyshot.models.model import Model
-from anyshot.models.registry import PACKAGE, Registry
-from anyshot.progress import Done, say, unwatched
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress, print_message
 from anyshot.progress import progress as bar
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, grouped, shown, write_table
+from anyshot.tables import Row, write_table
+from anyshot.text import format_number, group_by
 
 SHOTS = Protocol().shots
 MOST_PRODUCTS = 4096  # images whose inner products are all kept
@@ -76,7 +77,7 @@ class Evaluation:
         """The recalls of one head and readout."""
         every = {(one.of["head"], one.of["readout"]): one for one in self.recalls}
         if (head, readout) not in every:
-            there = ", ".join(title(one.of) for one in self.recalls)
+            there = ", ".join(head_title(one.of) for one in self.recalls)
             raise BadInput(f"{head} was not tested with the readout {readout}; there is {there}.")
         return every[head, readout]
 
@@ -88,7 +89,7 @@ class Evaluation:
         """How much more accurate one head, or (head, readout), is than another on the same episodes, one row per test
         shot."""
         pair = [self.of(key) if isinstance(key, str) else self.of(*key) for key in (one, other)]
-        return difference(*pair)
+        return paired_difference(*pair)
 
     def __str__(self) -> str:
         """The rows for a terminal, and what their intervals mean."""
@@ -96,8 +97,8 @@ class Evaluation:
         lines = [
             f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}",
             *(
-                f"{title(row):26} {row['test_shot']:>11} {row['accuracy']:8.2f}% "
-                f"{shown(row['ci95']):>12} {shown(row['ci95_classes']):>15}"
+                f"{head_title(row):26} {row['test_shot']:>11} {row['accuracy']:8.2f}% "
+                f"{format_number(row['ci95']):>12} {format_number(row['ci95_classes']):>15}"
                 for row in rows
             ),
             f"{plan.way}-way, {plan.queries} queries per class, {plan.episodes} paired episodes, seed {plan.seed}.",
@@ -136,9 +137,9 @@ def evaluate(
     embed: Mapping[str, str] | None = None,
     plan: Plan | None = None,
     dirichlet: float | None = None,
-    registry: Registry = PACKAGE,
+    registry: Registry = BUILTIN,
     about: Mapping[str, Any] | None = None,
-    progress: Done = unwatched,
+    progress: OnProgress = no_progress,
 ) -> Evaluation:
     """Test heads on features of any network.
 
@@ -167,14 +168,14 @@ def evaluate(
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
     if isinstance(shots, str):
-        choose("kind of unequal shots", shots, UNEQUAL)
+        look_up("kind of unequal shots", shots, UNEQUAL)
     if plan is None:
         largest = 32 if isinstance(shots, str) else max(shots, default=1)
         plan = Plan(codes, len(names) if way == "all" else way, largest, queries, episodes, seed, names)
     patterns, words = shot_patterns(shots, plan)
     arrays = _recall_all(maps, base, heads, readouts, parameters or {}, embed or {}, plan, patterns, registry, progress)
-    unequal = full_patterns(patterns, plan) if isinstance(shots, str) else None
-    of = [{**(about or {}), "head": h, "readout": r, **kind_of(h, registry.head(h))} for h, r in arrays]
+    unequal = expand_patterns(patterns, plan) if isinstance(shots, str) else None
+    of = [{**(about or {}), "head": h, "readout": r, **head_columns(h, registry.head(h))} for h, r in arrays]
     return Evaluation(plan, _recalls(of, arrays.values(), plan, words, unequal, dirichlet))
 
 
@@ -194,27 +195,27 @@ def _recalls(
     ]
 
 
-def kind_of(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
+def head_columns(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
     """The columns that say what kind of head it is."""
     return {"learner": head.alternative_to or name, "score": head.score_name, "mixed": " ".join(map(str, mixed))}
 
 
-def columns_of(model: Model, data: str) -> Row:
+def model_columns(model: Model, data: str) -> Row:
     """The columns that identify a trained model, but for its readout."""
     recipe = model.recipe
     about: Row = {"data": data, "backbone": recipe.backbone, "head": recipe.label, "train_shot": recipe.train_shot}
-    return about | {"seed": recipe.seed, "model": recipe.id, **kind_of(recipe.head, model.head, recipe.mixed)}
+    return about | {"seed": recipe.seed, "model": recipe.id, **head_columns(recipe.head, model.head, recipe.mixed)}
 
 
-def recalls_of_model(
+def evaluate_model(
     model: Model,
     data: str,
     features: Float[np.ndarray, "image position channel"],
-    fitted: Fitted,
+    fitted: FitReadout,
     readouts: Sequence[str],
     plan: Plan,
     shots: Sequence[int] | Sequence[str],
-    registry: Registry = PACKAGE,
+    registry: Registry = BUILTIN,
 ) -> list[Recalls]:
     """Recalls of a trained model on its features of the test images, one per readout. `shots` are test shots, or kinds
     of unequal ones; `fitted` has what readouts learned (`fitted_on_training_classes`)."""
@@ -222,19 +223,19 @@ def recalls_of_model(
     patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
     asked = [(model.reading, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
-    arrays = read_out(asked, model.vectors(features), fitted, plan, wanted, registry)
-    of = [columns_of(model, data) | {"readout": readout} for readout in readouts]
+    arrays = compute_readout_recalls(asked, model.vectors(features), fitted, plan, wanted, registry)
+    of = [model_columns(model, data) | {"readout": readout} for readout in readouts]
     return _recalls(of, arrays, plan, shots, patterns)
 
 
-def fitted_on_training_classes(model: Model, store: Store, registry: Registry = PACKAGE) -> Fitted:
+def fit_readouts_on_training_classes(model: Model, store: Store, registry: Registry = BUILTIN) -> FitReadout:
     """Readouts of a trained model, fitted when they are asked for."""
 
     def base() -> tuple[Tensor, Tensor]:
         part = store.part("train")
         return model.vectors(model.features(part.items)), torch.from_numpy(part.labels)
 
-    return fit_on(base, registry)
+    return lazy_readout_fits(base, registry)
 
 
 def _recall_all(
@@ -247,21 +248,23 @@ def _recall_all(
     plan: Plan,
     patterns: Shots,
     registry: Registry,
-    progress: Done,
+    progress: OnProgress,
 ) -> dict[tuple[str, str], np.ndarray]:
     """Recalls by head and readout."""
     groups, arrays = _alike(heads, readouts, embed, registry), dict[tuple[str, str], np.ndarray]()
-    share = scaled(progress, 1 / max(1, len(groups)))
+    share = scale_progress(progress, 1 / max(1, len(groups)))
     for (how, _), keys in groups.items():
-        learned = {name: parameters.get(name) or untrained(name, maps, registry) for name, _ in keys}
+        learned = {name: parameters.get(name) or untrained_parameters(name, maps, registry) for name, _ in keys}
         used = learned[keys[0][0]]
-        vectors = vectors_of(maps, how, used)
-        asked = [(Reading(registry.head(name), learned[name]), readout) for name, readout in keys]
+        vectors = compute_vectors(maps, how, used)
+        asked = [(BoundHead(registry.head(name), learned[name]), readout) for name, readout in keys]
         if registry.head(keys[0][0]).adapts:
             arrays[keys[0]] = _adapted(vectors, plan, patterns, share)
             asked, keys = asked[1:], keys[1:]
-        fitted = fit_on(partial(_base_vectors, base, how, used), registry)
-        arrays |= dict(zip(keys, read_out(asked, vectors, fitted, plan, patterns, registry, share), strict=True))
+        fitted = lazy_readout_fits(partial(_base_vectors, base, how, used), registry)
+        arrays |= dict(
+            zip(keys, compute_readout_recalls(asked, vectors, fitted, plan, patterns, registry, share), strict=True)
+        )
     return {key: arrays[key] for key in product(heads, readouts) if key in arrays}
 
 
@@ -272,19 +275,21 @@ def _alike(
 
     def bank(pair: tuple[str, str]) -> tuple[Embed, str]:
         name, _ = pair
-        how = choose("embed", embed[name], EMBEDS) if embed.get(name) else registry.head(name).embed
+        how = look_up("embed", embed[name], EMBEDS) if embed.get(name) else registry.head(name).embed
         return how, "" if how in EMBEDS.values() else name  # an embed of a head's own may use what that head learned
 
     fitting = [(name, readout) for name in heads for readout in readouts if registry.fits(readout, name)]
     if len(heads) == 1 or not fitting:
         for name, readout in product(heads[:1], readouts):
             registry.check_readout(readout, name)
-    return grouped(fitting, bank)
+    return group_by(fitting, bank)
 
 
-def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Float[np.ndarray, "pattern episode way"]:
+def _adapted(
+    vectors: Vectors, plan: Plan, shots: Shots, progress: OnProgress
+) -> Float[np.ndarray, "pattern episode way"]:
     """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
-    patterns = full_patterns(shots, plan)
+    patterns = expand_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
     table = None
     if vectors.shape[0] <= MOST_PRODUCTS:
@@ -302,10 +307,10 @@ def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Floa
                 else:
                     products = table[images[:, None], images], table[query[:, None], images], table[query, query]
                     scores = scores_of_products(*products, owner, vectors.shape[1])
-                out[number, first + episode] = recall(scores.mT[None, None], plan)[0, 0]
+                out[number, first + episode] = recall_of_logits(scores.mT[None, None], plan)[0, 0]
         return len(draw.query)
 
-    for episodes in side_by_side(run, range(0, plan.episodes, EPISODES), ahead=4):
+    for episodes in map_in_threads(run, range(0, plan.episodes, EPISODES), ahead=4):
         progress(episodes / plan.episodes)
     return out
 
@@ -313,7 +318,7 @@ def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Floa
 def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
     """The vectors of some images: in double precision all of them would take twice their memory."""
     places = torch.from_numpy(images)
-    return (vectors.at(places) if isinstance(vectors, Lazy) else vectors[places]).double()
+    return (vectors.at(places) if isinstance(vectors, LazyVectors) else vectors[places]).double()
 
 
 def evaluate_store(
@@ -323,7 +328,7 @@ def evaluate_store(
     split: str = "test",
     *,
     readouts: Sequence[str] = ("own",),
-    registry: Registry = PACKAGE,
+    registry: Registry = BUILTIN,
     cache: FeatureCache | None = None,
     **options: Any,
 ) -> Evaluation:
@@ -331,10 +336,10 @@ def evaluate_store(
     its images. Without `heads`, a trained model's own head is read; readouts are fitted on the training classes, where
     the store has some. A `cache` keeps the features of images. `options` are those of `evaluate`."""
     part = store.part(split)
-    embed = None if model is None else embedder(model)
+    embed = None if model is None else load_embedder(model)
     check_kind(store, embed)
 
-    def features(part: Part) -> np.ndarray:
+    def features(part: StoreSplit) -> np.ndarray:
         return part.items if embed is None or store.is_features else embed.features(part.items, cache=cache)
 
     if embed is not None and embed.model is not None:
@@ -357,7 +362,7 @@ def _about(store: Store, embed: Embedder | None) -> Row:
         return about
     if embed.model is None:
         return about | {"backbone": embed.name or embed.about["backbone"]}
-    columns = columns_of(embed.model, "")
+    columns = model_columns(embed.model, "")
     return about | {name: columns[name] for name in ("backbone", "train_shot", "seed", "model")}
 
 
@@ -376,7 +381,7 @@ def check_kind(store: Store, embed: Embedder | None) -> None:
 def shot_patterns(shots: Sequence[int] | str, plan: Plan) -> tuple[Shots, list[int | str]]:
     """Patterns of shots and what rows call them: a list of shots, or a kind of UNEQUAL ones."""
     if isinstance(shots, str):
-        pattern = choose("kind of unequal shots", shots, UNEQUAL)(plan)
+        pattern = look_up("kind of unequal shots", shots, UNEQUAL)(plan)
         return np.broadcast_to(pattern, (1, plan.episodes, plan.way)), [shots]
     if not shots or min(shots) < 1 or max(shots) > plan.shot:
         raise BadInput(f"test shots must lie between 1 and {plan.shot}, not {list(shots)}.")
@@ -436,7 +441,7 @@ def check_labels(labels: ArrayLike, images: int) -> tuple[list[str], Int[np.ndar
     return [str(name) for name in names], codes
 
 
-def untrained(name: str, features: Maps, registry: Registry = PACKAGE) -> Parameters:
+def untrained_parameters(name: str, features: Maps, registry: Registry = BUILTIN) -> Parameters:
     """The parameters of a head that works without training, for such features."""
     head = registry.head(name)
     if head.needs_training:
@@ -453,7 +458,7 @@ def _base_vectors(base: Labelled | None, how: Embed, parameters: Parameters) -> 
             "features and labels as the base)."
         )
     maps = check_features(base[0])
-    vectors = torch.cat(list(Lazy(maps, how, parameters).split(256)))
+    vectors = torch.cat(list(LazyVectors(maps, how, parameters).split(256)))
     return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1])
 
 
@@ -471,7 +476,7 @@ def run_evaluation(
     out: Path | None,
     registry: Registry,
     cache: FeatureCache | None = None,
-    layout: Layout | None = None,
+    layout: SourceOptions | None = None,
 ) -> str:
     """The `evaluate` verb: from paths to a table, kept where it is asked for; what the terminal shows. A `way` of 0 in
     the protocol means every class at once; without shots in it, those are measured that fit."""
@@ -484,7 +489,7 @@ def run_evaluation(
         episodes = replace(protocol, way=protocol.way or len(names)).plan(codes, names)
     else:
         episodes = Plan.load(plan, codes, names)
-    say(words)
+    print_message(words)
     with bar("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
             opened, embeds, heads, split, readouts=readouts, registry=registry, shots=unequal or protocol.shots,
@@ -499,16 +504,16 @@ def run_evaluation(
 
 
 def _opened(
-    source: Path, model: str | None, registry: Registry, cache: FeatureCache | None, layout: Layout | None
+    source: Path, model: str | None, registry: Registry, cache: FeatureCache | None, layout: SourceOptions | None
 ) -> tuple[Store, Embedder | None]:
     """A store, or pictures or features as one, and what embeds its images; by default what comes with anyshot."""
     is_store = (source / "store.json").is_file() or not source.exists()
     store = open_store(source) if is_store else None
-    of_features = store.is_features if store is not None else holds_features(source)
-    model = DEFAULT if model is None and not of_features else model
-    embeds = embedder(model, registry=registry) if model is not None else None
+    of_features = store.is_features if store is not None else has_features(source)
+    model = DEFAULT_EMBEDDER if model is None and not of_features else model
+    embeds = load_embedder(model, registry=registry) if model is not None else None
     if store is None:
-        store = read_examples(source, embeds, cache, layout, say=say).store(source)
+        store = read_examples(source, embeds, cache, layout, say=print_message).store(source)
         if embeds is not None and not of_features:
             store.about["content"] = embeds.content
     return store, embeds

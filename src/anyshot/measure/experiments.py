@@ -12,22 +12,24 @@ from jaxtyping import Float, Int
 
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput
-from anyshot.measure.engine import Logits, Vectors, each_logits
-from anyshot.measure.evaluation import columns_of
+from anyshot.measure.engine import Logits, Vectors, visit_logits
+from anyshot.measure.evaluation import model_columns
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.plan import Plan
-from anyshot.models.gram import gram, pack, reconstruct, unpack
+from anyshot.models.gram import gram, pack_symmetric, reconstruct, unpack_symmetric
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Counts, Head, Parameters, Prototypes, Reading, cosine, dot, euclidean
+from anyshot.models.law import BoundHead, Counts, Head, Parameters, Prototypes, cosine, dot, euclidean
 from anyshot.models.model import Model, load_model
-from anyshot.models.registry import PACKAGE, Registry
-from anyshot.rows import Row, rounded
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.tables import Row, round_row
 
 SCORES = {"euclidean": euclidean, "cosine": cosine}
 SIDE_COLUMNS = ("data", "backbone", "head", "train_shot")
 
 
-def consistency(vectors: Vectors, readings: Sequence[Reading], plan: Plan, shot: int = 1) -> list[tuple[float, float]]:
+def consistency(
+    vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shot: int = 1
+) -> list[tuple[float, float]]:
     """For each reading, the share of predictions (in percent) that stay when the support is drawn anew for the same
     queries, and its 95 % half-width over episodes. The two supports share no image; the plan must hold both."""
     if plan.shot < 2 * shot:
@@ -38,7 +40,7 @@ def consistency(vectors: Vectors, readings: Sequence[Reading], plan: Plan, shot:
         def keep(index: int, start: int, logits: Logits, number: int = number) -> None:
             guesses[number, index, start : start + len(logits)] = logits[:, 0].argmax(1)
 
-        each_logits(vectors, readings, other, [shot], keep)
+        visit_logits(vectors, readings, other, [shot], keep)
     same = 100 * (guesses[0] == guesses[1]).mean(-1)
     return [(float(row.mean()), episode_interval(row)) for row in same]
 
@@ -59,13 +61,13 @@ class TermRatio:
 def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5) -> TermRatio:
     """How nearly FRN's dropped term is proportional to the kept one, over a plan's episodes."""
     frn = HEADS["frn"]
-    pair = [Reading(frn, parameters), Reading(replace(frn, refine=_twice), parameters)]
+    pair = [BoundHead(frn, parameters), BoundHead(replace(frn, refine=_twice), parameters)]
     terms = np.empty((2, plan.episodes, plan.way, plan.way * plan.queries), np.float32)
 
     def keep(index: int, start: int, logits: Logits) -> None:
         terms[index, start : start + len(logits)] = logits[:, 0]
 
-    each_logits(grams, pair, plan, [shot], keep)
+    visit_logits(grams, pair, plan, [shot], keep)
     first, last = 2 * terms[0].astype(np.float64), terms[1].astype(np.float64)
     ratio = first / np.maximum(last, 1e-30)
     same = 100 * (first.argmax(1) == (first - last).argmax(1)).mean()
@@ -74,11 +76,11 @@ def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5
 
 def _twice(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
     """H^2 instead of H."""
-    once = unpack(reconstruct(prototypes, counts, parameters))
-    return pack(once @ once)
+    once = unpack_symmetric(reconstruct(prototypes, counts, parameters))
+    return pack_symmetric(once @ once)
 
 
-class Embedded(NamedTuple):
+class EmbeddedSplit(NamedTuple):
     """Images of a store as features of a trained model."""
 
     data: str
@@ -91,23 +93,25 @@ class Embedded(NamedTuple):
         return self.model.vectors(self.features)
 
     def about(self) -> Row:
-        columns = columns_of(self.model, self.data)
+        columns = model_columns(self.model, self.data)
         return {name: columns[name] for name in SIDE_COLUMNS}
 
     def plan(self, **how: int) -> Plan:
         return Plan(self.labels, class_names=self.class_names, **how)
 
 
-def embed_split(store: Store, model: Model, split: str = "test") -> Embedded:
+def embed_split(store: Store, model: Model, split: str = "test") -> EmbeddedSplit:
     """Embed the images of a split once, for all that will be asked of them."""
     if store.is_features != model.recipe.frozen:
         holds, wants = ("features", "images") if store.is_features else ("images", "features")
         raise BadInput(f"{store.path} holds {holds}, and this model wants {wants}: name a store of {wants}.")
     part = store.part(split)
-    return Embedded(store.path.name, model, model.features(part.items), part.labels, part.class_names)
+    return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names)
 
 
-def embed_each(store: Path, models: Sequence[Path], split: str, registry: Registry = PACKAGE) -> Iterator[Embedded]:
+def embed_each(
+    store: Path, models: Sequence[Path], split: str, registry: Registry = BUILTIN
+) -> Iterator[EmbeddedSplit]:
     """The same for trained models in their folders, one after the other."""
     images = open_store(store)
     if not models:
@@ -115,32 +119,32 @@ def embed_each(store: Path, models: Sequence[Path], split: str, registry: Regist
     return (embed_split(images, load_model(path, registry), split) for path in models)
 
 
-def compares_scores(head: Head) -> bool:
+def supports_consistency(head: Head) -> bool:
     """Whether consistency can be asked of a head: it reads vectors by one of the two scores."""
     return head.score in SCORES.values() and head.embed is not gram
 
 
-def model_consistency(embedded: Embedded, episodes: int, seed: int, queries: int = 16) -> list[Row]:
+def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries: int = 16) -> list[Row]:
     """Table 1 for a trained model: a row for each score."""
     model = embedded.model
-    if not compares_scores(model.head):
+    if not supports_consistency(model.head):
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
     learned = model.reading.parameters
-    readings = [Reading(replace(model.head, score=score), learned) for score in SCORES.values()]
+    readings = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = embedded.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
     shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
     about = embedded.about()
     return [
-        rounded({**about, "score": score, "episodes": episodes, "consistency": percent, "ci95": interval})
+        round_row({**about, "score": score, "episodes": episodes, "consistency": percent, "ci95": interval})
         for score, (percent, interval) in shares
     ]
 
 
-def model_terms(embedded: Embedded, episodes: int, seed: int, queries: int = 16) -> Row:
+def model_terms(embedded: EmbeddedSplit, episodes: int, seed: int, queries: int = 16) -> Row:
     """The ratio of FRN's terms for a trained model."""
     model = embedded.model
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
     plan = embedded.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
     ratio = term_ratio(embedded.vectors(), model.reading.parameters, plan)
-    return embedded.about() | rounded(vars(ratio), 5)
+    return embedded.about() | round_row(vars(ratio), 5)

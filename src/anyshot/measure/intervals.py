@@ -21,7 +21,7 @@ def episode_interval(accuracies: Accuracies) -> float:
 
 def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way"]) -> float:
     """Half-width of the 95 % interval over draws of new classes; NaN where every episode holds nearly all classes."""
-    parts = left_out(classes)
+    parts = episodes_without_class(classes)
     if parts is None:
         return float("nan")
     inside, without = parts
@@ -35,7 +35,7 @@ def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way
     return float(stdtrit(len(without) - 1, 0.975) * variance**0.5)
 
 
-def left_out(
+def episodes_without_class(
     classes: Int[np.ndarray, "episode way"],
 ) -> tuple[Bool[np.ndarray, "episode class_"], Int[np.ndarray, " class_"]] | None:
     """Which classes each episode holds, and how many episodes are without each class; None where these are too few to

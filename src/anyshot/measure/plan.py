@@ -56,7 +56,7 @@ class Protocol:
         return Plan(labels, self.way, largest, self.queries, self.episodes, self.seed, tuple(class_names))
 
 
-class Draw(NamedTuple):
+class EpisodeBatch(NamedTuple):
     """Some episodes of a plan: classes, and the images of each class in its support (in order of joining) and query."""
 
     classes: Int[np.ndarray, "episode way"]
@@ -147,7 +147,7 @@ class Plan:
             raise BadInput(f"the plan {path} was made for other examples: {why}.")
         return plan
 
-    def draw(self, start: int, stop: int) -> Draw:
+    def draw(self, start: int, stop: int) -> EpisodeBatch:
         """Episodes `start` to `stop`."""
         per_class = self.queries + self.shot
         used = self.way * (1 + per_class)
@@ -162,11 +162,11 @@ class Plan:
         places = _shuffle_start(uniform[:, self.way :].reshape(-1, per_class), counts)
         first = np.cumsum(self._counts) - self._counts
         images = self._order[first[classes].reshape(-1, 1) + places].reshape(-1, self.way, per_class)
-        return Draw(classes, images[..., self.queries + self.skip :], images[..., : self.queries])
+        return EpisodeBatch(classes, images[..., self.queries + self.skip :], images[..., : self.queries])
 
 
 @dataclass(frozen=True, eq=False)
-class Apart(Plan):
+class GroupedPlan(Plan):
     """Episodes whose queries are of other moments than their support: of images that were held out, which are queries
     only, or of other bursts, each of which is drawn whole.
 
@@ -199,10 +199,10 @@ class Apart(Plan):
         mine = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
         return [[images[group[images] == one] for one in np.unique(group[images])] for images in mine]
 
-    def draw(self, start: int, stop: int) -> Draw:
+    def draw(self, start: int, stop: int) -> EpisodeBatch:
         """Episodes `start` to `stop`."""
         episodes = [self._episode(np.random.default_rng((self.seed, number))) for number in range(start, stop)]
-        return Draw(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
+        return EpisodeBatch(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
 
     def _episode(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         classes = rng.permutation(len(self._counts))[: self.way]

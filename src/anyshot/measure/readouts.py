@@ -8,44 +8,44 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.measure.engine import Shots, Vectors, recalls
+from anyshot.measure.engine import Shots, Vectors, compute_recalls
 from anyshot.measure.plan import Plan
-from anyshot.models.law import Parameters, Reading
-from anyshot.models.registry import PACKAGE, Registry
-from anyshot.progress import Done, unwatched
-from anyshot.rows import grouped
+from anyshot.models.law import BoundHead, Parameters
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress
+from anyshot.text import group_by
 
 Base = Callable[[], tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]]
-Fitted = Callable[[str], Parameters]
+FitReadout = Callable[[str], Parameters]
 """What a readout has learned from base classes, by the readout's name."""
 
 
-def read_out(
-    asked: Sequence[tuple[Reading, str]],
+def compute_readout_recalls(
+    asked: Sequence[tuple[BoundHead, str]],
     vectors: Vectors,
-    fitted: Fitted,
+    fitted: FitReadout,
     plan: Plan,
     shots: Shots,
-    registry: Registry = PACKAGE,
-    progress: Done = unwatched,
+    registry: Registry = BUILTIN,
+    progress: OnProgress = no_progress,
 ) -> list[Float[np.ndarray, "pattern episode way"]]:
     """Recalls of each (reading, name of a readout) over the same episodes and vectors; what reads the same vectors
     shares its products. `fitted` is asked only for readouts that have something to fit (see `fit_on`). `progress` is
     called with shares of the whole that add up to 1."""
     names = [name if registry.readout(name).apply else "" for _, name in asked]
-    groups = grouped(range(len(asked)), lambda index: names[index])
+    groups = group_by(range(len(asked)), lambda index: names[index])
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         readout = registry.readout(name or "own")
         learned = fitted(name) if readout.fit else {}
         bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
         readings = [registry.readout(asked[index][1]).reading(asked[index][0], learned) for index in members]
-        share = scaled(progress, 1 / (plan.episodes * len(groups)))
-        out |= dict(zip(members, recalls(bank, readings, plan, shots, share), strict=True))
+        share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
+        out |= dict(zip(members, compute_recalls(bank, readings, plan, shots, share), strict=True))
     return [out[index] for index in range(len(asked))]
 
 
-def fit_on(base: Base, registry: Registry = PACKAGE) -> Fitted:
+def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:
     """Fits a readout when it is asked for, on the vectors and labels that `base` gives."""
     base = cache(base)
 
@@ -56,6 +56,6 @@ def fit_on(base: Base, registry: Registry = PACKAGE) -> Fitted:
     return fitted
 
 
-def scaled(progress: Done, by: float) -> Done:
+def scale_progress(progress: OnProgress, by: float) -> OnProgress:
     """The progress of a part, told to the whole."""
     return lambda amount: progress(amount * by)

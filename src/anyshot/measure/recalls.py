@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from anyshot.data.arrays import read_npz
-from anyshot.errors import BadInput, explaining
-from anyshot.files import whole
+from anyshot.errors import BadInput, as_bad_input
+from anyshot.files import atomic_write
 from anyshot.measure.intervals import class_interval, episode_interval
-from anyshot.measure.sensitivity import certainty, over_classes
-from anyshot.rows import Row, rounded
+from anyshot.measure.sensitivity import bootstrap_sensitivity, jackknife_classes
+from anyshot.tables import Row, round_row
 
 FORMAT = 1
 SETTING = ("data", "backbone")
@@ -71,7 +71,7 @@ class Recalls:
         about = {name: of.pop(name) for name in ("data", "backbone", "head", "readout", "train_shot", "seed")}
         protocol = {name: self.plan[name] for name in ("way", "queries", "episodes")}
         return [
-            {**about, "test_shot": shot, **protocol, **measured(accuracy, self.classes), **of}
+            {**about, "test_shot": shot, **protocol, **summarise_accuracies(accuracy, self.classes), **of}
             for shot, accuracy in zip(self.shots, self.accuracies, strict=True)
         ]
 
@@ -88,19 +88,21 @@ class Recalls:
         return rows
 
 
-def measured(
+def summarise_accuracies(
     accuracies: Float[np.ndarray, " episode"], classes: Int[np.ndarray, "episode way"], name: str = "accuracy"
 ) -> Row:
     """The mean of accuracies (or of gains) over episodes, and half of its two 95 % intervals."""
     new_classes = class_interval(accuracies, classes)
-    return rounded({name: float(accuracies.mean()), "ci95": episode_interval(accuracies), "ci95_classes": new_classes})
+    return round_row(
+        {name: float(accuracies.mean()), "ci95": episode_interval(accuracies), "ci95_classes": new_classes}
+    )
 
 
-def difference(one: Recalls, other: Recalls) -> list[Row]:
+def paired_difference(one: Recalls, other: Recalls) -> list[Row]:
     """How much more accurate one is than the other on the same episodes, one row per test shot."""
     if one.plan["id"] != other.plan["id"] or one.shots != other.shots:
         raise BadInput("a paired difference needs the same episodes and shots on both sides.")
-    label = {"head": title(one.of), "against": title(other.of)}
+    label = {"head": head_title(one.of), "against": head_title(other.of)}
     return _by_shot(label, one.shots, one.accuracies - other.accuracies, one.classes)
 
 
@@ -109,10 +111,10 @@ def _by_shot(
 ) -> list[Row]:
     """Gains of every episode as one row per test shot."""
     rows = zip(shots, gains, strict=True)
-    return [{**about, "test_shot": shot, **more, **measured(gain, classes, "gain")} for shot, gain in rows]
+    return [{**about, "test_shot": shot, **more, **summarise_accuracies(gain, classes, "gain")} for shot, gain in rows]
 
 
-def title(of: Mapping[str, Any]) -> str:
+def head_title(of: Mapping[str, Any]) -> str:
     """The head, and the readout where it is not the head's own."""
     return of["head"] if of["readout"] == "own" else f"{of['head']} ({of['readout']})"
 
@@ -132,13 +134,13 @@ def sensitivities(recalls: Iterable[Recalls]) -> list[Row]:
     of the episodes has added to it, by estimate."""
     rows = []
     for grids in _grids(recalls).values():
-        over = over_classes([grid.cells for grid in grids], grids[0].classes)
+        over = jackknife_classes([grid.cells for grid in grids], grids[0].classes)
         for number, grid in enumerate(grids):
-            score = certainty(grid.cells)
+            score = bootstrap_sensitivity(grid.cells)
             row: Row = {name: grid.of[name] for name in GRID} | {"seeds": len(grid.cells)}
             low, high = over[number].interval if over else (math.nan, math.nan)
             measures = {name: getattr(score, name) for name in ("sensitivity", "low", "high", "noise_floor", "bias")}
-            row |= rounded({**measures, "low_classes": low, "high_classes": high})
+            row |= round_row({**measures, "low_classes": low, "high_classes": high})
             rows.append(row | {"over_seeds": " ".join(f"{seed:.4f}" for seed in score.over_seeds)})
     return rows
 
@@ -148,14 +150,14 @@ def sensitivity_differences(recalls: Iterable[Recalls]) -> list[Row]:
     the same episodes, with the 95 % interval over new classes: one row per pair."""
     rows = []
     for grids in _grids(recalls).values():
-        over = over_classes([grid.cells for grid in grids], grids[0].classes)
+        over = jackknife_classes([grid.cells for grid in grids], grids[0].classes)
         if over is None:
             continue
         for one, other in _rivals(grids):
             ours, theirs = over[one], over[other]
             low, high = ours.difference(theirs)
             difference = {"difference": ours.sensitivity - theirs.sensitivity, "low_classes": low, "high_classes": high}
-            rows.append(_against(grids[one], grids[other]) | rounded(difference))
+            rows.append(_against(grids[one], grids[other]) | round_row(difference))
     return rows
 
 
@@ -217,7 +219,7 @@ def _grids(recalls: Iterable[Recalls]) -> dict[tuple[Any, ...], list[_Cells]]:
     return grids
 
 
-def gains(recalls: Sequence[Recalls]) -> list[Row]:
+def paired_gains(recalls: Sequence[Recalls]) -> list[Row]:
     """Each head above the one that it is an alternative of, on the same episodes, as trained; in each setting averaged
     over the train shots and seeds that both have: one row per test shot and one for all, and as many per train shot."""
     own = {
@@ -263,7 +265,7 @@ def write_recalls(path: Path, recalls: Sequence[Recalls]) -> None:
     if first.patterns is not None:
         arrays["patterns"] = first.patterns.astype(np.int32)
     arrays |= {f"recall{number}": one.recall for number, one in enumerate(recalls)}
-    with whole(path) as aside, aside.open("wb") as file:
+    with atomic_write(path) as aside, aside.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -277,7 +279,7 @@ def read_recalls(path: Path) -> list[Recalls]:
     if not path.is_file():
         raise BadInput(f"there are no recalls {path}.")
     unreadable = (BadInput, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-    with explaining(unreadable, f"{path} holds no recalls that can be read", ": run the same command again."):
+    with as_bad_input(unreadable, f"{path} holds no recalls that can be read", ": run the same command again."):
         file = read_npz(path)
         about = json.loads(file["about"].tobytes())
         if about["format"] != FORMAT:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from anyshot.errors import BadInput
-from anyshot.measure.intervals import left_out
+from anyshot.measure.intervals import episodes_without_class
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def decompose(grid: ArrayLike) -> Decomposition:
 
 
 @dataclass(frozen=True)
-class Certainty:
+class SensitivityEstimate:
     """A sensitivity score with what is known of it.
 
     `low` to `high` covers the score of these models over all possible episodes with at least 95 % confidence.
@@ -61,7 +61,9 @@ class Certainty:
     over_seeds: tuple[float, ...] = ()
 
 
-def certainty(cells: Float[np.ndarray, "seed test_shot train_shot episode"], draws: int = 1000) -> Certainty:
+def bootstrap_sensitivity(
+    cells: Float[np.ndarray, "seed test_shot train_shot episode"], draws: int = 1000
+) -> SensitivityEstimate:
     """Bootstrap over episodes; paired: an episode is drawn with all its cells, so what they share drops out.
 
     Why the interval holds: a range changes by at most the range of the change, |range(a) - range(b)| <= range(a - b).
@@ -81,11 +83,11 @@ def certainty(cells: Float[np.ndarray, "seed test_shot train_shot episode"], dra
     score, margin = whole.sensitivity, float(np.quantile(ranges, 0.95))
     bias = float(np.mean(_range(whole.residual + noise)) - score)
     seeds = tuple(decompose(one.mean(-1)).sensitivity for one in cells) if len(cells) > 1 else ()
-    return Certainty(score, max(0.0, score - margin), score + margin, float(np.mean(ranges)), bias, seeds)
+    return SensitivityEstimate(score, max(0.0, score - margin), score + margin, float(np.mean(ranges)), bias, seeds)
 
 
 @dataclass(frozen=True)
-class OverClasses:
+class ClassJackknife:
     """What new classes of the same kind may make of a sensitivity: 95 % intervals by `interval` and `difference`.
 
     Args:
@@ -108,7 +110,7 @@ class OverClasses:
         margin = float(np.quantile(np.maximum(rise, self._rise(-self.deviations)), 0.95))
         return max(0.0, self.sensitivity - margin), self.sensitivity + margin
 
-    def difference(self, other: "OverClasses") -> tuple[float, float]:
+    def difference(self, other: "ClassJackknife") -> tuple[float, float]:
         """The 95 % interval of this score less another's, drawn together: what classes do to both drops out."""
         middle = self.sensitivity - other.sensitivity
         drawn = _range(self.residual + self.deviations) - _range(other.residual + other.deviations)
@@ -123,17 +125,17 @@ class OverClasses:
         return deviations[:, top].max(1) - deviations[:, bottom].min(1)
 
 
-def over_classes(
+def jackknife_classes(
     grids: Sequence[Float[np.ndarray, "seed test_shot train_shot episode"]],
     classes: Int[np.ndarray, "episode way"],
     draws: int = 2000,
-) -> list[OverClasses] | None:
+) -> list[ClassJackknife] | None:
     """A jackknife over classes: leave a class out, and see how far the residuals move in the episodes without it.
 
     As in `intervals.class_interval`, the part of this that is noise of the episodes is subtracted, and Student's t
     accounts for few classes; here with the covariance of all cells of all grids, from which deviations are drawn
     together. None where every episode holds nearly all classes."""
-    parts = left_out(classes)
+    parts = episodes_without_class(classes)
     if parts is None:
         return None
     inside, without = parts
@@ -153,7 +155,7 @@ def over_classes(
     drawn *= ((many - 1) / rng.chisquare(many - 1, draws))[:, None] ** 0.5
     ends = np.cumsum([one[0].size for one in by_episode])[:-1]
     return [
-        OverClasses(one.mean(0), part.reshape(draws, *one.shape[1:]))
+        ClassJackknife(one.mean(0), part.reshape(draws, *one.shape[1:]))
         for one, part in zip(by_episode, np.split(drawn, ends, 1), strict=True)
     ]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anyshot.data.augmentation import MARGIN, MOMENTS, Moments
 from anyshot.errors import BadInput
-from anyshot.models.efficientnet import EfficientNetLite0, pretrained
+from anyshot.models.efficientnet import EfficientNetLite0, load_pretrained
 from anyshot.recipe import Recipe
 
 Images = Float[Tensor, "image colour height width"]
@@ -103,6 +103,6 @@ BACKBONES: dict[str, Backbone] = {
     "resnet12": Backbone(lambda channels, recipe: ResNet12(channels, recipe.width)),
     # Pretrained: training goes on from the weights that come with the package.
     "efficientnet-lite0": Backbone(
-        lambda channels, recipe: pretrained(), 1.0, HALVES, lambda channels, recipe: EfficientNetLite0()
+        lambda channels, recipe: load_pretrained(), 1.0, HALVES, lambda channels, recipe: EfficientNetLite0()
     ),
 }

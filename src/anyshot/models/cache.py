@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from anyshot.errors import BadInput
-from anyshot.files import whole
+from anyshot.files import atomic_write
 
 BOUND = 2_000_000_000  # bytes: some 380,000 pictures of 1280 numbers
 ROWS = 1024  # of a file, at most
@@ -40,7 +40,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot" / "features"
 
 
-def content_key(data: bytes | np.ndarray, *how: object) -> bytes:
+def hash_picture(data: bytes | np.ndarray, *how: object) -> bytes:
     """What a picture is known by: its bytes, or its pixels and their shape, and what else its features depend on."""
     digest = blake2b(digest_size=16)
     if isinstance(data, np.ndarray):
@@ -63,10 +63,10 @@ class FeatureCache:
         self.folder, self.bound = folder or cache_folder(), bound
 
     @contextlib.contextmanager
-    def of(self, backbone: str) -> "Iterator[StoredFeatures]":
+    def of(self, backbone: str) -> "Iterator[CachedFeatures]":
         """The features of one backbone, by the hash of its content; those that are added are kept at the end, however
         it comes."""
-        stored = StoredFeatures(self, backbone)
+        stored = CachedFeatures(self, backbone)
         try:
             yield stored
         finally:
@@ -91,7 +91,7 @@ class FeatureCache:
             total -= size
 
 
-class StoredFeatures:
+class CachedFeatures:
     """The features of one backbone in a cache; threads may share it."""
 
     def __init__(self, cache: FeatureCache, backbone: str) -> None:
@@ -161,7 +161,7 @@ class StoredFeatures:
         data = save({"keys": keys, "checksums": checksums, "features": np.stack(list(rows.values()))})
         path = self._folder / f"{uuid.uuid4().hex}.safetensors"
         with contextlib.suppress(BadInput, OSError, SafetensorError):
-            with whole(path) as aside:
+            with atomic_write(path) as aside:
                 aside.write_bytes(data)
             for row, key in enumerate(rows):
                 self._places[key] = len(self._files), row

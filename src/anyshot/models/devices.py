@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import torch
 
+from anyshot.concurrency import map_in_order
 from anyshot.errors import BadInput
-from anyshot.machine import in_order
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ def training_device() -> str:
 
 
 @contextmanager
-def on_threads(number: int) -> Iterator[None]:
+def use_threads(number: int) -> Iterator[None]:
     """While it lasts, torch uses so many threads for an operation."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
@@ -53,10 +53,10 @@ def on_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def side_by_side(work: Callable[[T], R], tasks: Iterable[T], ahead: int = 2) -> Iterator[R]:
+def map_in_threads(work: Callable[[T], R], tasks: Iterable[T], ahead: int = 2) -> Iterator[R]:
     """The results of tasks in their order, in as many threads as torch may use, each on one core of torch; so many per
     thread are ahead of the caller."""
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1))
-    with on_threads(threads), pool:
-        yield from in_order(pool, work, tasks, ahead * threads)
+    with use_threads(threads), pool:
+        yield from map_in_order(pool, work, tasks, ahead * threads)

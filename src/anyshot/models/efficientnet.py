@@ -69,7 +69,7 @@ class EfficientNetLite0(nn.Module):
         return x.mean((2, 3)).unsqueeze(1)
 
 
-def lite0_weights() -> dict[str, Tensor]:
+def read_lite0_weights() -> dict[str, Tensor]:
     """The weights as they come with the package, their bytes checked."""
     file = files("anyshot.models") / "weights" / "efficientnet-lite0.safetensors"
     data = file.read_bytes() if file.is_file() else b""
@@ -78,10 +78,10 @@ def lite0_weights() -> dict[str, Tensor]:
     return {name: value.float() for name, value in load(data).items()}
 
 
-def pretrained() -> EfficientNetLite0:
+def load_pretrained() -> EfficientNetLite0:
     """The network with its weights, to be trained further."""
     network = EfficientNetLite0()
-    missing, unexpected = network.load_state_dict(lite0_weights(), strict=False)
+    missing, unexpected = network.load_state_dict(read_lite0_weights(), strict=False)
     assert not unexpected
     assert all(name.endswith("num_batches_tracked") for name in missing)
     return network
@@ -127,7 +127,7 @@ def _pad(x: Grid, kernel: int) -> Tensor:
     return F.pad(x, sides)
 
 
-def folded(network: EfficientNetLite0, layer_bytes: int = LAYER_BYTES) -> "FoldedLite0":
+def fold_for_inference(network: EfficientNetLite0, layer_bytes: int = LAYER_BYTES) -> "FoldedLite0":
     """A copy of the network for inference: the same features up to rounding, in less than half the time.
 
     Give it batches of 16 to 64 images. `layer_bytes` of 50 million are faster in a process that keeps its memory, and

@@ -25,17 +25,17 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from anyshot.data.packing import Embedding, Item
-from anyshot.data.pictures import Box, Resample, picture, reason
+from anyshot.data.packer import Embedding, Item
+from anyshot.data.pictures import Box, Resample, decode_picture, explain_unreadable
 from anyshot.errors import BadInput
-from anyshot.models.cache import FeatureCache, StoredFeatures, content_key
-from anyshot.models.devices import embedding_device, side_by_side
-from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, folded, pretrained
+from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
+from anyshot.models.devices import embedding_device, map_in_threads
+from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, fold_for_inference, load_pretrained
 from anyshot.models.model import Model, find_model, load_model
-from anyshot.models.registry import PACKAGE, Registry
-from anyshot.rows import read_table
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.tables import read_table
 
-DEFAULT = "efficientnet-lite0"
+DEFAULT_EMBEDDER = "efficientnet-lite0"
 LEAST_SIDE, MOST_SIDE = 32, 1024
 Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
@@ -107,9 +107,9 @@ class Embedder:
 
             def embed(start: int) -> np.ndarray:
                 batch = np.asarray(images[start : start + BATCH])
-                return _filled(batch, stored, lambda rows: self.embedded(self._squares(rows)))
+                return _embed_missing(batch, stored, lambda rows: self.embedded(self._squares(rows)))
 
-            for part in map(embed, starts) if self.whole is not None else side_by_side(embed, starts):
+            for part in map(embed, starts) if self.whole is not None else map_in_threads(embed, starts):
                 parts.append(part)
                 done(float(len(part)))
         return np.concatenate(parts)
@@ -133,7 +133,7 @@ class Embedder:
         larger = round(self.side * self.margin) if shorter > self.side else self.side
         start = round((larger - self.side) / 2)
         middle = slice(start, start + self.side)
-        return picture(data, larger, "crop", box, self.resample)[middle, middle]
+        return decode_picture(data, larger, "crop", box, self.resample)[middle, middle]
 
     def read(
         self,
@@ -155,7 +155,7 @@ class Embedder:
             Image.DecompressionBombWarning,
         ) as error:
             start = data[:64] if isinstance(data, bytes) else b""
-            raise BadInput(f"{name} cannot be read as an image: {reason(error, start)}.") from None
+            raise BadInput(f"{name} cannot be read as an image: {explain_unreadable(error, start)}.") from None
 
     def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
         if self.whole is not None or images.shape[1:] == (self.side, self.side, 3):
@@ -163,7 +163,7 @@ class Embedder:
         return np.stack([self.square(image if image.shape[2] == 3 else image.repeat(3, 2)) for image in images])
 
 
-class _Quiet:
+class _SilencedPillow:
     """While any thread decodes: no warnings of odd metadata of images that decode, and an error for one that would
     fill the memory. (Filters of warnings belong to the process: the last thread puts them back.)"""
 
@@ -186,20 +186,20 @@ class _Quiet:
                 self._before.__exit__(None, None, None)
 
 
-_QUIET = _Quiet()
+_QUIET = _SilencedPillow()
 
 
-def _stored(embeds: Embedder, cache: FeatureCache | None) -> contextlib.AbstractContextManager[StoredFeatures | None]:
+def _stored(embeds: Embedder, cache: FeatureCache | None) -> contextlib.AbstractContextManager[CachedFeatures | None]:
     if cache is None or not embeds.content:
         return contextlib.nullcontext()
     return cache.of(f"{embeds.content}-{PREPARATION}")
 
 
-def _filled(batch: Images, stored: StoredFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
+def _embed_missing(batch: Images, stored: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
     """Features of stored images: those that are kept, and of the others what `embed` gives, kept from now on."""
     if stored is None:
         return embed(batch)
-    keys = [content_key(image, "stored") for image in batch]
+    keys = [hash_picture(image, "stored") for image in batch]
     rows = [stored.get(key) for key in keys]
     missing = [place for place, row in enumerate(rows) if row is None]
     if missing:
@@ -210,7 +210,7 @@ def _filled(batch: Images, stored: StoredFeatures | None, embed: Callable[[Image
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedItem:
     """A picture of a source and its features, or why there are none."""
 
     item: Item
@@ -220,7 +220,7 @@ class Embedded:
     why: str = ""
 
 
-class FeatureRows:
+class FeatureBuffer:
     """Features as they come, in room that is made once: a list of them would be held twice when it becomes an array.
 
     Args:
@@ -250,15 +250,17 @@ class FeatureRows:
         return self._room[: self._filled]
 
 
-def embed_items(embeds: Embedder, items: Sequence[Item], cache: FeatureCache | None = None) -> Iterator[list[Embedded]]:
+def embed_items(
+    embeds: Embedder, items: Sequence[Item], cache: FeatureCache | None = None
+) -> Iterator[list[EmbeddedItem]]:
     """Pictures of any source to features, in their order and some at a time: read, decoded and embedded on all cores
     with few of them in memory. With a `cache`, only those are embedded that it does not have."""
     with _stored(embeds, cache) as stored:
         parts = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
-        yield from side_by_side(partial(_embed_part, embeds, stored), parts)
+        yield from map_in_threads(partial(_embed_part, embeds, stored), parts)
 
 
-def embedding(embeds: Embedder, cache: FeatureCache | None = None) -> Embedding:
+def as_packing_embedding(embeds: Embedder, cache: FeatureCache | None = None) -> Embedding:
     """What makes a store of features where `anyshot pack` would make one of images."""
 
     def chunks(items: Sequence[Item]) -> Iterator[list[np.ndarray | str]]:
@@ -268,36 +270,36 @@ def embedding(embeds: Embedder, cache: FeatureCache | None = None) -> Embedding:
     return Embedding({"backbone": embeds.about["backbone"], "content": embeds.content}, chunks)
 
 
-def _embed_part(embeds: Embedder, stored: StoredFeatures | None, part: Sequence[Item]) -> list[Embedded]:
-    done: dict[int, Embedded] = {}
+def _embed_part(embeds: Embedder, stored: CachedFeatures | None, part: Sequence[Item]) -> list[EmbeddedItem]:
+    done: dict[int, EmbeddedItem] = {}
     pictures: dict[int, np.ndarray] = {}
     keys: dict[int, bytes] = {}
     for place, item in enumerate(part):
         try:
             data = item.read()
-            keys[place] = content_key(data, item.box) if stored is not None else b""
+            keys[place] = hash_picture(data, item.box) if stored is not None else b""
             row = stored.get(keys[place]) if stored is not None else None
             if row is None:
                 pictures[place] = embeds.read(data, item.name, item.box)
             else:
-                done[place] = Embedded(item, row)
+                done[place] = EmbeddedItem(item, row)
         except FileNotFoundError:
-            done[place] = Embedded(item, None, why=f"there is no file {item.name}.")
+            done[place] = EmbeddedItem(item, None, why=f"there is no file {item.name}.")
         except (BadInput, OSError) as error:
-            done[place] = Embedded(item, None, why=str(error))
+            done[place] = EmbeddedItem(item, None, why=str(error))
     if pictures:
         features = embeds.embedded(np.stack(list(pictures.values())))
         for (place, pixels), row in zip(pictures.items(), features, strict=True):
-            done[place] = Embedded(part[place], row, pixels)
+            done[place] = EmbeddedItem(part[place], row, pixels)
             if stored is not None:
                 stored.add(keys[place], row)
     return [done[place] for place in range(len(part))]
 
 
-def embedder(
+def load_embedder(
     source: "str | Path | Model | Embed | Embedder",
     side: int | None = None,
-    registry: Registry = PACKAGE,
+    registry: Registry = BUILTIN,
     fetch: bool = True,
 ) -> Embedder:
     """The embedder that a name means (the folder, file or name of a trained model, `timm:NAME`, an .onnx file), or that
@@ -313,7 +315,7 @@ def embedder(
             from anyshot.models.timm_backbone import timm_embedder
 
             return timm_embedder(more, fetch)
-        if kind == DEFAULT and not Path(source).exists():
+        if kind == DEFAULT_EMBEDDER and not Path(source).exists():
             return _lite0(more)
         if Path(source).suffix.lower() == ".onnx":
             from anyshot.models.onnx_backbone import onnx_embedder
@@ -337,8 +339,8 @@ def _own(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Em
         model.kind.margin,
         about=about,
         model=model,
-        pixels=lambda: Pixels(model, [255 * value for value in mean], [255 * value for value in deviation]),
-        weights=lambda: weights_hash(
+        pixels=lambda: PixelNetwork(model, [255 * value for value in mean], [255 * value for value in deviation]),
+        weights=lambda: hash_weights(
             model.backbone.state_dict(), recipe.backbone, recipe.size, recipe.feature_scale, model.channels
         ),
     )
@@ -349,7 +351,7 @@ def _on_frozen(model: Model, path: Path | None, registry: Registry, fetch: bool)
     recipe = model.recipe
     trained = f"{recipe.head} trained on {recipe.data} at {recipe.train_shot} shots"
     try:
-        inner = embedder(_beside(path, recipe.backbone), registry=registry, fetch=fetch)
+        inner = load_embedder(_beside(path, recipe.backbone), registry=registry, fetch=fetch)
         if model.content and inner.content != model.content:
             raise BadInput(f"its content is {inner.content[:12]} here, and was {model.content[:12]}.")
     except BadInput as error:
@@ -378,7 +380,7 @@ def _beside(path: Path | None, backbone: str) -> str | Path:
     return carried[0] if carried else backbone
 
 
-def weights_hash(tensors: Mapping[str, Tensor], *more: object) -> str:
+def hash_weights(tensors: Mapping[str, Tensor], *more: object) -> str:
     """A hash of tensors by their names, and of what else there is to say."""
     digest = hashlib.sha256(repr(more).encode())
     for name in sorted(tensors):
@@ -388,7 +390,7 @@ def weights_hash(tensors: Mapping[str, Tensor], *more: object) -> str:
     return digest.hexdigest()
 
 
-class Pixels(nn.Module):
+class PixelNetwork(nn.Module):
     """A network on pixels from 0 to 255; one that gives a vector per image, as those of timm, gives one position."""
 
     mean: Tensor
@@ -407,17 +409,18 @@ class Pixels(nn.Module):
 
 @cache
 def _lite0_network() -> EfficientNetLite0:
-    return pretrained().eval()
+    return load_pretrained().eval()
 
 
 def _lite0(size: str) -> Embedder:
     side = int(size) if size.isdigit() else SIZE
     if (size and not size.isdigit()) or not LEAST_SIDE <= side <= MOST_SIDE:
         raise BadInput(
-            f"{DEFAULT} takes pictures of {LEAST_SIDE} to {MOST_SIDE} pixels, as in {DEFAULT}:160, not {size!r}."
+            f"{DEFAULT_EMBEDDER} takes pictures of {LEAST_SIDE} to {MOST_SIDE} pixels, as in {DEFAULT_EMBEDDER}:160, "
+            f"not {size!r}."
         )
     device = embedding_device()
-    network = folded(_lite0_network()).to(device)
+    network = fold_for_inference(_lite0_network()).to(device)
 
     @torch.inference_mode()
     def embed(pictures: Pictures) -> np.ndarray:
@@ -425,15 +428,16 @@ def _lite0(size: str) -> Embedder:
         return network(pixels.sub_(127.5).div_(127.5)).cpu().numpy()
 
     about = {
-        "backbone": f"{DEFAULT}, trained by Google on ImageNet (Apache-2.0), {side} px, sha256 {LITE0_SHA256[:12]}"
+        "backbone": f"{DEFAULT_EMBEDDER}, trained by Google on ImageNet (Apache-2.0), {side} px, "
+        f"sha256 {LITE0_SHA256[:12]}"
     }
     return Embedder(
         embed,
         side,
         resample="bicubic",
-        name=f"{DEFAULT}:{side}" if size else DEFAULT,
+        name=f"{DEFAULT_EMBEDDER}:{side}" if size else DEFAULT_EMBEDDER,
         about=about,
-        pixels=lambda: Pixels(_lite0_network(), [127.5] * 3, [127.5] * 3),
+        pixels=lambda: PixelNetwork(_lite0_network(), [127.5] * 3, [127.5] * 3),
         weights=lambda: LITE0_SHA256,
     )
 

@@ -22,8 +22,8 @@ from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from anyshot.models.law import Features, Head, Parameters, Vectors
-from anyshot.models.posterior import predict_class, quadratic, unit
+from anyshot.models.law import Features, Head, Parameters, Vectors, normalize
+from anyshot.models.posterior import predict_class, quadratic
 from anyshot.recipe import Recipe
 
 # What is assumed where the data say nothing; chosen on validation classes of CUB and mini-ImageNet and on groceries.
@@ -277,7 +277,7 @@ class Base:
 def fit_base(vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]) -> Base:
     """A base from vectors of other classes, counted from 0. The scale is fitted on one half of the classes with the
     covariances of the other, and so is seen what a base brings."""
-    vectors = unit(vectors.double())
+    vectors = normalize(vectors.double())
     moments = moments_of(vectors, owner)
     if len(moments.counts) < 4:
         return Base(moments, min(1.0, DIMENSIONS / vectors.shape[1]))
@@ -515,7 +515,7 @@ def _losses(factor: float, scores: np.ndarray, answers: np.ndarray) -> np.ndarra
 
 def unit_vectors(features: Features, parameters: Parameters) -> Vectors:
     """All positions side by side, of length one."""
-    return unit(features.flatten(-2))
+    return normalize(features.flatten(-2))
 
 
 def _assumed(features: Features, recipe: Recipe) -> dict[str, Tensor]:

@@ -12,17 +12,17 @@ import numpy as np
 from jaxtyping import Float
 
 from anyshot.data.archives import is_archive
-from anyshot.data.embeddings import READERS, VECTORS, read_features
-from anyshot.data.layout import Layout
-from anyshot.data.packing import Item, Source, Stored, numbered, ordered
-from anyshot.data.shards import is_shards, on_disk, read_shards
-from anyshot.data.sources import labelled_pictures, understood
+from anyshot.data.embeddings import READERS, VECTORS, read_feature_file
+from anyshot.data.layout import SourceOptions
+from anyshot.data.open import describe_source, open_labelled_pictures
+from anyshot.data.packer import Item, Source, StoredImage, number_classes, order_labels
+from anyshot.data.shards import is_shards, memory_map_shards, read_shards
 from anyshot.data.store import Store, open_store
 from anyshot.data.tables import column_names
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import Embedder, FeatureRows, embed_items
-from anyshot.progress import Say, progress, quiet
+from anyshot.models.embedders import Embedder, FeatureBuffer, embed_items
+from anyshot.progress import OnMessage, no_message, progress
 
 Choose = Callable[[Sequence[str | None]], tuple[list[int], str]]
 """The examples that are wanted of those with these splits, and what to say of it (`sources.choose_splits`)."""
@@ -42,8 +42,8 @@ class Examples:
 
     def store(self, path: Path) -> Store:
         """The same as a store in memory; where the source has no splits, all classes are test classes."""
-        order, placed = ordered(self.labels, [split or "test" for split in self.splits])
-        labels, names, splits = numbered(placed)
+        order, placed = order_labels(self.labels, [split or "test" for split in self.splits])
+        labels, names, splits = number_classes(placed)
         features = self.features if self.features.ndim == 3 else self.features[:, None]
         features = features if order == sorted(order) else features[order]  # those in order may stay on disk
         return Store(path, features, np.array(labels), tuple(names), tuple(splits), {})
@@ -57,7 +57,7 @@ class Examples:
         return Examples(self.features[rows], labels, names, [self.splits[place] for place in places], items)
 
 
-def holds_features(source: Path) -> bool:
+def has_features(source: Path) -> bool:
     """Whether a source has features already: a file of them, or a store."""
     if (source / "store.json").is_file():
         return open_store(source).is_features
@@ -70,36 +70,36 @@ def holds_features(source: Path) -> bool:
 
 
 @contextlib.contextmanager
-def chosen_pictures(
-    source: Path, layout: Layout | None = None, choose: Choose | None = None, say: Say = quiet
+def select_pictures(
+    source: Path, layout: SourceOptions | None = None, choose: Choose | None = None, say: OnMessage = no_message
 ) -> Iterator[Sequence[Item]]:
     """The pictures of a source that are wanted; what was understood of it is said first."""
     with _pictures(source, layout) as pictures:
-        say(understood(pictures, source))
+        say(describe_source(pictures, source))
         places, words = choose([item.split for item in pictures.items]) if choose else (range(len(pictures.items)), "")
         say(f"  {words}." if words else "")
         yield [pictures.items[place] for place in places]
 
 
 @contextlib.contextmanager
-def _pictures(source: Path, layout: Layout | None) -> Iterator[Source]:
+def _pictures(source: Path, layout: SourceOptions | None) -> Iterator[Source]:
     if not (source / "store.json").is_file():
-        with labelled_pictures(source, layout) as pictures:
+        with open_labelled_pictures(source, layout) as pictures:
             yield pictures
         return
     store = open_store(source)
     labels, splits = _of_store(store)
     rows = zip(store.names, labels, splits, strict=True)
-    yield Source([Item(*row, Stored(store, index)) for index, row in enumerate(rows)])
+    yield Source([Item(*row, StoredImage(store, index)) for index, row in enumerate(rows)])
 
 
 def read_examples(
     source: Path,
     embeds: Embedder | None,
     cache: FeatureCache | None = None,
-    layout: Layout | None = None,
+    layout: SourceOptions | None = None,
     choose: Choose | None = None,
-    say: Say = quiet,
+    say: OnMessage = no_message,
 ) -> Examples:
     """The examples of a source, or those of them that are wanted; pictures need what embeds them. What was understood
     is said before the work, and afterwards what could not be read."""
@@ -109,10 +109,10 @@ def read_examples(
             return _read_store(store, embeds, cache, choose, say)
     elif is_shards(source):
         return _chosen(_of_shards(source), source, choose, say)
-    elif holds_features(source) or not source.exists():
-        return _chosen(_read_features(source, layout or Layout()), source, choose, say)
+    elif has_features(source) or not source.exists():
+        return _chosen(_read_features(source, layout or SourceOptions()), source, choose, say)
     assert embeds is not None
-    with chosen_pictures(source, layout, choose, say) as items:
+    with select_pictures(source, layout, choose, say) as items:
         rows, readable = embed_readable(embeds, items, "embedding", cache, say)
     if not rows:
         raise BadInput(f"no picture of {source} can be read.")
@@ -131,16 +131,16 @@ def _of_shards(source: Path) -> Examples:
     labels = [label for shard in shards for label in shard.labels]
     names = [name for shard in shards for name in shard.names]
     splits = [split for shard in shards for split in shard.splits]
-    order, _ = ordered(labels, [split or "test" for split in splits])
+    order, _ = order_labels(labels, [split or "test" for split in splits])
     labels, names = [labels[i] for i in order], [names[i] for i in order]
-    return Examples(on_disk(source, order), labels, names, [splits[i] for i in order])
+    return Examples(memory_map_shards(source, order), labels, names, [splits[i] for i in order])
 
 
 def embed_readable(
-    embeds: Embedder, items: Sequence[Item], doing: str, cache: FeatureCache | None = None, say: Say = quiet
-) -> tuple[FeatureRows, list[Item]]:
+    embeds: Embedder, items: Sequence[Item], doing: str, cache: FeatureCache | None = None, say: OnMessage = no_message
+) -> tuple[FeatureBuffer, list[Item]]:
     """The features of the pictures that can be read, and which these are; the others are said."""
-    rows, readable, unread = FeatureRows(len(items)), [], []
+    rows, readable, unread = FeatureBuffer(len(items)), [], []
     with progress(doing, float(len(items))) as advance:
         for part in embed_items(embeds, items, cache):
             for one in part:
@@ -150,11 +150,11 @@ def embed_readable(
                     rows.add(one.features)
                     readable.append(one.item)
             advance(float(len(part)))
-    say_unread(unread, say)
+    report_unreadable(unread, say)
     return rows, readable
 
 
-def say_unread(unread: Sequence[str], say: Say, most: int = 10) -> None:
+def report_unreadable(unread: Sequence[str], say: OnMessage, most: int = 10) -> None:
     """Tell of pictures that could not be read, after the work."""
     if unread:
         more = [f"  and {len(unread) - most} more."] if len(unread) > most else []
@@ -171,7 +171,7 @@ def _of_store(store: Store) -> tuple[list[str], list[str | None]]:
 
 
 def _read_store(
-    store: Store, embeds: Embedder | None, cache: FeatureCache | None, choose: Choose | None, say: Say
+    store: Store, embeds: Embedder | None, cache: FeatureCache | None, choose: Choose | None, say: OnMessage
 ) -> Examples:
     labels, splits = _of_store(store)
     features = np.asarray(store.items)
@@ -179,20 +179,20 @@ def _read_store(
         with progress("embedding", float(len(labels))) as advance:
             features = embeds.features(store.items, advance, cache)
     rows = zip(store.names, labels, splits, strict=True)
-    items = () if store.is_features else [Item(*row, Stored(store, index)) for index, row in enumerate(rows)]
+    items = () if store.is_features else [Item(*row, StoredImage(store, index)) for index, row in enumerate(rows)]
     return _chosen(Examples(features, labels, list(store.names), splits, items), store.path, choose, say)
 
 
-def _read_features(source: Path, layout: Layout) -> Examples:
-    labelled = read_features(source, layout.labels, layout.feature_column, layout.label_column, layout.split_column)
+def _read_features(source: Path, layout: SourceOptions) -> Examples:
+    labelled = read_feature_file(source, layout.labels, layout.feature_column, layout.label_column, layout.split_column)
     names = [f"row {index}" for index in range(len(labelled.labels))]
     return Examples(labelled.features, list(labelled.labels), names, list(labelled.splits))
 
 
-def _chosen(examples: Examples, source: Path, choose: Choose | None, say: Say) -> Examples:
+def _chosen(examples: Examples, source: Path, choose: Choose | None, say: OnMessage) -> Examples:
     """What was understood of features, said as of pictures, and those that are wanted."""
     rows = zip(examples.names, examples.labels, examples.splits, strict=True)
-    say(understood(Source([Item(*row, bytes) for row in rows]), source, "vector"))
+    say(describe_source(Source([Item(*row, bytes) for row in rows]), source, "vector"))
     if choose is None:
         return examples
     places, more = choose(examples.splits)

@@ -17,20 +17,20 @@ def gram(features: Features, parameters: Parameters) -> Vectors:
     """Upper triangle of X^T X / positions, off-diagonal times sqrt 2: an inner product of two such vectors is the trace
     inner product of the matrices (the paper's elementwise product summed, Eq. 5), at half the size."""
     matrix = features.mT @ features / features.shape[-2]
-    return pack(matrix)
+    return pack_symmetric(matrix)
 
 
-def pack(matrix: Float[Tensor, "*batch channel channel"]) -> Vectors:
+def pack_symmetric(matrix: Float[Tensor, "*batch channel channel"]) -> Vectors:
     """A symmetric matrix as a vector with the same inner products; `unpack` undoes it."""
     return _Pack.apply(matrix)
 
 
-def unpack(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
+def unpack_symmetric(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
     """The matrix of a packed one."""
     return _Unpack.apply(vectors)
 
 
-def overlap(classes: Float[Tensor, "way d"]) -> Float[Tensor, ""]:
+def class_overlap(classes: Float[Tensor, "way d"]) -> Float[Tensor, ""]:
     """The auxiliary term that FRN's authors train with: how much the features of different classes lie in the same
     directions. With S_i the features of class i, all divided by the norm of all of them, it is the sum over pairs of
     |S_i S_j^T|^2, which is the inner product of their Grams.
@@ -40,7 +40,7 @@ def overlap(classes: Float[Tensor, "way d"]) -> Float[Tensor, ""]:
     """
     together = classes.sum(0)
     pairs = (together.square().sum() - classes.square().sum()) / 2
-    return pairs / torch.einsum("ii->", unpack(together)).square()
+    return pairs / torch.einsum("ii->", unpack_symmetric(together)).square()
 
 
 class _Pack(torch.autograd.Function):
@@ -53,7 +53,7 @@ class _Pack(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return unpack(gradient)
+        return unpack_symmetric(gradient)
 
 
 class _Unpack(torch.autograd.Function):
@@ -65,7 +65,7 @@ class _Unpack(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return pack((gradient + gradient.mT) / 2)
+        return pack_symmetric((gradient + gradient.mT) / 2)
 
 
 def _gather(x: Float[Tensor, "*batch d"], places: Tensor) -> Float[Tensor, "*batch taken"]:
@@ -95,7 +95,7 @@ def _triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triang
     return _Triangle(row * channel + column, put.flatten(), weight.to(dtype))
 
 
-def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""] | None = None) -> Vectors:
+def ridge_hat_matrix(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""] | None = None) -> Vectors:
     """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed.
 
     Args:
@@ -111,8 +111,8 @@ def hat(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""]
     shares = ridge / torch.linalg.vecdot(grams, grams).sqrt() if share is None else share
     invert = _inverse_by_halves if bool((shares >= SAFE).all()) else partial(_inverse, ridge=ridge.reshape(-1))
     # The matrices have no name here: they are gone before others as large are made.
-    inverse = invert(unpack(torch.addcmul(grams, size, eye).view(-1, len(eye))))
-    return torch.addcmul(eye, size, pack(inverse).view(grams.shape), value=-1)
+    inverse = invert(unpack_symmetric(torch.addcmul(grams, size, eye).view(-1, len(eye))))
+    return torch.addcmul(eye, size, pack_symmetric(inverse).view(grams.shape), value=-1)
 
 
 def _inverse(
@@ -150,27 +150,27 @@ class _RidgeInverse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, grams: Tensor, ridge: Tensor) -> Tensor:
-        matrix = unpack(grams)
+        matrix = unpack_symmetric(grams)
         matrix.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
         inverse = _inverse(matrix, ridge)
         ctx.save_for_backward(inverse.mT)
-        return pack(inverse)
+        return pack_symmetric(inverse)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         (inverse,) = ctx.saved_tensors
-        change = -inverse @ unpack(gradient) @ inverse
-        return pack(change), change.diagonal(dim1=-2, dim2=-1).sum(-1)
+        change = -inverse @ unpack_symmetric(gradient) @ inverse
+        return pack_symmetric(change), change.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def _eye_like(packed: Vectors) -> Float[Tensor, " d"]:
-    return pack(torch.eye(_channel(packed.shape[-1]), dtype=packed.dtype, device=packed.device))
+    return pack_symmetric(torch.eye(_channel(packed.shape[-1]), dtype=packed.dtype, device=packed.device))
 
 
 def reconstruct(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
     """FRN (Eq. 5): ridge = lambda |S|_F, so the reconstruction ignores shot, scale and width."""
     share = parameters["alpha"].exp()
-    return hat(prototypes, share * _norm(prototypes), share)
+    return ridge_hat_matrix(prototypes, share * _norm(prototypes), share)
 
 
 def reconstruct_rows(rows: Float[Tensor, "*batch row channel"], parameters: Parameters) -> Vectors:
@@ -181,7 +181,7 @@ def reconstruct_rows(rows: Float[Tensor, "*batch row channel"], parameters: Para
     ridge = parameters["alpha"].exp() * small.flatten(-2).norm(dim=-1).clamp_min(1e-12)
     small.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
     half = torch.linalg.solve_triangular(torch.linalg.cholesky(small), s, upper=False)
-    return pack(half.mT @ half)
+    return pack_symmetric(half.mT @ half)
 
 
 def reconstruct_old(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
@@ -192,8 +192,8 @@ def reconstruct_old(prototypes: Prototypes, counts: Counts, parameters: Paramete
     eye = _eye_like(prototypes)
     channel = _channel(len(eye))
     ridge = (parameters["alpha"].exp() / channel + 1e-6).expand(prototypes.shape[:-1])
-    error = unpack(eye - parameters["beta"].exp() * hat(prototypes, ridge))
-    return pack(-error @ error)
+    error = unpack_symmetric(eye - parameters["beta"].exp() * ridge_hat_matrix(prototypes, ridge))
+    return pack_symmetric(-error @ error)
 
 
 def _norm(vectors: Vectors) -> Float[Tensor, "*batch"]:

@@ -22,10 +22,10 @@ from torch import Tensor
 from anyshot.models import law
 from anyshot.models.attention import attention, attention_folds, attention_parameters
 from anyshot.models.gram import gram, reconstruct, reconstruct_old, reconstruct_rows
-from anyshot.models.law import Head, cosine, dot, euclidean, flatten, mean, peak
+from anyshot.models.law import Head, cosine, dot, euclidean, flatten, max_pool, mean_pool
 from anyshot.recipe import Recipe
 
-EMBEDS: dict[str, law.Embed] = {"flatten": flatten, "mean": mean, "max": peak, "gram": gram}
+EMBEDS: dict[str, law.Embed] = {"flatten": flatten, "mean": mean_pool, "max": max_pool, "gram": gram}
 
 
 def _ridge_parameters(features: law.Features, recipe: Recipe) -> dict[str, Tensor]:
@@ -36,7 +36,7 @@ def _old_ridge_parameters(features: law.Features, recipe: Recipe) -> dict[str, T
     return {"alpha": torch.tensor(0.0), "beta": torch.tensor(0.0)}
 
 
-_attends = partial(Head, peak, refine=attention, refine_folds=attention_folds, couples=True)
+_attends = partial(Head, max_pool, refine=attention, refine_folds=attention_folds, couples=True)
 _feat = partial(_attends, parameters=attention_parameters, needs_training=True)
 
 HEADS: dict[str, Head] = {
@@ -84,7 +84,7 @@ def _reconstruct_fixed(prototypes: law.Prototypes, counts: law.Counts, parameter
 
 
 PRETRAINING: dict[str, Head] = {
-    "linear": Head(mean, euclidean, parameters=_linear_parameters),
+    "linear": Head(mean_pool, euclidean, parameters=_linear_parameters),
     "class-matrix": Head(gram, dot, _reconstruct_fixed, _matrix_parameters),
 }
 

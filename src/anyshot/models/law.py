@@ -35,12 +35,12 @@ def flatten(features: Features, parameters: Parameters) -> Vectors:
     return features.flatten(-2)
 
 
-def mean(features: Features, parameters: Parameters) -> Vectors:
+def mean_pool(features: Features, parameters: Parameters) -> Vectors:
     """Global average pool."""
     return features.mean(-2)
 
 
-def peak(features: Features, parameters: Parameters) -> Vectors:
+def max_pool(features: Features, parameters: Parameters) -> Vectors:
     """Global max pool."""
     return features.amax(-2)
 
@@ -49,7 +49,7 @@ def peak(features: Features, parameters: Parameters) -> Vectors:
 
 
 @dataclass(frozen=True)
-class Inner:
+class InnerProductScore:
     """A score that needs only the inner products of query and prototype (qp) and of each with itself (qq, pp): many
     heads and shots can be answered from one matrix product. `centred`: the score does not change when all vectors move
     together, so it is computed about their centre, where it loses no digits. `norms`: it looks at qq and pp at all."""
@@ -103,7 +103,7 @@ def _dot(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class QuadraticScore:
     """A score with a square in it: prototypes hold what a query's numbers, their squares and 1 are multiplied by."""
 
     name: str
@@ -129,9 +129,9 @@ class Quadratic:
         return prototypes.split([d, d, 1], -1)
 
 
-euclidean = Inner("Euclidean", _euclidean, centred=True)  # Eq. 1: -|q - p|^2 / d
-cosine = Inner("cosine", _cosine)  # Eq. 2
-dot = Inner("dot", _dot, norms=False)  # Eq. 5
+euclidean = InnerProductScore("Euclidean", _euclidean, centred=True)  # Eq. 1: -|q - p|^2 / d
+cosine = InnerProductScore("cosine", _cosine)  # Eq. 2
+dot = InnerProductScore("dot", _dot, norms=False)  # Eq. 5
 
 # ----------------------------------------------------------------------------------------------------------------- head
 
@@ -189,23 +189,25 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Reading:
+class BoundHead:
     """A head with its parameters: one way to read a bank of vectors."""
 
     head: Head
     parameters: Parameters
 
     @property
-    def inner(self) -> Inner | None:
+    def inner(self) -> InnerProductScore | None:
         """The score, where the shared products of queries and prototypes are all it needs."""
         score = self.head.score
-        return score if self.head.refine is None and isinstance(score, Inner) else None
+        return score if self.head.refine is None and isinstance(score, InnerProductScore) else None
 
 
 # ----------------------------------------------------------------------------------------------------------------- fold
 
 
-def fold(head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"]) -> Float[Tensor, "way*shot way"]:
+def fold_logits(
+    head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"]
+) -> Float[Tensor, "way*shot way"]:
     """Logits of batch folding (Sec. 4.1): every image is a query once; its own class is the mean of the other shot - 1
     images, every other class the mean of all its shot images. Exact for every head; gradients flow through both roles.
 
@@ -229,7 +231,7 @@ def fold(head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"
     return parameters["scale"] * torch.where(own, mine, logits)
 
 
-def contrastive(
+def contrastive_logits(
     head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"]
 ) -> Float[Tensor, "way*shot way"]:
     """Logits of FEAT's auxiliary term: the images of a class refine each other, and each image should find the mean of
@@ -237,3 +239,11 @@ def contrastive(
     single = torch.ones(vectors.shape[:2], dtype=torch.long, device=vectors.device)
     centres = head.refined(vectors, single, parameters).mean(1)
     return parameters["scale"] * head.score(vectors.flatten(0, 1), centres)
+
+
+def normalize(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """Vectors of length one; a vector of zeros stays one."""
+    tiny = torch.finfo(vectors.dtype).tiny
+    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp_min(tiny)  # squares of huge numbers overflow
+    length = vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
+    return vectors / length if vectors.requires_grad else vectors.div_(length)

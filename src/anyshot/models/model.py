@@ -16,14 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from anyshot.data.augmentation import as_channels, prepare
-from anyshot.errors import BadInput, choose, explaining
-from anyshot.files import check_file, own_studies, whole
+from anyshot.data.augmentation import convert_channels, prepare_evaluation
+from anyshot.errors import BadInput, as_bad_input, look_up
+from anyshot.files import atomic_write, builtin_study_folders, check_file
 from anyshot.models.backbones import Backbone, Maps
 from anyshot.models.heads import EMBEDS
-from anyshot.models.law import Reading, Vectors
-from anyshot.models.registry import PACKAGE, Registry
-from anyshot.progress import Done, unwatched
+from anyshot.models.law import BoundHead, Vectors
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
@@ -38,7 +38,7 @@ class Model(nn.Module):
     `positions` and channels, and features out. Of one that is `blank` all weights are loaded next."""
 
     def __init__(
-        self, recipe: Recipe, channels: int, registry: Registry = PACKAGE, positions: int = 1, blank: bool = False
+        self, recipe: Recipe, channels: int, registry: Registry = BUILTIN, positions: int = 1, blank: bool = False
     ) -> None:
         super().__init__()
         self.recipe, self.channels, self.positions = recipe, channels, positions
@@ -49,8 +49,8 @@ class Model(nn.Module):
             raise BadInput(f"features of a frozen backbone are taken as they are: {why}.")
         self.head = registry.head(recipe.head)
         self.kind = FROZEN if recipe.frozen else registry.backbone(recipe.backbone)
-        self.embed = choose("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
-        self.made_with = "" if PACKAGE.offers(recipe) else registry.file
+        self.embed = look_up("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
+        self.made_with = "" if BUILTIN.offers(recipe) else registry.file
         make = self.kind.blank if blank and self.kind.blank is not None else self.kind.make
         self.backbone: nn.Module = make(channels, recipe)
         with torch.no_grad():
@@ -62,7 +62,7 @@ class Model(nn.Module):
     def forward(self, images: Float[Tensor, "image ..."]) -> Maps:
         return self.backbone(images) * self.recipe.feature_scale
 
-    def features(self, images: Shaped[np.ndarray, "image ..."], done: Done = unwatched) -> FeatureMaps:
+    def features(self, images: Shaped[np.ndarray, "image ..."], done: OnProgress = no_progress) -> FeatureMaps:
         """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions.
         Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
@@ -77,11 +77,11 @@ class Model(nn.Module):
         backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
 
         @torch.inference_mode()
-        def read(images: UInt8[np.ndarray, "image height width colour"], done: Done = unwatched) -> FeatureMaps:
+        def read(images: UInt8[np.ndarray, "image height width colour"], done: OnProgress = no_progress) -> FeatureMaps:
             out = None
             for start in range(0, len(images), EMBED_BATCH):
-                some = as_channels(np.array(images[start : start + EMBED_BATCH]), self.channels)
-                pixels = prepare(torch.from_numpy(some).to(place), recipe.size, kind.margin, kind.moments)
+                some = convert_channels(np.array(images[start : start + EMBED_BATCH]), self.channels)
+                pixels = prepare_evaluation(torch.from_numpy(some).to(place), recipe.size, kind.margin, kind.moments)
                 maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
                 out = np.empty((len(images), *maps.shape[1:]), np.float32) if out is None else out
                 out[start : start + len(maps)] = maps
@@ -92,9 +92,9 @@ class Model(nn.Module):
         return read
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> BoundHead:
         """The head with what it has learned."""
-        return Reading(self.head, {name: value.detach().cpu() for name, value in self.learned.items()})
+        return BoundHead(self.head, {name: value.detach().cpu() for name, value in self.learned.items()})
 
     def vectors(self, features: FeatureMaps) -> Vectors:
         """What a class is a mean of, of these features."""
@@ -113,7 +113,11 @@ def find_model(path: Path, hint: str = "") -> Path:
     `hint` ends the sentence where there is none."""
     if path.is_file() or (path / "model.safetensors").is_file():
         return path
-    ready = [file.parent for studies in own_studies() for file in sorted(studies.glob("ready/*/*/model.safetensors"))]
+    ready = [
+        file.parent
+        for studies in builtin_study_folders()
+        for file in sorted(studies.glob("ready/*/*/model.safetensors"))
+    ]
     by_name = {key: folder for folder in ready for key in (folder.name, folder.name.rpartition("-")[0])}
     if path.name in by_name and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
         return by_name[path.name]
@@ -134,7 +138,7 @@ def _count(path: Path, about: Mapping[str, str], what: str, of: Container[int]) 
     return number
 
 
-def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
+def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
     """A trained model, ready to read images.
 
     Args:
@@ -151,7 +155,7 @@ def load_model(path: Path, registry: Registry = PACKAGE) -> Model:
     state, about = read_tensors(path)
     if "recipe" not in about:
         raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
-    with explaining(BadInput, f"{path} cannot be loaded", "."):
+    with as_bad_input(BadInput, f"{path} cannot be loaded", "."):
         recipe = Recipe.from_json(about["recipe"])
     if (file := about.get("made_with")) and not registry.offers(recipe):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
@@ -178,7 +182,7 @@ def _check_weights(path: Path, state: Mapping[str, Tensor], expected: Mapping[st
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
     """A safetensors file of tensors and words, whole or not at all; without a copy of them in memory."""
-    with whole(path) as aside:
+    with atomic_write(path) as aside:
         aside.touch()
         mode = aside.stat().st_mode
         try:
@@ -206,11 +210,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and words of a safetensors file; nothing in it can run."""
     check_file(path)
     damaged, again = (SafetensorError, json.JSONDecodeError, OSError), ": remove it and run the same command again."
-    with explaining(damaged, f"{path} is damaged or cut short", again), safe_open(path, framework="pt") as file:
+    with as_bad_input(damaged, f"{path} is damaged or cut short", again), safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
-def _as_they_are(recipe: Recipe, features: Float[np.ndarray, "image ..."], done: Done = unwatched) -> FeatureMaps:
+def _as_they_are(
+    recipe: Recipe, features: Float[np.ndarray, "image ..."], done: OnProgress = no_progress
+) -> FeatureMaps:
     if features.dtype == np.uint8:
         raise BadInput(f"{recipe.name} reads the features of {recipe.backbone}: embed images first.")
     maps = np.asarray(features, np.float32)

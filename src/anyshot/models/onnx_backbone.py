@@ -20,9 +20,9 @@ from typing import Any, get_args
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from anyshot.data.augmentation import MOMENTS, as_channels
+from anyshot.data.augmentation import MOMENTS, convert_channels
 from anyshot.data.pictures import Resample
-from anyshot.errors import BadInput, explaining
+from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_bytes
 from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
@@ -32,7 +32,7 @@ SIDE, MOST_SIDE, MOST_MARGIN = 224.0, 4096, 4
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
-def metadata(embeds: Embedder, output: str) -> dict[str, str]:
+def onnx_metadata(embeds: Embedder, output: str) -> dict[str, str]:
     """What a file of this embedder that takes pixels from 0 to 255 says of its pictures."""
     return {
         "anyshot.side": str(embeds.side),
@@ -46,14 +46,14 @@ def metadata(embeds: Embedder, output: str) -> dict[str, str]:
 
 def onnx_embedder(path: Path) -> Embedder:
     """The embedder of an ONNX file."""
-    with explaining(ImportError, MISSING):
+    with as_bad_input(ImportError, MISSING):
         import onnxruntime
     data = read_bytes(path, 1 << 31)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # pictures run side by side
     as_one = "; one whose weights lie in a file beside it must be saved as one file."
-    with explaining(Exception, f"{path} cannot be run as an ONNX file", as_one):  # its errors have no common kind
+    with as_bad_input(Exception, f"{path} cannot be run as an ONNX file", as_one):  # its errors have no common kind
         session = onnxruntime.InferenceSession(data, options, providers=_providers(onnxruntime))
     sha256 = hashlib.sha256(data).hexdigest()
     words = session.get_modelmeta().custom_metadata_map
@@ -139,7 +139,7 @@ class _Network:
         return values
 
     def __call__(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
-        pixels: np.ndarray = as_channels(pictures, self.channels)
+        pixels: np.ndarray = convert_channels(pictures, self.channels)
         if self._type != "tensor(uint8)":
             pixels = ((pixels - self._mean) / self._deviation).astype(TYPES[self._type])
         if not self._last:
@@ -159,5 +159,5 @@ class _Network:
         return np.split(filled, len(filled) // self._batch)
 
     def _run(self, pixels: np.ndarray) -> np.ndarray:
-        with explaining(Exception, f"{self._path} fails on pictures of {self.side} px", "."):
+        with as_bad_input(Exception, f"{self._path} fails on pictures of {self.side} px", "."):
             return self._session.run([self._output], {self._name: pixels})[0]

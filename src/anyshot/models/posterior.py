@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.errors import BadInput
-from anyshot.models.law import Counts, Features, Head, Parameters, Prototypes, Quadratic, euclidean
+from anyshot.models.law import Counts, Features, Head, Parameters, Prototypes, QuadraticScore, euclidean, normalize
 from anyshot.models.readouts import Readout
 
 Vectors = Float[Tensor, "image d"]
@@ -34,7 +34,7 @@ FOLDS = 4
 DIRECTIONS = 320
 TRIED_SHOTS = ((1, 1), (4, 4), (16, 16), (1, 16))  # of the one and the other half of the classes
 
-quadratic = Quadratic("posterior")
+quadratic = QuadraticScore("posterior")
 
 
 def predict_class(
@@ -49,17 +49,9 @@ def predict_class(
     return torch.cat([linear, (-0.5 / v).expand_as(linear), constant[..., None]], -1)
 
 
-def unit(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Vectors of length one; a vector of zeros stays one."""
-    tiny = torch.finfo(vectors.dtype).tiny
-    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp_min(tiny)  # squares of huge numbers overflow
-    length = vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
-    return vectors / length if vectors.requires_grad else vectors.div_(length)
-
-
 def whiten(vectors: Float[Tensor, "*batch d"], fitted: Parameters) -> Float[Tensor, "*batch d"]:
     """The coordinates z: unit vectors about the base's centre, in the directions that were fitted."""
-    return (unit(vectors - fitted["centre"]) - fitted["mean"]) @ fitted["matrix"]
+    return (normalize(vectors - fitted["centre"]) - fitted["mean"]) @ fitted["matrix"]
 
 
 class _Moments(NamedTuple):
@@ -75,7 +67,7 @@ def fit_posterior(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
     classes = labels.unique(return_inverse=True)[1]
     x = vectors.double()
     centre = x.mean(0)
-    u = unit(x - centre)
+    u = normalize(x - centre)
     many = int(classes.max()) + 1
     counts = torch.bincount(classes)
     if many < 2 * FOLDS or int(counts.min()) < 2:
@@ -173,7 +165,7 @@ def long_units(features: Features, parameters: Parameters) -> Vectors:
     """All positions side by side, d numbers of length sqrt(d): a Euclidean score, which is divided by d, sees the
     distance of vectors of length one."""
     vectors = features.flatten(-2)
-    return unit(vectors) * vectors.shape[-1] ** 0.5
+    return normalize(vectors) * vectors.shape[-1] ** 0.5
 
 
 # A model to be read with the posterior: trained on what the posterior looks at, the distance between unit vectors.

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.errors import BadInput
-from anyshot.models.law import Head, Parameters, Reading, cosine, euclidean
+from anyshot.models.law import BoundHead, Head, Parameters, cosine, euclidean
 
 Vectors = Float[Tensor, "image d"]
 Labels = Int[Tensor, " image"]
@@ -50,11 +50,11 @@ class Readout:
     fits: str = "every head"
     is_numbered: bool = False
 
-    def reading(self, reading: Reading, fitted: Parameters) -> Reading:
+    def reading(self, reading: BoundHead, fitted: Parameters) -> BoundHead:
         """The reading of the applied vectors."""
         head = self.head(reading.head)
         assert head is not None
-        return Reading(head, {**reading.parameters, **fitted})
+        return BoundHead(head, {**reading.parameters, **fitted})
 
     def applied(self, vectors: Float[Tensor, "*batch d"], fitted: Parameters) -> Float[Tensor, "*batch kept"]:
         """What the head reads."""
@@ -116,7 +116,7 @@ READOUTS: dict[str, Readout] = {
 }
 
 
-def stem_and_number(name: str) -> tuple[str, int | None]:
+def split_readout_name(name: str) -> tuple[str, int | None]:
     """The two parts of a readout's name, such as pca60; None where it ends in no number."""
     match = re.fullmatch(r"(.*?)([1-9]\d*)", name)
     return (match[1], int(match[2])) if match else (name, None)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from anyshot.errors import BadInput, choose, first_line, unknown
+from anyshot.errors import BadInput, describe_unknown_name, first_line, look_up
 from anyshot.models.backbones import BACKBONES, Backbone
 from anyshot.models.empirical import POSTERIOR_HEAD
 from anyshot.models.heads import HEADS, LINEAR, PRETRAINING
 from anyshot.models.law import Head
 from anyshot.models.posterior import POSTERIOR, UNIT_PROTO
-from anyshot.models.readouts import READOUTS, Readout, stem_and_number
+from anyshot.models.readouts import READOUTS, Readout, split_readout_name
 from anyshot.recipe import Recipe
 
 TIMM = "timm"
@@ -54,20 +54,20 @@ class Registry:
 
     def head(self, name: str) -> Head:
         """The head of this name."""
-        return choose("head", name, self.heads)
+        return look_up("head", name, self.heads)
 
     def backbone(self, name: str) -> Backbone:
         """The backbone of this name, to be trained: one that is offered, or `timm:NAME`."""
         kind = name.partition(":")[0]
         if kind == TIMM and name not in self.backbones:
-            from anyshot.models.timm_backbone import trainable
+            from anyshot.models.timm_backbone import trainable_timm
 
-            return trainable(name.removeprefix(f"{TIMM}:"))
+            return trainable_timm(name.removeprefix(f"{TIMM}:"))
         if name.lower().endswith(".onnx"):
             raise BadInput(f"{name} cannot be trained, as no ONNX file can: a recipe for it must be frozen.")
         if kind in self.backbones and name not in self.backbones:
             raise BadInput(f"{name} names a frozen backbone: to train it, name {kind}, and give the recipe its size.")
-        return choose("backbone", name, self.backbones)
+        return look_up("backbone", name, self.backbones)
 
     def offers(self, recipe: Recipe) -> bool:
         """Whether the head of a recipe is there, and its backbone where it is part of the model."""
@@ -79,11 +79,11 @@ class Registry:
         readout = self.readouts.get(name)
         if readout is not None and not readout.is_numbered:
             return readout
-        stem, number = stem_and_number(name)
+        stem, number = split_readout_name(name)
         readout = self.readouts.get(stem)
         if readout is None or number is None or not readout.is_numbered:
             examples = [key + "60" if value.is_numbered else key for key, value in self.readouts.items()]
-            raise BadInput(unknown("readout", name, examples))
+            raise BadInput(describe_unknown_name("readout", name, examples))
         fit = readout.fit
         assert fit is not None
         return replace(readout, fit=lambda vectors, labels: fit(vectors, labels, number), is_numbered=False)
@@ -100,14 +100,15 @@ class Registry:
         return offered
 
 
-PACKAGE = Registry(
+BUILTIN = Registry(
     {**HEADS, **LINEAR, "unit-proto": UNIT_PROTO, "posterior": POSTERIOR_HEAD, **PRETRAINING},
     BACKBONES,
     {**READOUTS, "posterior": POSTERIOR},
 )
+PACKAGE = BUILTIN  # its name in version 0.1
 
 
-def load_module(path: Path) -> ModuleType:
+def run_python_file(path: Path) -> ModuleType:
     """A Python file of a user's, run; it may import what lies beside it."""
     if not path.is_file():
         raise BadInput(f"there is no Python file {path}.")
@@ -117,7 +118,7 @@ def load_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        with said(path):
+        with user_code_errors(path):
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.resolve().parent))
@@ -125,7 +126,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 @contextlib.contextmanager
-def said(path: Path) -> Iterator[None]:
+def user_code_errors(path: Path) -> Iterator[None]:
     """While a user's own code runs: what it raises is one sentence that says where; `--debug` shows all of it."""
     try:
         yield
@@ -137,11 +138,11 @@ def said(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}{where} raised {type(error).__name__}: {first_line(error)}.") from error
 
 
-def registry_of(using: Path | None) -> Registry:
+def load_registry(using: Path | None) -> Registry:
     """Ours, and what the Python file offers that the user has named."""
     if using is None:
-        return PACKAGE
-    theirs = getattr(load_module(using), "registry", None)
+        return BUILTIN
+    theirs = getattr(run_python_file(using), "registry", None)
     if not isinstance(theirs, Registry):
         raise BadInput(f"{using} offers nothing: it must define `registry = anyshot.Registry(heads=..., ...)`.")
-    return PACKAGE | theirs | Registry(file=using.name)
+    return BUILTIN | theirs | Registry(file=using.name)

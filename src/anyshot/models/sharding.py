@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from anyshot.data.packing import File, Item
+from anyshot.data.packer import FileBytes, Item
 from anyshot.data.shards import is_shard, list_items, read_shards, shard_path
 from anyshot.errors import BadInput
-from anyshot.files import held, read_json, sweep, whole, write_json
-from anyshot.models.embedders import Embedder, embed_items, embedder
-from anyshot.models.registry import registry_of
+from anyshot.files import atomic_write, locked, read_json, remove_leftovers, write_json
+from anyshot.models.embedders import Embedder, embed_items, load_embedder
+from anyshot.models.registry import load_registry
 from anyshot.progress import progress
 
 ROWS = 1024  # pictures of a shard
@@ -33,7 +33,7 @@ def embed_source(
     items = list_items(source)
     if not items:
         raise BadInput(f"there are no pictures in {source}.")
-    embeds = embedder(model, registry=registry_of(using))
+    embeds = load_embedder(model, registry=load_registry(using))
     about = {
         "format": 1,
         "backbone": embeds.about["backbone"],
@@ -43,8 +43,8 @@ def embed_source(
         "source": _fingerprint(items),
     }
     out.mkdir(parents=True, exist_ok=True)
-    with held(out):
-        sweep(out)  # one who was killed may have begun to write shards.json
+    with locked(out):
+        remove_leftovers(out)  # one who was killed may have begun to write shards.json
         if (out / "shards.json").is_file() and read_json(out / "shards.json") != about:
             raise BadInput(f"{out} holds features of other pictures, or of another model: choose another folder.")
         if any(out.iterdir()) and not (out / "shards.json").is_file():
@@ -81,7 +81,7 @@ class _Worker:
     """An embedder in a process of Ray's."""
 
     def __init__(self, model: str, using: Path | None, out: Path) -> None:
-        self.embeds, self.out = embedder(model, registry=registry_of(using)), out
+        self.embeds, self.out = load_embedder(model, registry=load_registry(using)), out
 
     def __call__(self, row: dict[str, Any]) -> dict[str, int]:
         number, items = row["item"]
@@ -130,7 +130,7 @@ def write_shard(embeds: Embedder, items: Sequence[Item], path: Path) -> int:
         "names": _text([item.name for item in read]),
         "splits": _text([item.split or "" for item in read]),
     }
-    with whole(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_bytes(save(tensors))
     return len(items)
 
@@ -144,6 +144,6 @@ def _text(words: Sequence[str]) -> np.ndarray:
 def _fingerprint(items: Sequence[Item]) -> str:
     digest = hashlib.sha256()
     for item in items:
-        size = os.path.getsize(item.read.path) if isinstance(item.read, File) and item.read.path.is_file() else 0
+        size = os.path.getsize(item.read.path) if isinstance(item.read, FileBytes) and item.read.path.is_file() else 0
         digest.update(repr((item.name, item.class_name, item.split, size)).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()[:32]

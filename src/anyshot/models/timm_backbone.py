@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from anyshot.errors import BadInput, explaining, first_line
+from anyshot.errors import BadInput, as_bad_input, first_line
 from anyshot.models.backbones import HALVES, Backbone, Images, Maps
 from anyshot.models.devices import embedding_device
-from anyshot.models.embedders import Embedder, Pixels, weights_hash
+from anyshot.models.embedders import Embedder, PixelNetwork, hash_weights
 from anyshot.recipe import Recipe
 
 PATIENCE = 5.0  # seconds for the hub to answer at all
@@ -49,8 +49,8 @@ def timm_embedder(name: str, fetch: bool = True) -> Embedder:
         resample="bilinear" if resample == "bilinear" else "bicubic",
         name=f"timm:{name}",
         about={"backbone": f"timm:{name}"},
-        pixels=lambda: Pixels(model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]),
-        weights=lambda: weights_hash(model.state_dict(), config["mean"], config["std"]),
+        pixels=lambda: PixelNetwork(model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]),
+        weights=lambda: hash_weights(model.state_dict(), config["mean"], config["std"]),
     )
 
 
@@ -72,20 +72,23 @@ class _Trainable(nn.Module):
         return self.model((pixels - self.mean) / self.deviation).unsqueeze(1)
 
 
-def trainable(name: str) -> Backbone:
+def trainable_timm(name: str) -> Backbone:
     """A timm model that a recipe can name: it brings its weights, and is trained further."""
 
     def blank(channels: int, recipe: Recipe) -> nn.Module:
-        with explaining(Exception, f"timm could not make {name!r}", "."), _offline():  # whatever timm raises
+        with as_bad_input(Exception, f"timm could not make {name!r}", "."), _offline():  # whatever timm raises
             return _Trainable(_timm().create_model(name, pretrained=False, num_classes=0))
 
     return Backbone(lambda channels, recipe: _Trainable(_made(_timm(), name, fetch=True)), 1.0, HALVES, blank)
 
 
 def _timm() -> Any:
-    missing = explaining(ImportError, "timm models need the packages of an extra: pip install 'anyshot[timm]'.")
+    missing = as_bad_input(ImportError, "timm models need the packages of an extra: pip install 'anyshot[timm]'.")
     # A RuntimeError, as beside a torch and a torchvision that do not fit.
-    with explaining(RuntimeError, "timm cannot be imported", ": install a torchvision that fits this torch."), missing:
+    with (
+        as_bad_input(RuntimeError, "timm cannot be imported", ": install a torchvision that fits this torch."),
+        missing,
+    ):
         import timm
     return timm
 
@@ -109,7 +112,7 @@ def _made(timm: Any, name: str, fetch: bool) -> Any:
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     if why := _unreachable(hub):
         raise BadInput(f"the weights of timm:{name} are not on this machine, and {hub} cannot be reached ({why}).")
-    with explaining(Exception, f"timm could not make {name!r} with its weights", "."):
+    with as_bad_input(Exception, f"timm could not make {name!r} with its weights", "."):
         return timm.create_model(name, pretrained=True, num_classes=0)
 
 

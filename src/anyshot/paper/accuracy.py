@@ -7,10 +7,10 @@ from statistics import fmean
 import numpy as np
 
 from anyshot.paper import printed as paper
-from anyshot.paper.claims import Evidence, both, claim, count, every, fact, number, sensitivity
+from anyshot.paper.claims import Evidence, all_hold, all_parts_hold, claim, count, number, sensitivity, true_or_false
 from anyshot.paper.printed import COSINE, EUCLIDEAN, PAIRS, SETTINGS, TEST_SHOTS, Group, find, group, study, text
 from anyshot.paper.rounding import Derived, mean, parse
-from anyshot.paper.tables import Reading
+from anyshot.paper.tables import Interpretation
 
 PROJECTIONS = ("pca60", "est60")
 HIGH_SHOTS = {"32-shot": (32,), "16- and 32-shot": (16, 32), "8- to 32-shot": (8, 16, 32)}
@@ -49,7 +49,9 @@ def high_shot_loss() -> Evidence:
 def high_shot_loss_bounded() -> Evidence:
     (printed,) = text("high-shot loss, less than")
     losses = {reading: -mean_gain(COSINE, shots) for reading, shots in HIGH_SHOTS.items()}
-    readings = [fact(loss.value < parse(printed), f"{float(loss):.2f}", reading) for reading, loss in losses.items()]
+    readings = [
+        true_or_false(loss.value < parse(printed), f"{float(loss):.2f}", reading) for reading, loss in losses.items()
+    ]
     return f"less than {printed}", readings
 
 
@@ -59,14 +61,14 @@ def double_digit_gain() -> Evidence:
     gains = {g: gain(g, 1) for g in COSINE}
     best = max(gains, key=lambda g: gains[g])
     many = sum(gained.value >= 10 for gained in gains.values())
-    return printed, [fact(gains[best].low >= 10, f"{float(gains[best]):.2f}, {best}; {many} of 18 reach 10")]
+    return printed, [true_or_false(gains[best].low >= 10, f"{float(gains[best]):.2f}, {best}; {many} of 18 reach 10")]
 
 
 @claim("Abstract, Sec. 4", "cosine brings a bump in 1-shot accuracy")
 def low_shot_bump() -> Evidence:
     _, listed = count((g, gain(g, 1).value > 0) for g in COSINE)
     average = float(mean_gain(COSINE, (1,)))
-    return "notable bump", [fact(average > 0, f"{average:+.2f}", "on average"), f"pair by pair: {listed}"]
+    return "notable bump", [true_or_false(average > 0, f"{average:+.2f}", "on average"), f"pair by pair: {listed}"]
 
 
 @claim("Sec. 4, Sec. 5", "cosine trades high-shot for low-shot accuracy, usually at a beneficial rate")
@@ -75,7 +77,7 @@ def beneficial_trade() -> Evidence:
     won = sum(gain(g, 1).value > -gain(g, 32).value for g in traded)
     lost = [g for g in COSINE if gain(g, 1).value < 0 and gain(g, 32).value < 0]
     listed = f"{won} of the {len(traded)} that trade gain more at 1-shot than they lose at 32-shot"
-    return "usually", [fact(2 * won > len(traded), f"{listed}; {len(lost)} lose at both")]
+    return "usually", [true_or_false(2 * won > len(traded), f"{listed}; {len(lost)} lose at both")]
 
 
 @claim("Sec. 1, Sec. 5, Sec. 6", "cosine gives up no accuracy in expectation")
@@ -84,8 +86,8 @@ def accuracy_kept() -> Evidence:
     each = {head: mean_gain([g for g in COSINE if g.head == head]) for head in dict.fromkeys(g.head for g in COSINE)}
     listed = ", ".join(f"{head} {float(gained):+.2f}" for head, gained in each.items())
     return "not sacrificed", [
-        fact(own.value >= 0, f"{float(own):+.2f}", "mean gain over pairs and test shots"),
-        fact(all(gained.value >= 0 for gained in each.values()), listed, "for every head"),
+        true_or_false(own.value >= 0, f"{float(own):+.2f}", "mean gain over pairs and test shots"),
+        true_or_false(all(gained.value >= 0 for gained in each.values()), listed, "for every head"),
     ]
 
 
@@ -101,9 +103,9 @@ def head_order() -> Evidence:
     )
     listed = " > ".join(f"{accuracy:.2f}" for accuracy in means)
     return "as expected", [
-        fact(means == sorted(means, reverse=True), listed, "mean over settings and test shots"),
-        every(settings, "mean over test shots, in every setting"),
-        every(cells, "at every test shot of every setting"),
+        true_or_false(means == sorted(means, reverse=True), listed, "mean over settings and test shots"),
+        all_hold(settings, "mean over test shots, in every setting"),
+        all_hold(cells, "at every test shot of every setting"),
     ]
 
 
@@ -112,7 +114,7 @@ def four_shot_cosine_below() -> Evidence:
     offsets = {g: study()[g].offsets[0] for g in COSINE}
     above = {g: k for g, k in offsets.items() if k.value > 0}
     listed = ", ".join(f"{g} +{k}" + ("" if k.low > 0 else " (may round to it)") for g, k in above.items())
-    return "none", [fact(not any(k.low > 0 for k in above.values()), f"above its group: {listed or 'none'}")]
+    return "none", [true_or_false(not any(k.low > 0 for k in above.values()), f"above its group: {listed or 'none'}")]
 
 
 @claim("Sec. 5", "leaving out the 4-shot models raises cosine accuracy by this much on average")
@@ -129,7 +131,9 @@ def gain_without_four_shot() -> Evidence:
 def closer_to_trend() -> Evidence:
     spread = {name: _spread(groups) for name, groups in (("euclidean", EUCLIDEAN), ("cosine", COSINE))}
     listed = ", ".join(f"{name} {value:.2f}" for name, value in spread.items())
-    return "closer", [fact(spread["cosine"] < spread["euclidean"], listed, "root mean square distance to the trend")]
+    return "closer", [
+        true_or_false(spread["cosine"] < spread["euclidean"], listed, "root mean square distance to the trend")
+    ]
 
 
 @claim("Sec. 5", "cosine prefers a higher train shot; Euclidean heads prefer neither high nor low consistently")
@@ -141,7 +145,7 @@ def train_shot_preference() -> Evidence:
     cosine, euclidean = (sum(study()[g].offsets[0].value < 0 for g in groups) for groups in (COSINE, EUCLIDEAN))
     listed = f"4-shot model below its group in {cosine} of 18 cosine and {euclidean} of 18 Euclidean groups; "
     listed += f"best train shot 4/8/16/32: cosine {best(COSINE)}, Euclidean {best(EUCLIDEAN)}"
-    return "higher", [fact(cosine > euclidean, listed)]
+    return "higher", [true_or_false(cosine > euclidean, listed)]
 
 
 @claim("Sec. 5", "cosine is not reliably more or less robust to the train shot")
@@ -149,7 +153,7 @@ def train_shot_robustness() -> Evidence:
     ranges = {g: max(study()[g].offsets).value - min(study()[g].offsets).value for pair in PAIRS for g in pair}
     less = sum(ranges[cos] < ranges[euc] for euc, cos in PAIRS)
     listed = f"range of the model bias is smaller for cosine in {less} of 18 pairs"
-    return "neither", [fact(0 < less < len(PAIRS), listed)]
+    return "neither", [true_or_false(0 < less < len(PAIRS), listed)]
 
 
 @claim("Sec. 4.4", "EST is generally more accurate than PCA")
@@ -160,7 +164,7 @@ def est_more_accurate() -> Evidence:
 @claim("Abstract, Sec. A.4", "cosine-proto is generally more accurate than EST and PCA across test shots")
 def cosine_more_accurate_than_projections() -> Evidence:
     est, pca = _more_accurate("cosine", "est60"), _more_accurate("cosine", "pca60")
-    return "generally", [both(est[0], pca[0]), both(est[1], pca[1]), *est[2:], *pca[2:]]
+    return "generally", [all_parts_hold(est[0], pca[0]), all_parts_hold(est[1], pca[1]), *est[2:], *pca[2:]]
 
 
 @claim("Fig. 6, Sec. A.4", "cosine-proto is the frontier of accuracy against sensitivity among PCA, EST and cosine")
@@ -172,7 +176,9 @@ def cosine_frontier() -> Evidence:
     ours = {s: points[_projected(s, "cosine")] for s in SETTINGS}
     _, beaten = count((s, all(_dominates(ours[s], points[_projected(s, w)]) for w in PROJECTIONS)) for s in SETTINGS)
     return "clear frontier", [
-        fact(not others, f"{len(frontier)} points, {others or 'all of them cosine'}", "all 18 points together"),
+        true_or_false(
+            not others, f"{len(frontier)} points, {others or 'all of them cosine'}", "all 18 points together"
+        ),
         f"settings where cosine beats both in accuracy and sensitivity: {beaten}",
     ]
 
@@ -181,7 +187,7 @@ def cosine_frontier() -> Evidence:
 def proto_worst() -> Evidence:
     means = {head: _head_mean(head) for head in ("proto", "feat", "frn")}
     listed = ", ".join(f"{head} {accuracy:.2f}" for head, accuracy in means.items())
-    return "worst", [fact(means["proto"] == min(means.values()), listed)]
+    return "worst", [true_or_false(means["proto"] == min(means.values()), listed)]
 
 
 @claim("Sec. A.3, Table 4", "the new FRN is slightly more accurate than the old one overall")
@@ -191,7 +197,7 @@ def frn_new_better() -> Evidence:
     difference = mean(new.means).value - mean(old.means).value
     _, higher = count((f"{shot}-shot", a < b) for shot, a, b in shots)
     listed = f"{float(difference):+.2f} on average; higher at {higher} test shots"
-    return "slight improvement", [fact(difference > 0, listed)]
+    return "slight improvement", [true_or_false(difference > 0, listed)]
 
 
 @claim("Sec. 5", "in 1- and 5-shot training the low-shot gain of cosine cancels against its dislike of low train shots")
@@ -205,7 +211,7 @@ def matched_low_shot() -> Evidence:
 def cosine_frn_robust() -> Evidence:
     groups = [g for g in COSINE if g.head == "cosine-frn"]
     listed = f"mean gain over test shots {float(mean_gain(groups)):+.2f}"
-    return "consistent", [every((g, sensitivity(g) < sensitivity(g.euclidean)) for g in groups), listed]
+    return "consistent", [all_hold((g, sensitivity(g) < sensitivity(g.euclidean)) for g in groups), listed]
 
 
 @claim("Table 5, Table 6, Table 7", "gains are blue, losses red")
@@ -214,7 +220,7 @@ def gain_colours() -> Evidence:
         (f"{group(row)} at {row['test_shot']}-shot", (row["mark"] == "red") == row["printed"].startswith("-"))
         for row in find("gain")
     ]
-    return "blue, red", [every(cases)]
+    return "blue, red", [all_hold(cases)]
 
 
 @claim("Fig. 5, Sec. 5", "swapped predictors follow the head a model was trained with")
@@ -239,14 +245,16 @@ def _dominates(a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction]) -> bo
     return a != b and all(x >= y for x, y in zip(a, b, strict=True))
 
 
-def _more_accurate(first: str, second: str) -> tuple[Reading, Reading, str]:
+def _more_accurate(first: str, second: str) -> tuple[Interpretation, Interpretation, str]:
     groups = [(_projected(s, first), _projected(s, second)) for s in SETTINGS]
     _, listed = count((a.setting, overall(a) > overall(b)) for a, b in groups)
     wins = sum(y < x for a, b in groups for x, y in zip(study()[a].means, study()[b].means, strict=True))
     difference = fmean(float(overall(a) - overall(b)) for a, b in groups)
     return (
-        fact(difference > 0, f"{difference:+.2f}", f"{first} minus {second}, mean over settings and test shots"),
-        fact(2 * wins > 36, f"higher in {wins} of 36", f"{first} against {second}, by setting and test shot"),
+        true_or_false(
+            difference > 0, f"{difference:+.2f}", f"{first} minus {second}, mean over settings and test shots"
+        ),
+        true_or_false(2 * wins > 36, f"higher in {wins} of 36", f"{first} against {second}, by setting and test shot"),
         f"{first} above {second} setting by setting: {listed}",
     )
 

@@ -11,7 +11,7 @@ from anyshot.paper import claims, tables
 from anyshot.paper.printed import numbers
 from anyshot.paper.rounding import Verdict
 from anyshot.paper.tables import Check
-from anyshot.show.pages import fill
+from anyshot.show.pages import fill_template
 from anyshot.show.summaries import Summary
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "rounding", "contradicted", "underivable")
@@ -23,7 +23,7 @@ KINDS = {
 }
 
 
-def run() -> list[Check]:
+def run_checks() -> list[Check]:
     """All checks: the claims, then the tables."""
     return [*claims.checks(), *tables.checks()]
 
@@ -71,7 +71,7 @@ def roots(checks: Sequence[Check]) -> str:
 
 def markdown(checks: Sequence[Check]) -> str:
     """The page docs/paper.md."""
-    return fill(
+    return fill_template(
         Path(__file__).with_name("audit.md"),
         numbers=len(numbers()),
         counts=counts(checks),
@@ -82,7 +82,7 @@ def markdown(checks: Sequence[Check]) -> str:
     )
 
 
-def show(checks: Sequence[Check], everything: bool = False) -> None:
+def print_audit(checks: Sequence[Check], everything: bool = False) -> None:
     """Print the audit to the terminal: contradictions first, the summary last."""
     console = Console()
     colours = {"holds": "green", "rounding": "yellow", "contradicted": "bold red", "underivable": "dim"}

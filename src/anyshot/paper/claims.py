@@ -11,12 +11,12 @@ from importlib import import_module
 
 from anyshot.paper.printed import Group, study
 from anyshot.paper.rounding import Derived, Verdict, judge
-from anyshot.paper.tables import Check, Reading
+from anyshot.paper.tables import Check, Interpretation
 
 TOPICS = ("robustness", "accuracy", "protocol")
 ORDER: tuple[Verdict, ...] = ("holds", "rounding", "contradicted")
 
-Evidence = tuple[str, Sequence[Reading | str]]  # the printed value; readings of the claim, and remarks
+Evidence = tuple[str, Sequence[Interpretation | str]]  # the printed value; readings of the claim, and remarks
 _CLAIMS: list[Callable[[], Check]] = []
 
 
@@ -27,7 +27,7 @@ def claim(where: str, words: str, follows: str = "") -> Callable[[Callable[[], E
     def register(find: Callable[[], Evidence]) -> Callable[[], Check]:
         def check() -> Check:
             printed, listed = find()
-            readings = tuple(reading for reading in listed if isinstance(reading, Reading))
+            readings = tuple(reading for reading in listed if isinstance(reading, Interpretation))
             verdicts = [reading.verdict for reading in readings]
             verdict: Verdict = min(verdicts, key=ORDER.index) if verdicts else "underivable"
             recomputed = "; ".join(map(str, listed))
@@ -46,24 +46,24 @@ def checks() -> Iterator[Check]:
     return (check() for check in _CLAIMS)
 
 
-def number(printed: str, derived: Derived, reading: str = "") -> Reading:
+def number(printed: str, derived: Derived, reading: str = "") -> Interpretation:
     """A reading that gives a number to set beside the printed one."""
-    return Reading(reading, f"{float(derived):.3f}", judge(printed, derived))
+    return Interpretation(reading, f"{float(derived):.3f}", judge(printed, derived))
 
 
-def fact(stands: bool, recomputed: str, reading: str = "") -> Reading:
+def true_or_false(stands: bool, recomputed: str, reading: str = "") -> Interpretation:
     """A reading that is true or false of the printed cells."""
-    return Reading(reading, recomputed, "holds" if stands else "contradicted")
+    return Interpretation(reading, recomputed, "holds" if stands else "contradicted")
 
 
-def every(cases: Iterable[tuple[object, bool]], reading: str = "") -> Reading:
+def all_hold(cases: Iterable[tuple[object, bool]], reading: str = "") -> Interpretation:
     """A reading that is true where all cases stand."""
-    return fact(*count(cases), reading)
+    return true_or_false(*count(cases), reading)
 
 
-def both(*parts: Reading) -> Reading:
+def all_parts_hold(*parts: Interpretation) -> Interpretation:
     """One reading of several parts, all of which must stand."""
-    return Reading("", "; ".join(map(str, parts)), max((part.verdict for part in parts), key=ORDER.index))
+    return Interpretation("", "; ".join(map(str, parts)), max((part.verdict for part in parts), key=ORDER.index))
 
 
 def count(cases: Iterable[tuple[object, bool]]) -> tuple[bool, str]:

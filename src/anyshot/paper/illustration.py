@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 from jaxtyping import Float, Int
 
-from anyshot.show.figures import BLACK, BLUE, ORANGE, Chart, finish, inline
+from anyshot.show.figures import BLACK, BLUE, ORANGE, Chart, apply_theme, inline_data
 
 DIRECTIONS = (62.0, 28.0)  # degrees
 POINTS = 60  # of each class
@@ -61,7 +61,7 @@ def illustrate(seed: int = 0) -> alt.ConcatChart:
     """Both scenarios under both scores, each with its boundary and the share of points it gets right."""
     cases = [(*scenario, score, seed) for score in ("Euclidean", "cosine") for scenario in scenarios(seed).items()]
     panels = [_panel(*case) for case in cases]
-    return finish(alt.concat(*panels, columns=2, spacing={"row": 60, "column": 30}, bounds="flush"))
+    return apply_theme(alt.concat(*panels, columns=2, spacing={"row": 60, "column": 30}, bounds="flush"))
 
 
 def _panel(name: str, stars: Float[np.ndarray, "2 2"], score: str, seed: int) -> Chart:
@@ -73,9 +73,11 @@ def _panel(name: str, stars: Float[np.ndarray, "2 2"], score: str, seed: int) ->
     square = alt.Scale(domain=[0, EDGE], nice=False)
     x, y = alt.X("x:Q", axis=None, scale=square), alt.Y("y:Q", axis=None, scale=square)
     colour = alt.Color("class:N", scale=alt.Scale(domain=["1", "2"], range=[BLUE, ORANGE]))
-    base = alt.Chart(inline(dots)).mark_circle(size=28, opacity=0.55).encode(x, y, colour)
-    top = alt.Chart(inline(star)).mark_text(text="★", fontSize=30, stroke=BLACK, strokeWidth=1).encode(x, y, colour)
-    line = alt.Chart(inline(_ends(boundary))).mark_line(color=BLACK, strokeWidth=2.5).encode(x, y)
+    base = alt.Chart(inline_data(dots)).mark_circle(size=28, opacity=0.55).encode(x, y, colour)
+    top = (
+        alt.Chart(inline_data(star)).mark_text(text="★", fontSize=30, stroke=BLACK, strokeWidth=1).encode(x, y, colour)
+    )
+    line = alt.Chart(inline_data(_ends(boundary))).mark_line(color=BLACK, strokeWidth=2.5).encode(x, y)
     words = f"{right:.0%} of the points on their side"
     title = alt.TitleParams(f"{score}, scenario {name}", subtitle=words, anchor="start", frame="group")
     return alt.layer(base, line, top, title=title, width=230, height=230)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from anyshot.paper.rounding import Exact, parse
-from anyshot.rows import Row, grouped
+from anyshot.tables import Row
+from anyshot.text import group_by
 
 TRAIN_SHOTS = (4, 8, 16, 32)
 TEST_SHOTS = (1, 2, 4, 8, 16, 32)
@@ -110,7 +111,7 @@ def text(quantity: str) -> list[str]:
 def exact_grids() -> dict[tuple[str, Group], Exact]:
     """All 50 printed grids by table and group, their cells in hundredths."""
     grids = {}
-    for key, rows in grouped(find("accuracy"), lambda row: (row["table"], group(row))).items():
+    for key, rows in group_by(find("accuracy"), lambda row: (row["table"], group(row))).items():
         in_order = sorted(rows, key=itemgetter("test_shot", "train_shot"))
         cells = np.array([int(parse(row["printed"]) * 100) for row in in_order], dtype=np.int64)
         grids[key] = Exact(cells.reshape(len(TEST_SHOTS), len(TRAIN_SHOTS)))

@@ -1,6 +1,6 @@
 """Claims about the set-up: datasets, shots and batches, backbones, and what the paper prints but nothing can derive."""
 
-from anyshot.paper.claims import Evidence, claim, every, fact
+from anyshot.paper.claims import Evidence, all_hold, claim, true_or_false
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, exact_grids, find, study, text
 from anyshot.paper.rounding import parse
 
@@ -15,7 +15,7 @@ def parameter_factor() -> Evidence:
     (printed,) = text("parameter factor")
     factor = PARAMETERS["resnet12"] / PARAMETERS["conv4"]
     listed = f"{PARAMETERS['resnet12']:,} / {PARAMETERS['conv4']:,} = {factor:.1f}"
-    return f"over {printed}", [fact(factor > parse(printed), listed)]
+    return f"over {printed}", [true_or_false(factor > parse(printed), listed)]
 
 
 @claim("Sec. 4.2", "the train and test shots of the text are those of every grid")
@@ -24,7 +24,7 @@ def shots() -> Evidence:
     low, high = (int(number) for number in text("test shot range"))
     stands = train == list(TRAIN_SHOTS) and test == list(TEST_SHOTS) and (low, high) == (test[0], test[-1])
     listed = f"{len(exact_grids())} grids of {len(test)} x {len(train)} cells"
-    return f"{len(train)} train shots, {len(test)} test shots", [fact(stands, listed)]
+    return f"{len(train)} train shots, {len(test)} test shots", [true_or_false(stands, listed)]
 
 
 @claim("Sec. 4.1", "the study covers two backbones and four datasets")
@@ -34,7 +34,7 @@ def settings() -> Evidence:
     listed = f"{len(backbones)} and {len(data)}, {len(study())} grids"
     alone = "meta-inat on conv4 alone, tiered on resnet12 alone"
     return "2 backbones, 4 datasets", [
-        fact((len(backbones), len(data)) == (2, 4), listed, "each appears"),
+        true_or_false((len(backbones), len(data)) == (2, 4), listed, "each appears"),
         f"{len(pairs)} of the {len(data) * len(backbones)} combinations: {alone}",
     ]
 
@@ -49,8 +49,8 @@ def batch_size() -> Evidence:
     listed = f"ways {'/'.join(f'{w:g}' for w in ways)}, or {'/'.join(f'{w:g}' for w in fewer)} where cut by {cut} %"
     exceptions = f"{reduced} for feat on resnet12 and the proto family on cub/resnet12"
     return size, [
-        fact(whole, listed, "within a group, over its train shots"),
-        fact(reduced == int(size), exceptions, "for all models of the study"),
+        true_or_false(whole, listed, "within a group, over its train shots"),
+        true_or_false(reduced == int(size), exceptions, "for all models of the study"),
     ]
 
 
@@ -61,7 +61,7 @@ def same_data() -> Evidence:
     shares = [f"{100 * batches * int(size) / CUB_IMAGES:.0f}" for batches in CUB_BATCHES.values()]
     seen = f"{', '.join(shares[:-1])} and {shares[-1]} % of the images at {', '.join(map(str, CUB_BATCHES))} shots"
     why = f"a class of {each:.0f} images gives {TRAIN_SHOTS[-1]} only once"
-    return "same", [fact(len(set(shares)) == 1, f"{seen}, as {why}", "in a pass over cub")]
+    return "same", [true_or_false(len(set(shares)) == 1, f"{seen}, as {why}", "in a pass over cub")]
 
 
 @claim("Table 3, Sec. A.1", "train, validation and test classes add up to the classes of each dataset")
@@ -69,7 +69,7 @@ def splits_add_up() -> Evidence:
     table = {(row["data"], row["quantity"]): int(parse(row["printed"])) for row in find(table="Table 3")}
     datasets = dict.fromkeys(data for data, _ in table)
     sums = ((d, sum(table[d, part] for part in ("train", "val", "test")) == table[d, "classes"]) for d in datasets)
-    return "4 datasets", [every(sums)]
+    return "4 datasets", [all_hold(sums)]
 
 
 @claim("Sec. A.1, Table 3", "class and image counts of the text are those of the table")
@@ -81,27 +81,27 @@ def text_matches_table() -> Evidence:
     for data in ("cub", "mini", "tiered"):
         parts = [table[data, part] for part in ("train", "val", "test")]
         cases.append((f"{data} split", [parse(number) for number in text(f"{data} split")] == parts))
-    return f"{len(cases)} statements", [every(cases)]
+    return f"{len(cases)} statements", [all_hold(cases)]
 
 
 @claim("Sec. A.1", "test classes of meta-inat are one fifth of all")
 def meta_inat_fifth() -> Evidence:
     (classes,), (test,) = text("meta-inat classes"), text("meta-inat test classes")
-    return test, [fact(int(test) * 5 == int(classes), f"{classes} / 5 = {int(classes) / 5:g}")]
+    return test, [true_or_false(int(test) * 5 == int(classes), f"{classes} / 5 = {int(classes) / 5:g}")]
 
 
 @claim("Sec. A.1, Table 3", "images of mini are its classes times the images of a class")
 def mini_images() -> Evidence:
     (classes,), (each,), printed = text("mini classes"), text("mini images a class"), _images("mini")
     product = int(classes) * int(each)
-    return printed, [fact(parse(printed) == product, f"{classes} x {each} = {product:,}")]
+    return printed, [true_or_false(parse(printed) == product, f"{classes} x {each} = {product:,}")]
 
 
 @claim("Sec. A.1, Table 3", "images of meta-inat fit its bounds on the images of a class")
 def meta_inat_images() -> Evidence:
     (classes,), images, printed = text("meta-inat classes"), text("meta-inat images a class"), _images("meta-inat")
     low, high = (int(classes) * int(each) for each in images)
-    return printed, [fact(low <= parse(printed) <= high, f"between {low:,} and {high:,}")]
+    return printed, [true_or_false(low <= parse(printed) <= high, f"between {low:,} and {high:,}")]
 
 
 @claim("Sec. A.4", "PCA, EST and cosine-proto are these rows of the gain tables")
@@ -112,14 +112,14 @@ def comparison_rows() -> Evidence:
         rows = [(row["head"], row["readout"]) for row in find("sensitivity", table)]
         wanted = [("proto", "pca60"), ("proto", "est60"), ("cosine-proto", "own")]
         cases.append((table, rows[first - 1 : last] == wanted == rows[third - 1 : fourth]))
-    return f"{first}-{last} and {third}-{fourth}", [every(cases)]
+    return f"{first}-{last} and {third}-{fourth}", [all_hold(cases)]
 
 
 @claim("Table 1, Sec. 3.1", "cosine prediction is more consistent than Euclidean prediction for all four models")
 def consistent_prediction() -> Evidence:
     share = _consistency()
     cases = ((f"{h} {s}-shot", share[h, "cosine", s] > share[h, "euclidean", s]) for h, r, s in share if r == "cosine")
-    return "all models", [every(cases)]
+    return "all models", [all_hold(cases)]
 
 
 @claim("Table 1, Sec. 3.1", "4- and 32-shot consistency lie much closer after cosine training")
@@ -128,7 +128,7 @@ def consistent_training() -> Evidence:
     scores, heads = ("euclidean", "cosine"), ("proto", "cosine-proto")
     gaps = {head: [abs(share[head, score, 4] - share[head, score, 32]) for score in scores] for head in heads}
     listed = ", ".join(f"{head} {gap[0]} and {gap[1]} points" for head, gap in gaps.items())
-    return "much closer", [fact(max(gaps["cosine-proto"]) < min(gaps["proto"]), listed)]
+    return "much closer", [true_or_false(max(gaps["cosine-proto"]) < min(gaps["proto"]), listed)]
 
 
 @claim("Table 1", "shares of predictions that survive a new support")

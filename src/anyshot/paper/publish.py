@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from anyshot.files import write_text
+from anyshot.measure.grid import Grid, build_grids
 from anyshot.paper import printed
 from anyshot.paper.illustration import illustrate
 from anyshot.progress import progress
 from anyshot.show import figures
-from anyshot.show.grid import Grid, grids
 from anyshot.show.summaries import ENDINGS, Summary, gain_summary, grid_summary, sensitivity_summary
 
 Chart = figures.Chart
@@ -34,7 +34,7 @@ def write_figures(folder: Path, format: str) -> None:
     charts = _charts()
     with progress("figures", len(charts)) as advance:
         for name, draw in charts.items():
-            figures.save(draw(), folder / f"{name}.{format}")
+            figures.save_chart(draw(), folder / f"{name}.{format}")
             advance(1, name)
     print(f"{len(charts)} figures in {folder}")
 
@@ -46,25 +46,25 @@ def _charts() -> dict[str, Callable[[], Chart]]:
     charts: dict[str, Callable[[], Chart]] = {
         "figure-1-illustration": illustrate,
         "figure-2-calculation": lambda: figures.calculation(example[0]),
-        "figure-3-example": lambda: figures.side_by_side(example),
+        "figure-3-example": lambda: figures.draw_heatmaps(example),
         "figure-4-gains": lambda: figures.gains_by_test_shot(study),
         "figure-4-offsets": lambda: figures.offsets_by_train_shot(study),
         "figure-6-tradeoff": lambda: figures.scatter(proto),
         "table-1-consistency": lambda: figures.consistency(printed.consistency_rows()),
-        "table-4-frn": lambda: figures.side_by_side([_frn_old(), _find(study, "meta-inat", "conv4", "frn")]),
+        "table-4-frn": lambda: figures.draw_heatmaps([_frn_old(), _find(study, "meta-inat", "conv4", "frn")]),
     }
     for pair in zip(study[::2], study[1::2], strict=True):  # Euclidean and cosine, PCA and EST
-        charts["heatmaps-" + _slug(pair[0]).replace("-pca60", "-pca60-est60")] = partial(figures.side_by_side, pair)
+        charts["heatmaps-" + _slug(pair[0]).replace("-pca60", "-pca60-est60")] = partial(figures.draw_heatmaps, pair)
     return charts
 
 
 def _study() -> list[Grid]:
     """The 48 grids in the paper's order."""
-    return [grid for grid in grids(printed.rows()) if grid.head != "frn-old"]
+    return [grid for grid in build_grids(printed.rows()) if grid.head != "frn-old"]
 
 
 def _frn_old() -> Grid:
-    return _find(grids(printed.rows()), "meta-inat", "conv4", "frn-old")
+    return _find(build_grids(printed.rows()), "meta-inat", "conv4", "frn-old")
 
 
 def _find(among: Iterable[Grid], *where: str) -> Grid:

@@ -7,7 +7,7 @@ from statistics import fmean, geometric_mean
 import numpy as np
 
 from anyshot.measure.sensitivity import decompose
-from anyshot.paper.claims import Evidence, both, claim, count, every, fact, number, sensitivity
+from anyshot.paper.claims import Evidence, all_hold, all_parts_hold, claim, count, number, sensitivity, true_or_false
 from anyshot.paper.printed import COSINE, EUCLIDEAN, PAIRS, SETTINGS, Group, find, group, study, text
 from anyshot.paper.rounding import Derived, judge, mean, parse, ratio, total
 
@@ -17,15 +17,15 @@ def overfitting_everywhere() -> Evidence:
     """Whether the residual's corners where the shots match lie above those where they differ."""
     contrast = fmean(_matched(g) for g in EUCLIDEAN)
     return "consistent", [
-        fact(contrast > 0, f"{contrast:.2f} points", "matched minus mismatched corners, mean of 18 groups"),
-        every(((g, _matched(g) > 0) for g in EUCLIDEAN), "in every group"),
+        true_or_false(contrast > 0, f"{contrast:.2f} points", "matched minus mismatched corners, mean of 18 groups"),
+        all_hold(((g, _matched(g) > 0) for g in EUCLIDEAN), "in every group"),
     ]
 
 
 @claim("Fig. 3", "proto and cosine-proto on meta-inat/conv4 both show the XOR pattern")
 def figure_3_pattern() -> Evidence:
     groups = [Group("meta-inat", "conv4", head) for head in ("proto", "cosine-proto")]
-    return "both", [every(((g, bool((_corners(g) > 0).all())) for g in groups), "signs of the four corners")]
+    return "both", [all_hold(((g, bool((_corners(g) > 0).all())) for g in groups), "signs of the four corners")]
 
 
 @claim("Fig. 3", "sensitivity of proto and of cosine-proto on meta-inat/conv4")
@@ -33,19 +33,19 @@ def figure_3_scores() -> Evidence:
     first, second = text("example sensitivity")
     heads = zip((first, second), ("proto", "cosine-proto"), strict=True)
     parts = (number(printed, sensitivity(Group("meta-inat", "conv4", head)), head) for printed, head in heads)
-    return f"{first} vs {second}", [both(*parts)]
+    return f"{first} vs {second}", [all_parts_hold(*parts)]
 
 
 @claim("Abstract, Sec. 4, Sec. 6, Table 2", "cosine matches or reduces sensitivity in every setting")
 def cosine_never_worse() -> Evidence:
-    return "all settings", [every((cos, sensitivity(cos).value <= sensitivity(euc).high) for euc, cos in PAIRS)]
+    return "all settings", [all_hold((cos, sensitivity(cos).value <= sensitivity(euc).high) for euc, cos in PAIRS)]
 
 
 @claim("Sec. 4.3", "cosine reduces sensitivity but for one pair, where it is unchanged")
 def single_exception() -> Evidence:
     same = [(euc, cos) for euc, cos in PAIRS if sensitivity(cos).high >= sensitivity(euc).low]
     listed = ", ".join(f"{cos} ({sensitivity(euc)} to {sensitivity(cos)})" for euc, cos in same)
-    return "1 exception, unchanged", [fact(len(same) == 1, f"{len(same)} exception, {listed}")]
+    return "1 exception, unchanged", [true_or_false(len(same) == 1, f"{len(same)} exception, {listed}")]
 
 
 @claim("Sec. 4.3", "cosine divides sensitivity by this factor on average", follows="cub/resnet12/frn/own/sensitivity")
@@ -75,7 +75,7 @@ def worst_cosine_best_euclidean() -> Evidence:
     for reading, groups in among.items():
         euclidean = min(map(sensitivity, groups))
         as_printed = "contradicted" not in (judge(worst, cosine), judge(best, euclidean))
-        readings.append(fact(cosine < euclidean and as_printed, f"{cosine} vs {euclidean}", reading))
+        readings.append(true_or_false(cosine < euclidean and as_printed, f"{cosine} vs {euclidean}", reading))
     return f"{worst} vs {best}", readings
 
 
@@ -86,8 +86,10 @@ def proto_range() -> Evidence:
     whole = [int(value) for value in sensitivities]
     stands = parse(low) <= sensitivities[0] and sensitivities[-1] <= parse(high)
     return f"{low} to {high}", [
-        fact(stands, f"{float(sensitivities[0]):.2f} to {float(sensitivities[-1]):.2f}", "as bounds"),
-        fact([whole[0], whole[-1]] == [parse(low), parse(high)], f"{whole[0]} to {whole[-1]}", "without decimals"),
+        true_or_false(stands, f"{float(sensitivities[0]):.2f} to {float(sensitivities[-1]):.2f}", "as bounds"),
+        true_or_false(
+            [whole[0], whole[-1]] == [parse(low), parse(high)], f"{whole[0]} to {whole[-1]}", "without decimals"
+        ),
     ]
 
 
@@ -98,15 +100,15 @@ def score_bounds_performance() -> Evidence:
     near = [np.ptp(study()[g].cells, axis=1).max() <= 100 * sensitivity(g).value for g in study()]
     listed = f"in {sum(near)} of {len(near)} grids no farther apart than the score"
     return f"{score} points at a score of {score}", [
-        fact(residual, "by definition", "after test and model bias are removed"),
-        fact(all(near), listed, "accuracies of two models at one test shot"),
+        true_or_false(residual, "by definition", "after test and model bias are removed"),
+        true_or_false(all(near), listed, "accuracies of two models at one test shot"),
     ]
 
 
 @claim("Sec. 4.3", "proto is the most sensitive head on conv4")
 def proto_worst_offender() -> Evidence:
     heads = {s: [sensitivity(Group(*s, head)) for head in ("proto", "feat", "frn")] for s in SETTINGS[:3]}
-    return "worst", [every((s, all(other < proto for other in others)) for s, (proto, *others) in heads.items())]
+    return "worst", [all_hold((s, all(other < proto for other in others)) for s, (proto, *others) in heads.items())]
 
 
 @claim("Sec. 4.3", "feat and frn are about as sensitive as proto, on the same backbone")
@@ -122,7 +124,7 @@ def larger_backbone() -> Evidence:
     _, listed = count((g, sensitivity(g._replace(backbone="resnet12")) < sensitivity(g)) for g in groups)
     conv4, resnet12 = (_average(g for g in study() if g.backbone == b) for b in ("conv4", "resnet12"))
     return "generally", [
-        fact(resnet12 < conv4, f"{conv4:.2f} to {resnet12:.2f}", "mean sensitivity of all 24 groups"),
+        true_or_false(resnet12 < conv4, f"{conv4:.2f} to {resnet12:.2f}", "mean sensitivity of all 24 groups"),
         f"group by group on cub and mini: {listed}",
     ]
 
@@ -130,14 +132,14 @@ def larger_backbone() -> Evidence:
 @claim("Sec. 6", "cosine reduces sensitivity even on resnet12")
 def robust_resnet12_too() -> Evidence:
     before, after = (_average(pair[i] for pair in PAIRS if pair[i].backbone == "resnet12") for i in (0, 1))
-    return "even on resnet12", [fact(after < before, f"{before:.2f} to {after:.2f}", "mean of nine pairs")]
+    return "even on resnet12", [true_or_false(after < before, f"{before:.2f} to {after:.2f}", "mean of nine pairs")]
 
 
 @claim("Sec. 4.4", "EST is not always less sensitive than PCA")
 def est_not_always_better() -> Evidence:
     both = {s: [sensitivity(Group(*s, "proto", readout)) for readout in ("est60", "pca60")] for s in SETTINGS}
     always, listed = count((s, est < pca) for s, (est, pca) in both.items())
-    return "not always", [fact(not always, f"less sensitive in {listed}")]
+    return "not always", [true_or_false(not always, f"less sensitive in {listed}")]
 
 
 @claim("Sec. 4.4", "PCA and EST both reduce the sensitivity of proto")
@@ -147,8 +149,8 @@ def projections_reduce() -> Evidence:
     groups = [Group(*s, "proto", readout) for readout in means for s in SETTINGS]
     listed = ", ".join(f"{readout} {value:.2f}" for readout, value in means.items())
     return "both reduce", [
-        fact(all(m < own for m in means.values()), f"{own:.2f} to {listed}", "mean of the six settings"),
-        every(((g, sensitivity(g) < sensitivity(g.euclidean)) for g in groups), "in every setting"),
+        true_or_false(all(m < own for m in means.values()), f"{own:.2f} to {listed}", "mean of the six settings"),
+        all_hold(((g, sensitivity(g) < sensitivity(g.euclidean)) for g in groups), "in every setting"),
     ]
 
 
@@ -156,7 +158,7 @@ def projections_reduce() -> Evidence:
 def cosine_beats_projections() -> Evidence:
     cosine = {s: sensitivity(Group(*s, "cosine-proto")).high for s in SETTINGS}
     cases = ((s, all(cosine[s] < sensitivity(Group(*s, "proto", r)).low for r in ("pca60", "est60"))) for s in SETTINGS)
-    return "superior", [every(cases)]
+    return "superior", [all_hold(cases)]
 
 
 @claim("Table 2, Table 5, Table 6, Table 7", "bold marks the one lowest sensitivity of a setting and family of heads")
@@ -168,7 +170,7 @@ def bold_is_best() -> Evidence:
             family = [r for r in rows if group(r).euclidean == group(row).euclidean and r is not row]
             lowest = all(parse(row["printed"]) < parse(r["printed"]) for r in family)
             cases.append((f"{group(row)} in {table}", lowest == (row["mark"] == "bold")))
-    return "bold", [every(cases)]
+    return "bold", [all_hold(cases)]
 
 
 def _residual(group: Group) -> np.ndarray:

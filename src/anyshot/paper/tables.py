@@ -8,11 +8,11 @@ from typing import Any
 from anyshot.paper import printed
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS
 from anyshot.paper.rounding import Derived, Verdict, judge, judge_twice, parse
-from anyshot.rows import Row
+from anyshot.tables import Row
 
 
 @dataclass(frozen=True)
-class Reading:
+class Interpretation:
     """One way to read a claim, what it comes to, and whether the claim then stands."""
 
     reading: str
@@ -33,7 +33,7 @@ class Check:
     printed: str
     recomputed: str
     verdict: Verdict
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[Interpretation, ...] = ()
     follows: str = ""
     """The root of the number that this one was evidently computed from."""
 

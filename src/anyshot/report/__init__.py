@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 def write_report(runs: Sequence[Path], out: Path, paper: bool = False) -> Path:
     """Write the report of these runs (or of the paper alone) to `out`, and return where it is."""
-    from anyshot.report.page import page
+    from anyshot.report.page import render_page
 
-    write_text(out, page(_findings(runs, paper=paper), audit=paper))
+    write_text(out, render_page(_findings(runs, paper=paper), audit=paper))
     return out
 
 
 def show_report(runs: Sequence[Path], paper: bool = False) -> None:
     """Print the report of these runs (or of the paper alone) to the terminal."""
-    from anyshot.report.text import show
+    from anyshot.report.text import print_report
 
-    show(_findings(runs, paper=paper))
+    print_report(_findings(runs, paper=paper))
     if paper:
         from anyshot.paper import audit
 
-        audit.show(audit.run())
+        audit.print_audit(audit.run_checks())
 
 
 def _findings(runs: Sequence[Path], *, paper: bool) -> "Findings":

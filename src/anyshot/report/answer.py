@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.measure.grid import Grid, GridKey, grid_key, shot_sort_key
 from anyshot.measure.intervals import episode_interval
 from anyshot.report.runs import Findings, paper_findings
-from anyshot.rows import grouped
-from anyshot.show.grid import Grid, Key, key, shot_order
-from anyshot.show.summaries import counterpart, over_what, two_decimals
+from anyshot.show.summaries import describe_intervals, find_counterpart, format_decimals
+from anyshot.text import group_by
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
 EVERYWHERE = "all settings"
@@ -54,8 +54,8 @@ def list_choices(findings: Findings) -> list[Choice]:
     """Every choice of the table, several seeds averaged; over several settings also their means, where all have it."""
     grid_of = {grid.key: grid for grid in findings.grids}
     choices = []
-    for (where, train_shot), rows in grouped(findings.rows, lambda row: (key(row), row["train_shot"])).items():
-        by_shot = grouped(sorted(rows, key=lambda row: shot_order(row["test_shot"])), itemgetter("test_shot"))
+    for (where, train_shot), rows in group_by(findings.rows, lambda row: (grid_key(row), row["train_shot"])).items():
+        by_shot = group_by(sorted(rows, key=lambda row: shot_sort_key(row["test_shot"])), itemgetter("test_shot"))
         cells = {shot: _average(seeds) for shot, seeds in by_shot.items()}
         grid = grid_of[where]
         choices.append(Choice(grid.setting, grid.head, grid.name, train_shot, cells, grid.mixed))
@@ -115,7 +115,7 @@ def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, floa
 
 def _everywhere(choices: Sequence[Choice], settings: int) -> list[Choice]:
     means = []
-    for group in grouped(choices, attrgetter("head", "name", "train_shot")).values():
+    for group in group_by(choices, attrgetter("head", "name", "train_shot")).values():
         shots = [shot for shot in group[0].cells if all(shot in choice.cells for choice in group)]
         if len(group) == settings and shots:
             cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in shots}
@@ -143,7 +143,7 @@ def rank(choices: Sequence[Choice], setting: str, weights: Mapping[Any, float]) 
     return sorted(measured, key=lambda pair: -pair[1]["accuracy"])
 
 
-def words(shot: int | str) -> str:
+def describe_shot(shot: int | str) -> str:
     """A test shot in a sentence: a number of shots, or a pattern of unequal shots by its name."""
     return f"{shot}-shot" if isinstance(shot, int) else shot
 
@@ -158,7 +158,8 @@ def why_no_sensitivity(grid: Grid) -> str:
     if len(grid.train_shots) < 2:
         return f"it was trained at {grid.train_shots[0]} shots only, and sensitivity compares at least two train shots"
     if len(grid.test_shots) < 2:
-        return f"it was tested at {words(grid.test_shots[0])} only, and sensitivity compares at least two test shots"
+        shot = describe_shot(grid.test_shots[0])
+        return f"it was tested at {shot} only, and sensitivity compares at least two test shots"
     return f"{missing} of its {grid.accuracy.size} cells are missing" if missing else ""
 
 
@@ -169,7 +170,7 @@ class Sensitivity:
 
     grid: Grid
     row: Mapping[str, Any] = field(default_factory=dict)
-    beyond: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    beyond: Mapping[GridKey, tuple[float, float]] = field(default_factory=dict)
     """How much more sensitive than another grid: the interval over new classes."""
 
     @property
@@ -178,7 +179,7 @@ class Sensitivity:
 
     @property
     def interval(self) -> str:
-        parts = over_what(self.row)
+        parts = describe_intervals(self.row)
         return f" ({', '.join(parts)})" if parts else ""
 
     def number(self, name: str) -> float | None:
@@ -196,7 +197,7 @@ def list_sensitivities(findings: Findings) -> list[Sensitivity]:
     return sorted(listed, key=attrgetter("points"))
 
 
-def beside_paper(ours: Sequence[Sensitivity]) -> list[Sensitivity]:
+def grids_of_paper(ours: Sequence[Sensitivity]) -> list[Sensitivity]:
     """The paper's printed grids of the same images: of cub for cub32."""
     printed = [one for one in list_sensitivities(paper_findings()) if one.grid.head != "frn-old"]
     data = {one.grid.data for one in ours}
@@ -208,7 +209,7 @@ def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
     """What to compare first: the cosine head that differs most in sensitivity from its Euclidean counterpart, beside
     it; the first two grids with a sensitivity where there is no such pair, or the one."""
     scored = [grid for grid in grids if grid.is_scored]
-    pairs = [(other, grid) for grid in scored if grid.readout == "own" and (other := counterpart(grid, scored))]
+    pairs = [(other, grid) for grid in scored if grid.readout == "own" and (other := find_counterpart(grid, scored))]
     if not pairs:
         return tuple(scored[:2])
     return max(pairs, key=lambda pair: pair[0].parts.sensitivity - pair[1].parts.sensitivity)
@@ -230,12 +231,12 @@ def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple
     if not ranked:
         return "No head", " has a sensitivity here; below, each grid says why."
     best = ranked[0]
-    points = f"{two_decimals(best.points)} points{best.interval.replace('(', '(95 % interval ')}"
+    points = f"{format_decimals(best.points)} points{best.interval.replace('(', '(95 % interval ')}"
     if len(ranked) == 1:
         return best.grid.name, f" has a sensitivity of {points}; no other head has one here."
-    other = counterpart(best.grid, [one.grid for one in ranked])
+    other = find_counterpart(best.grid, [one.grid for one in ranked])
     rival = next((one for one in ranked if one.grid is other), ranked[1])
-    against = f"{two_decimals(rival.points)}{rival.interval} of {rival.grid.name}{_settled(best, rival)}"
+    against = f"{format_decimals(rival.points)}{rival.interval} of {rival.grid.name}{_settled(best, rival)}"
     return best.grid.name, f" is the most robust: its sensitivity is {points}, against {against}."
 
 
@@ -243,7 +244,7 @@ def _settled(best: Sensitivity, rival: Sensitivity) -> str:
     """Whether one sensitivity is lower than the other: on new classes by their difference, where the folder has it."""
     if rival.grid.key in best.beyond:
         low, high = best.beyond[rival.grid.key]
-        ends = f"{two_decimals(-high, '+')} to {two_decimals(-low, '+')} over new classes"
+        ends = f"{format_decimals(-high, '+')} to {format_decimals(-low, '+')} over new classes"
         return f"; the difference is {ends}" + ("" if high < 0 else ", so the order is not settled")
     top, bottom = best.number("high"), rival.number("low")
     if top is None or bottom is None:
@@ -254,15 +255,16 @@ def _settled(best: Sensitivity, rival: Sensitivity) -> str:
 
 def _robust_everywhere(sensitivities: Sequence[Sensitivity]) -> tuple[str, str]:
     settings = {one.grid.setting for one in sensitivities}
-    groups = grouped(sensitivities, lambda one: one.grid.name)
+    groups = group_by(sensitivities, lambda one: one.grid.name)
     complete = {name: group for name, group in groups.items() if len(group) == len(settings)}
     means = sorted((float(np.mean([one.points for one in group])), name) for name, group in complete.items())
     if len(means) < 2:
         return "No two heads", " have a sensitivity in every setting; choose one setting."
     (first, best), *_, (last, worst) = means
     return best, (
-        f" is the most robust: its sensitivity is {two_decimals(first)} points in the mean of {len(settings)} settings,"
-        f" against {two_decimals(last)} of {worst}, the least robust."
+        f" is the most robust: its sensitivity is {format_decimals(first)} points in the mean of "
+        f"{len(settings)} settings,"
+        f" against {format_decimals(last)} of {worst}, the least robust."
     )
 
 
@@ -278,9 +280,11 @@ def accurate_slots(
     if not ranked:
         return {"best": "No choice", "accuracy": " was measured at all of these shots", "margin": ""}
     best, value = ranked[0]
-    text = f" is the most accurate at {at}: {two_decimals(value['accuracy'])} %"
-    text += f" ± {two_decimals(value['ci95'])} over episodes" if value["ci95"] is not None else ""
-    text += f", ± {two_decimals(value['ci95_classes'])} over new classes" if value["ci95_classes"] is not None else ""
+    text = f" is the most accurate at {at}: {format_decimals(value['accuracy'])} %"
+    text += f" ± {format_decimals(value['ci95'])} over episodes" if value["ci95"] is not None else ""
+    text += (
+        f", ± {format_decimals(value['ci95_classes'])} over new classes" if value["ci95_classes"] is not None else ""
+    )
     rivals = [pair for pair in ranked if pair[0].head != best.head] or list(ranked[1:])
     if not rivals:
         return {"best": best.label, "accuracy": text, "margin": ""}
@@ -288,7 +292,7 @@ def accurate_slots(
     gap, within, how = value["accuracy"] - other["accuracy"], half_width(pairs, best.label, rival.label, weights), ""
     if within is None and value["ci95"] is not None and other["ci95"] is not None:
         within, how = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5, UNPAIRED
-    apart = f"{two_decimals(gap)}" if within is None else f"{two_decimals(gap)} ± {two_decimals(within)}{how}"
+    apart = f"{format_decimals(gap)}" if within is None else f"{format_decimals(gap)} ± {format_decimals(within)}{how}"
     close = ": too close to call" if within is not None and gap < within else ""
     what = "the best of another head" if rival.head != best.head else "the next"
     return {"best": best.label, "accuracy": text, "margin": f"; {apart} points above {rival.label}, {what}{close}"}

@@ -11,14 +11,15 @@ import altair as alt
 import numpy as np
 
 from anyshot.errors import BadInput
+from anyshot.measure.grid import Grid, GridKey, format_train_shot, shot_sort_key
 from anyshot.report import tables
-from anyshot.report.answer import EVERYWHERE, Choice, Sensitivity, beside_paper, list_sensitivities
+from anyshot.report.answer import EVERYWHERE, Choice, Sensitivity, grids_of_paper, list_sensitivities
 from anyshot.report.runs import Findings
-from anyshot.rows import Row, grouped
 from anyshot.show import figures
-from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, finish, inline
-from anyshot.show.grid import Grid, Key, shot_order, trained_at
-from anyshot.show.summaries import Summary, by_seed, counterpart, gain_summary
+from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, apply_theme, inline_data
+from anyshot.show.summaries import Summary, find_counterpart, gain_summary, scores_by_seed
+from anyshot.tables import Row
+from anyshot.text import group_by
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
 SHOT_COLOURS = ["#56B4E9", BLUE, "#8B6BC4", ORANGE, "#C99700", GREEN, PINK, "#A0624F"]
@@ -38,7 +39,7 @@ class Figure:
     broad: bool = False
 
 
-def drawn_figures(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
+def draw_figures(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
     """Every figure that has something to show."""
     single = {(grid.setting, grid.name) for grid in findings.grids if len(grid.train_shots) == 1}
     lines = [choice for choice in choices if (choice.setting, choice.name) in single and choice.setting != EVERYWHERE]
@@ -87,7 +88,7 @@ def _frontier(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
         " classes, and a short stroke one training. Down and right is better; what the dashed line joins is beaten by"
         " nothing in both."
     )
-    if not findings.printed and (printed := beside_paper(sensitivities)):
+    if not findings.printed and (printed := grids_of_paper(sensitivities)):
         sensitivities += printed
         caption += " The paper's printed grids of the same images are beside ours."
     methods = [choice.name for choice in choices] + [one.grid.name for one in sensitivities]
@@ -109,9 +110,9 @@ def _learning(history: Sequence[Row]) -> list[Figure]:
 
 def _with_counterparts(whole: Sequence[Grid]) -> list[Grid]:
     """Grids and their Euclidean counterparts, where both have the same test shots."""
-    paired: dict[Key, Grid] = {}
+    paired: dict[GridKey, Grid] = {}
     for grid in whole:
-        other = counterpart(grid, whole)
+        other = find_counterpart(grid, whole)
         if other is not None and other.test_shots == grid.test_shots:
             paired |= {one.key: one for one in (other, grid)}
     return list(paired.values())
@@ -120,7 +121,7 @@ def _with_counterparts(whole: Sequence[Grid]) -> list[Grid]:
 def _swapped(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
     """One figure per setting: models read with the other head's score."""
     drawn = []
-    read = grouped(
+    read = group_by(
         (row for row in findings.rows if row["readout"] in ("own", "swapped")), itemgetter("data", "backbone")
     )
     heads = {where: {row["head"] for row in rows if row["readout"] == "swapped"} for where, rows in read.items()}
@@ -166,7 +167,7 @@ def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
     )
     point = alt.Chart(data).mark_point(filled=True, size=70, opacity=1).encode(x, y, tint, tooltip=tooltip)
     fit = alt.AutoSizeParams(type="fit-x", contains="padding")
-    return finish((bar + point).properties(width="container", height=24 * lines + 10, autosize=fit))
+    return apply_theme((bar + point).properties(width="container", height=24 * lines + 10, autosize=fit))
 
 
 def curves(choices: Sequence[Choice]) -> alt.LayerChart:
@@ -180,11 +181,11 @@ def curves(choices: Sequence[Choice]) -> alt.LayerChart:
     names = list(dict.fromkeys(value["choice"] for value in values))
     tooltip = ["choice:N", "test shot:O", *_two_decimals("accuracy", "low", "high")]
     x = alt.X("test shot:O", axis=alt.Axis(labelAngle=0))
-    chart = alt.Chart(inline(values)).encode(x, colour("choice", names), tooltip=tooltip)
+    chart = alt.Chart(inline_data(values)).encode(x, colour("choice", names), tooltip=tooltip)
     y = alt.Y("accuracy:Q", title="accuracy (%)", scale=alt.Scale(zero=False))
     line = chart.mark_line(point=True).encode(y)
     bar = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(alt.Y("low:Q"), alt.Y2("high"))
-    return finish((bar + line).properties(width=380, height=280))
+    return apply_theme((bar + line).properties(width=380, height=280))
 
 
 def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str = "method") -> alt.FacetChart:
@@ -213,8 +214,8 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
     layers = line, wide.encode(alt.Y2("high_classes")), bars.encode(alt.Y2("high")), strokes, points
     panel = alt.layer(*layers).properties(width=260, height=240)
     settings = list(dict.fromkeys(value["setting"] for value in values))
-    facet = panel.facet(alt.Facet("setting:N", title=None, sort=settings), data=inline(values), columns=3)
-    return finish(facet.resolve_scale(x="independent", y="independent"))
+    facet = panel.facet(alt.Facet("setting:N", title=None, sort=settings), data=inline_data(values), columns=3)
+    return apply_theme(facet.resolve_scale(x="independent", y="independent"))
 
 
 def _trainings(sensitivities: Sequence[Sensitivity]) -> list[Row]:
@@ -230,9 +231,9 @@ def _trainings(sensitivities: Sequence[Sensitivity]) -> list[Row]:
     for point in points:
         point["frontier"] = not any(_beats(other, point) for other in points)
     return [
-        point | {"training": training, "has_trainings": bool(by_seed(one.row))}
+        point | {"training": training, "has_trainings": bool(scores_by_seed(one.row))}
         for one, point in zip(sensitivities, points, strict=True)
-        for training in by_seed(one.row) or [one.points]
+        for training in scores_by_seed(one.row) or [one.points]
     ]
 
 
@@ -245,12 +246,16 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str) -> alt.FacetChart:
     """A measure or two by epoch: one panel per setting and head, one colour per train shot."""
     values = [
-        {"head": f"{row['head']}, {row['data']}/{row['backbone']}", "train shot": trained_at(row), "seed": row["seed"]}
+        {
+            "head": f"{row['head']}, {row['data']}/{row['backbone']}",
+            "train shot": format_train_shot(row),
+            "seed": row["seed"],
+        }
         | {"epoch": row["epoch"], "of": name.replace("_", " "), "value": row[name]}
         for name in measures
         for row in thinned(history, name)
     ]
-    shots = sorted({value["train shot"] for value in values}, key=shot_order)
+    shots = sorted({value["train shot"] for value in values}, key=shot_sort_key)
     key = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#777") if len(measures) > 1 else None
     base = alt.Chart().encode(
         alt.X("epoch:Q", axis=alt.Axis(tickMinStep=1, grid=False)),
@@ -260,13 +265,13 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
     )
     lines = base.mark_line(strokeWidth=1.8).encode(alt.StrokeDash("of:N", title=None, legend=key), alt.Detail("seed:N"))
     panel = (lines + base.mark_point(filled=True, size=16)).properties(width=210, height=190)
-    return finish(panel.facet(alt.Facet("head:N", title=None, sort=None), data=inline(values), columns=3))
+    return apply_theme(panel.facet(alt.Facet("head:N", title=None, sort=None), data=inline_data(values), columns=3))
 
 
 def thinned(history: Sequence[Row], measure: str) -> list[Row]:
     """Epochs of each model at which something was measured, evenly thinned to what a small panel can show."""
     measured = [row for row in history if isinstance(row.get(measure), float)]
-    models = grouped(measured, itemgetter("data", "backbone", "head", "train_shot", "seed")).values()
+    models = group_by(measured, itemgetter("data", "backbone", "head", "train_shot", "seed")).values()
     most = int(np.clip(POINTS // max(1, len(models)), 10, 60))
     places = {len(rows): np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int)) for rows in models}
     return [rows[place] for rows in models for place in places[len(rows)]]

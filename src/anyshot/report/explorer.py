@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.report.answer import INTERVALS, Choice, first_pair, why_no_sensitivity, words
+from anyshot.measure.grid import Grid
+from anyshot.report.answer import INTERVALS, Choice, describe_shot, first_pair, why_no_sensitivity
 from anyshot.report.runs import Findings
 from anyshot.report.tables import paper_grids
-from anyshot.show.figures import Panel, finish, limit, steps
-from anyshot.show.grid import Grid
-from anyshot.show.summaries import Summary, grid_summary, over_what, two_decimals
+from anyshot.show.figures import Panel, apply_theme, limit, steps
+from anyshot.show.summaries import Summary, describe_intervals, format_decimals, grid_summary
 
 VIEWS = ("accuracy", "offsets", "residual")
 
@@ -49,10 +49,10 @@ class Explorer:
                 views[view] = {**_compact(panels[view]), "skeleton": self._skeleton(panels[view], view)}
         parts = None if why else grid.parts
         means = np.where(np.isnan(grid.accuracy).any(1), np.nan, grid.accuracy.mean(1))
-        sensitivity = f"sensitivity {two_decimals(parts.sensitivity)}" if parts else "no sensitivity"
+        sensitivity = f"sensitivity {format_decimals(parts.sensitivity)}" if parts else "no sensitivity"
         about = f"{sensitivity.capitalize()} points" if parts else f"No sensitivity: {why}"
         if parts and isinstance(row.get("low"), float):
-            about += f", 95 % interval {', '.join(over_what(row))}, noise floor {row['noise_floor']:.2f}"
+            about += f", 95 % interval {', '.join(describe_intervals(row))}, noise floor {row['noise_floor']:.2f}"
         self.data[id] = {
             "id": id,
             "name": grid.name,
@@ -73,7 +73,7 @@ class Explorer:
         shots = "mixed" if panel.grid.mixed else panel.grid.train_shots
         name = f"{view} {panel.grid.test_shots} {shots}"
         if name not in self.skeletons:
-            spec = finish(panel.chart(named=True)).to_dict()
+            spec = apply_theme(panel.chart(named=True)).to_dict()
             if view == "accuracy":  # one scale for all, as the other views have
                 spec["layer"][0]["encoding"]["color"]["scale"] |= {"domainMin": self.lowest, "domainMax": self.highest}
             self.skeletons[name] = spec
@@ -111,7 +111,7 @@ def _cell_notes(grid: Grid, cells: Mapping[int, Mapping[Any, Mapping[str, Any]]]
             if np.isnan(grid.accuracy[y, x]):
                 continue
             model = f"{train}-shot model" if train and not grid.mixed else "model"
-            note = f"{model} at {words(test)} test: {grid.accuracy[y, x]:.2f} %"
+            note = f"{model} at {describe_shot(test)} test: {grid.accuracy[y, x]:.2f} %"
             cell = cells.get(train, {}).get(test, {})
             for name, over in INTERVALS.items():
                 note += f"\n± {cell[name]:.2f} {over}" if cell.get(name) is not None else ""

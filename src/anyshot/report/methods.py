@@ -7,7 +7,7 @@ from typing import Any
 import anyshot
 from anyshot.report.answer import Choice
 from anyshot.report.runs import Findings
-from anyshot.show.pages import fill
+from anyshot.show.pages import fill_template
 
 HERE = Path(__file__).parent
 CITATION = (HERE / "citation.bib").read_text(encoding="utf-8").replace("VERSION", anyshot.__version__)
@@ -15,7 +15,7 @@ CITATION = (HERE / "citation.bib").read_text(encoding="utf-8").replace("VERSION"
 
 def methods(findings: Findings, choices: Sequence[Choice], *, paired: bool) -> list[str]:
     """Sentences, one paragraph per topic: models, test, intervals, sensitivity, software. Only what the folders say."""
-    text = fill(HERE / "methods.txt", listed=_list, fields=_fields, paired=paired, **_facts(findings, choices))
+    text = fill_template(HERE / "methods.txt", listed=_list, fields=_fields, paired=paired, **_facts(findings, choices))
     return [paragraph.strip().replace("\n", " ") for paragraph in text.split("\n\n") if paragraph.strip()]
 
 

@@ -18,23 +18,23 @@ from markupsafe import Markup
 import anyshot
 from anyshot.errors import BadInput
 from anyshot.files import read_text, write_text
+from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.paper import audit as paper_audit
 from anyshot.report import answer, tables
-from anyshot.report.charts import drawn_figures, ranking
+from anyshot.report.charts import draw_figures, ranking
 from anyshot.report.explorer import Explorer
 from anyshot.report.methods import CITATION, methods
 from anyshot.report.runs import Findings
-from anyshot.rows import as_csv
-from anyshot.show.grid import Grid, shot_order
-from anyshot.show.pages import fill
-from anyshot.show.summaries import ENDINGS, Summary, counterpart, gain_summary
+from anyshot.show.pages import fill_template
+from anyshot.show.summaries import ENDINGS, Summary, find_counterpart, gain_summary
+from anyshot.tables import to_csv
 
 VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
 """Of the bundle, by release of vl-convert; another release is bundled anew for each report."""
 TOP = 12  # choices in the ranking chart; all are in its table
 
 
-def page(findings: Findings, audit: bool = False) -> str:
+def render_page(findings: Findings, audit: bool = False) -> str:
     """The report as HTML; with the audit of the paper as a section where asked for."""
     folder = Path(__file__).parent
     context = _context(findings, audit=audit)
@@ -42,7 +42,7 @@ def page(findings: Findings, audit: bool = False) -> str:
     files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
     code |= {name: (folder / file).read_text(encoding="utf-8") for name, file in files.items()}
     context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
-    return fill(folder / "page.html", **context, version=anyshot.__version__)
+    return fill_template(folder / "page.html", **context, version=anyshot.__version__)
 
 
 def policy(*scripts: str) -> str:
@@ -81,7 +81,7 @@ def vega_code() -> str:
 def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     """All that the template shows, and under `data` all that the script needs."""
     choices, grids = answer.list_choices(findings), findings.grids
-    shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_order)
+    shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_sort_key)
     settings = list(dict.fromkeys(choice.setting for choice in choices))
     setting = answer.first_setting(choices)
     settings.sort(key=lambda name: name != answer.EVERYWHERE)  # the widest view first
@@ -89,12 +89,12 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     ranked = answer.rank(choices, setting, every)
     pairs = answer.paired(findings, choices)
     robust = {name: answer.robust_sentence(answer.list_sensitivities(findings), name) for name in settings}
-    figures = drawn_figures(findings, choices)
+    figures = draw_figures(findings, choices)
     shown = Explorer(findings, choices)
     small = _answer_tables(findings, choices, every)
     recipes = tables.recipe_tables(findings.recipes) if findings.recipes else []
     matched = not findings.printed and tables.paper_grids(grids)
-    beside = tables.beside_paper(grids) if matched else None
+    beside = tables.comparison_with_paper(grids) if matched else None
     audited = _audit() if audit else None
     summaries = small | shown.summaries | {figure.id: figure.table for figure in figures}
     summaries |= {f"recipes-{i}": summary for i, summary in enumerate(recipes, 1)}
@@ -117,7 +117,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
         "robust": robust,
         "slots": answer.accurate_slots(ranked, every, pairs.get(setting, {})),
         "shots": shots,
-        "words": answer.words,
+        "words": answer.describe_shot,
         "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
         "class_intervals": any(cell["ci95_classes"] is not None for c in choices for cell in c.cells.values()),
         "notes": _notes(findings, grids, choices),
@@ -164,7 +164,7 @@ def _answer_tables(
 
 def _table_csv(findings: Findings) -> str:
     columns = list(dict.fromkeys(name for row in findings.rows for name in row))
-    return as_csv([columns, *([row.get(name) for name in columns] for row in findings.rows)])
+    return to_csv([columns, *([row.get(name) for name in columns] for row in findings.rows)])
 
 
 def _as_data(choice: answer.Choice) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _ranking_spec(choices: Sequence[answer.Choice]) -> dict[str, Any]:
 
 def _fits(grid: Grid, among: Sequence[Grid]) -> bool:
     """Whether a grid can be set against its counterpart: the same test shots, nothing missing."""
-    other = counterpart(grid, among)
+    other = find_counterpart(grid, among)
     return other is None or (other.test_shots == grid.test_shots and other.is_whole)
 
 
@@ -223,6 +223,6 @@ def _count(number: int, what: str) -> str:
 
 
 def _audit() -> dict[str, Any]:
-    checks = paper_audit.run()
+    checks = paper_audit.run_checks()
     sections = {name: paper_audit.as_table(name, part) for name, part in paper_audit.sections(checks).items()}
     return {"counts": paper_audit.counts(checks), "sections": sections}

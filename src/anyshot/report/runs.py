@@ -11,12 +11,13 @@ import numpy as np
 
 from anyshot.errors import BadInput
 from anyshot.files import read_json
+from anyshot.measure.grid import AT, Grid, GridKey, add_head_columns, build_grids, grid_key
 from anyshot.measure.recalls import UNKNOWN, read_recalls
 from anyshot.paper import printed
-from anyshot.rows import Row, grouped, read_table
-from anyshot.show.grid import AT, Grid, Key, grids, key, with_kind
+from anyshot.tables import Row, read_table
+from anyshot.text import group_by
 
-Model = tuple[Key, int, int]  # the grid, train shot, seed
+Model = tuple[GridKey, int, int]  # the grid, train shot, seed
 MORE = ("data", "backbone", "readout", "train_shot", "seed")
 NEEDED = ("data", "head", "test_shot", "accuracy")
 OPTIONAL = {"backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
@@ -28,9 +29,9 @@ class Findings:
 
     title: str
     rows: list[Row]
-    sensitivities: dict[Key, Row] = field(default_factory=dict)
+    sensitivities: dict[GridKey, Row] = field(default_factory=dict)
     """Sensitivity with its intervals, by grid: the rows of sensitivity.csv."""
-    differences: dict[tuple[Key, Key], tuple[float, float]] = field(default_factory=dict)
+    differences: dict[tuple[GridKey, GridKey], tuple[float, float]] = field(default_factory=dict)
     """By how much a grid is more sensitive than another: the 95 % interval over new classes."""
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
@@ -44,27 +45,29 @@ class Findings:
 
     @cached_property
     def grids(self) -> list[Grid]:
-        return grids(self.rows)
+        return build_grids(self.rows)
 
 
 def read_runs(folders: Sequence[Path]) -> Findings:
     """Read the runs in these folders as one; a head that two runs trained differently keeps its run's name."""
     tables = [_table(folder) for folder in folders]
     names = _names(folders)
-    claimed = grouped((row for table in tables for row in table), _cell)
+    claimed = group_by((row for table in tables for row in table), _cell)
     disputed = {cell[0] for cell, rows in claimed.items() if len({(row["model"], row["accuracy"]) for row in rows}) > 1}
     everything = Findings(", ".join(names), [])
-    cells: dict[tuple[Key, int, int, int | str], Row] = {}
+    cells: dict[tuple[GridKey, int, int, int | str], Row] = {}
     for folder, name, table in zip(folders, names, tables, strict=True):
         signed = _signed(table, name, disputed)
         everything.episodes.update(read_episodes(folder, signed) | everything.episodes)
         for row in signed:
             cells.setdefault(_cell(row), row)
         for row in _signed(_of_grids(folder / "sensitivity.csv"), name, disputed):
-            everything.sensitivities.setdefault(key(row), row)
+            everything.sensitivities.setdefault(grid_key(row), row)
         for row in _signed(_of_grids(folder / "sensitivity-differences.csv"), name, disputed):
             other = row | {"head": row["against"], "readout": row["against_readout"]}
-            everything.differences.setdefault((key(row), key(other)), (row["low_classes"], row["high_classes"]))
+            everything.differences.setdefault(
+                (grid_key(row), grid_key(other)), (row["low_classes"], row["high_classes"])
+            )
         everything.consistency.extend(_signed(_of_grids(folder / "consistency.csv"), name, disputed))
         for path in sorted(folder.glob("*/recipe.json")):
             model, recipe = path.parent.name, _plain(path)
@@ -80,7 +83,9 @@ def read_runs(folders: Sequence[Path]) -> Findings:
 def paper_findings() -> Findings:
     """The paper's printed grids, read like a run of ours; its intervals are those of Sec. 4.2, alike for all models."""
     margins = dict(zip(printed.TEST_SHOTS, map(float, printed.text("confidence interval")), strict=True))
-    rows = [with_kind(OPTIONAL | {"queries": 16, "ci95": margins[row["test_shot"]]} | row) for row in printed.rows()]
+    rows = [
+        add_head_columns(OPTIONAL | {"queries": 16, "ci95": margins[row["test_shot"]]} | row) for row in printed.rows()
+    ]
     rows.sort(key=lambda row: row["head"] == "frn-old")  # printed in one setting, for comparison: last
     return Findings("The paper's printed grids", rows, consistency=printed.consistency_rows(), printed=True)
 
@@ -104,7 +109,7 @@ def _table(folder: Path) -> list[Row]:
             raise BadInput(f"line {number} of {path} has {row['accuracy']!r} for accuracy: a number belongs there.")
         row |= {column: otherwise for column, otherwise in OPTIONAL.items() if row.get(column) in (None, "")}
         if isfinite(row["accuracy"]):
-            rows.append(with_kind(row))
+            rows.append(add_head_columns(row))
     if not rows:
         raise BadInput(f"{path} holds no accuracy yet: a report needs at least one tested model.")
     return rows
@@ -151,7 +156,7 @@ def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[Model, tuple[str, d
             of = {**UNKNOWN, **one.of}
             row = wanted.get((of["model"], of["head"], *(of[name] for name in MORE)))
             if row is not None and row.get("episodes") == one.plan["episodes"] > 1:
-                where = key(row), row["train_shot"], row["seed"]
+                where = grid_key(row), row["train_shot"], row["seed"]
                 episodes[where] = one.plan["id"], dict(zip(one.shots, one.accuracies, strict=True))
     return episodes
 
@@ -160,7 +165,7 @@ def _history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
     where = {name: recipe.get(name) or "" for name in ("data", "backbone", "head", "train_shot", "seed")}
     where["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
     rows = [row for row in _read(folder / "history.csv") if isinstance(row.get("epoch"), float)]
-    return [with_kind(where) | row for row in rows]
+    return [add_head_columns(where) | row for row in rows]
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -173,13 +178,14 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _cell(row: Row) -> tuple[Key, int, int, int | str]:
-    return key(row), row["train_shot"], row["seed"], row["test_shot"]
+def _cell(row: Row) -> tuple[GridKey, int, int, int | str]:
+    return grid_key(row), row["train_shot"], row["seed"], row["test_shot"]
 
 
-def _signed(rows: Sequence[Row], run: str, disputed: set[Key]) -> list[Row]:
+def _signed(rows: Sequence[Row], run: str, disputed: set[GridKey]) -> list[Row]:
     """The rows, their heads marked with the run where another run has a different model of the same name."""
     names = ("head", "learner")
     return [
-        row | {name: f"{row[name]}{AT}{run}" for name in names if name in row and key(row) in disputed} for row in rows
+        row | {name: f"{row[name]}{AT}{run}" for name in names if name in row and grid_key(row) in disputed}
+        for row in rows
     ]

@@ -5,21 +5,22 @@ from typing import Any
 
 import numpy as np
 
+from anyshot.measure.grid import Grid, build_grids, format_train_shot, shot_sort_key
 from anyshot.paper import printed
-from anyshot.report.answer import Choice, Sensitivity, list_sensitivities, why_no_sensitivity, words
+from anyshot.report.answer import Choice, Sensitivity, describe_shot, list_sensitivities, why_no_sensitivity
 from anyshot.report.runs import AT, Findings
-from anyshot.rows import Row, grouped
-from anyshot.show.grid import Grid, grids, shot_order, trained_at
-from anyshot.show.summaries import Summary, three_uncertainties, two_decimals
+from anyshot.show.summaries import Summary, describe_uncertainties, format_decimals
+from anyshot.tables import Row
+from anyshot.text import group_by
 
 
 def sensitivity_table(findings: Findings) -> Summary:
     """Every grid's sensitivity, what is known of it and its noise floor, the most robust first; or why it has none."""
     rows = []
     for one in list_sensitivities(findings):
-        uncertain = *three_uncertainties(one.row), _number(one.number("noise_floor"))
+        uncertain = *describe_uncertainties(one.row), _number(one.number("noise_floor"))
         mean = f"{one.grid.accuracy.mean():.2f}"
-        rows.append([one.grid.setting, one.grid.name, two_decimals(one.points), *uncertain, mean, ""])
+        rows.append([one.grid.setting, one.grid.name, format_decimals(one.points), *uncertain, mean, ""])
     for grid in findings.grids:
         if why := why_no_sensitivity(grid):
             mean = f"{np.nanmean(grid.accuracy):.2f}"
@@ -54,16 +55,16 @@ def bias_table(trained: Sequence[Grid]) -> Summary:
 
 def curve_table(choices: Sequence[Choice]) -> Summary:
     """Accuracy by test shot, with its interval over episodes."""
-    shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_order)
+    shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_sort_key)
     rows = [[choice.setting, choice.label, *(_cell(choice.cells.get(shot)) for shot in shots)] for choice in choices]
-    columns = ["setting", "head", *(words(shot) for shot in shots)]
+    columns = ["setting", "head", *(describe_shot(shot) for shot in shots)]
     return Summary("Accuracy by test shot, ± 95 % interval over episodes", columns, rows, names=2)
 
 
 def frontier_table(sensitivities: Sequence[Sensitivity]) -> Summary:
     """Mean accuracy and sensitivity of every grid."""
     rows = [
-        [one.grid.setting, one.grid.name, f"{one.grid.accuracy.mean():.2f}", two_decimals(one.points)]
+        [one.grid.setting, one.grid.name, f"{one.grid.accuracy.mean():.2f}", format_decimals(one.points)]
         for one in sensitivities
     ]
     columns = ["setting", "head", "mean accuracy", "sensitivity"]
@@ -72,7 +73,9 @@ def frontier_table(sensitivities: Sequence[Sensitivity]) -> Summary:
 
 def history_table(history: Sequence[Row]) -> Summary:
     """Where each model's training ended, and the best of its validations."""
-    models = grouped(history, lambda row: (row["data"], row["backbone"], row["head"], trained_at(row), row["seed"]))
+    models = group_by(
+        history, lambda row: (row["data"], row["backbone"], row["head"], format_train_shot(row), row["seed"])
+    )
     rows = []
     for where, epochs in models.items():
         validated = [row["val_accuracy"] for row in epochs if isinstance(row.get("val_accuracy"), float)]
@@ -103,26 +106,26 @@ def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
 
 def paper_grids(ours: Sequence[Grid]) -> dict[int, Grid]:
     """The paper's grid of the same setting, head and readout, by the place of ours."""
-    theirs = {grid.key: grid for grid in grids(printed.rows())}
+    theirs = {grid.key: grid for grid in build_grids(printed.rows())}
     places = {i: (g.data, g.backbone, g.head.split(AT)[0], g.readout) for i, g in enumerate(ours)}
     return {i: theirs[where] for i, where in places.items() if where in theirs}
 
 
-def beside_paper(ours: Sequence[Grid]) -> Summary:
+def comparison_with_paper(ours: Sequence[Grid]) -> Summary:
     """Ours and theirs: sensitivity, and mean accuracy by test shot over the train shots both have."""
     rows = []
-    shots = sorted({shot for i in paper_grids(ours) for shot in ours[i].test_shots}, key=shot_order)
+    shots = sorted({shot for i in paper_grids(ours) for shot in ours[i].test_shots}, key=shot_sort_key)
     for i, theirs in paper_grids(ours).items():
         own = ours[i]
         both = [s for s in own.train_shots if s in theirs.train_shots]
         if not both:
             continue
         for who, grid in (("ours", own), ("paper", theirs)):
-            sensitivity = two_decimals(grid.parts.sensitivity) if grid.is_scored else ""
+            sensitivity = format_decimals(grid.parts.sensitivity) if grid.is_scored else ""
             columns = [grid.train_shots.index(s) for s in both]
             means = dict(zip(grid.test_shots, grid.accuracy[:, columns].mean(1), strict=True))
             rows.append([own.setting, own.name, who, sensitivity, *(_number(means.get(shot)) for shot in shots)])
-    header = ["setting", "head", "whose", "sensitivity", *(words(shot) for shot in shots)]
+    header = ["setting", "head", "whose", "sensitivity", *(describe_shot(shot) for shot in shots)]
     title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
     return Summary(title, header, rows, names=3)
 
@@ -135,7 +138,7 @@ def _value(value: Any) -> str:
 
 
 def _number(value: Any) -> str:
-    return two_decimals(float(value)) if isinstance(value, int | float) and np.isfinite(value) else ""
+    return format_decimals(float(value)) if isinstance(value, int | float) and np.isfinite(value) else ""
 
 
 def _cell(cell: Mapping[str, Any] | None) -> str:

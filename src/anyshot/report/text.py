@@ -8,10 +8,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from anyshot.measure.grid import Grid
 from anyshot.report import answer
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
-from anyshot.show.grid import Grid
 from anyshot.show.summaries import Summary
 
 BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
@@ -19,7 +19,7 @@ BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.arr
 LAYOUT: dict[str, Any] = {"title_justify": "left", "padding": (0, 1, 0, 0)}
 
 
-def show(findings: Findings, console: Console | None = None) -> None:
+def print_report(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
     choices = answer.list_choices(findings)

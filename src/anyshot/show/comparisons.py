@@ -7,24 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyshot.errors import BadInput, choose
-from anyshot.rows import Row, read_table, show_table
-from anyshot.show.grid import Grid, grids
-from anyshot.show.summaries import counterpart
+from anyshot.errors import BadInput, look_up
+from anyshot.measure.grid import Grid, build_grids
+from anyshot.show.summaries import find_counterpart
+from anyshot.tables import Row, format_table, read_table
 
 if TYPE_CHECKING:
     from anyshot.show.figures import Chart
 
 
-def gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def gains_by_test_shot(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Mean accuracy of each cosine head, and of each model of mixed shots, above its Euclidean counterpart, by test
     shot."""
     whole = _whole(rows)
-    pairs = [(grid, counterpart(grid, whole)) for grid in whole if grid.readout == "own"]
+    pairs = [(grid, find_counterpart(grid, whole)) for grid in whole if grid.readout == "own"]
     return [row for grid, other in pairs if other for row in _difference(grid, other)]
 
 
-def offsets(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def offsets_by_train_shot(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """How far each model lies above its group on average, by train shot."""
     return [
         _about(grid) | {"train_shot": shot, "offset": float(bias)}
@@ -34,9 +34,9 @@ def offsets(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
-def swapped(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def swapped_scores(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Each model under its own score and under the other, by train shot and test shot; the mean over seeds."""
-    listed = grids(rows)
+    listed = build_grids(rows)
     swapped = {(grid.setting, grid.head): grid.cells() for grid in listed if grid.readout == "swapped"}
     return [
         _about(grid) | {"train_shot": train, "test_shot": test, "own": own, "swapped": read, "change": read - own}
@@ -55,7 +55,7 @@ def frn_forms(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [row for grid in new for row in _difference(grid, old[grid.setting])]
 
 
-def mixed(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def mixed_shot_training(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Each model trained with mixed shots beside the models of its head that were trained for one shot, by test shot:
     the best, the mean and the worst of these, and how far it stays behind the best."""
     whole = _whole(rows)
@@ -84,22 +84,22 @@ def _about(grid: Grid) -> Row:
 
 
 def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
-    return [grid for grid in grids(rows) if grid.is_whole]
+    return [grid for grid in build_grids(rows) if grid.is_whole]
 
 
 Rows = Sequence[Mapping[str, Any]]
 COMPARISONS: dict[str, tuple[Callable[[Rows], list[Row]], str]] = {
-    "gains": (gains, "a cosine head and its Euclidean counterpart"),
-    "offsets": (offsets, "a head with several train shots"),
-    "swapped": (swapped, "the readout 'swapped'"),
+    "gains": (gains_by_test_shot, "a cosine head and its Euclidean counterpart"),
+    "offsets": (offsets_by_train_shot, "a head with several train shots"),
+    "swapped": (swapped_scores, "the readout 'swapped'"),
     "frn-forms": (frn_forms, "both frn and frn-old"),
-    "mixed": (mixed, "a head trained with mixed shots and the same head trained for single ones"),
+    "mixed": (mixed_shot_training, "a head trained with mixed shots and the same head trained for single ones"),
 }
 
 
 def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) -> str:
     """The `compare` verb: from a run's table to a comparison's table and figure."""
-    compare, needs = choose("comparison", kind, COMPARISONS)
+    compare, needs = look_up("comparison", kind, COMPARISONS)
     rows = read_table(run / "table.csv" if run.is_dir() else run)
     compared = compare(rows)
     if not compared:
@@ -107,8 +107,8 @@ def run_comparison(kind: str, run: Path, out: Path | None, figure: Path | None) 
     if figure is not None:
         from anyshot.show import figures
 
-        figures.save(draw(kind, rows), figure)
-    return show_table(compared, out)
+        figures.save_chart(draw(kind, rows), figure)
+    return format_table(compared, out)
 
 
 def draw(kind: str, rows: Rows) -> "Chart":
@@ -119,7 +119,7 @@ def draw(kind: str, rows: Rows) -> "Chart":
         "gains": lambda: figures.gains_by_test_shot(_whole(rows)),
         "offsets": lambda: figures.offsets_by_train_shot(_whole(rows)),
         "swapped": lambda: figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")]),
-        "mixed": lambda: figures.mixed_shots(mixed(rows)),
-        "frn-forms": lambda: figures.side_by_side([one for one in _whole(rows) if one.head in ("frn", "frn-old")]),
+        "mixed": lambda: figures.mixed_shots(mixed_shot_training(rows)),
+        "frn-forms": lambda: figures.draw_heatmaps([one for one in _whole(rows) if one.head in ("frn", "frn-old")]),
     }
     return charts[kind]()

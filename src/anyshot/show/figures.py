@@ -14,10 +14,10 @@ import altair as alt
 import numpy as np
 from jaxtyping import Float
 
-from anyshot.errors import BadInput, choose
-from anyshot.files import whole
-from anyshot.show.grid import Grid, trained_at, with_kind
-from anyshot.show.summaries import counterpart, two_decimals
+from anyshot.errors import BadInput, look_up
+from anyshot.files import atomic_write
+from anyshot.measure.grid import Grid, add_head_columns, format_train_shot
+from anyshot.show.summaries import find_counterpart, format_decimals
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
 FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw
@@ -32,36 +32,36 @@ Notes = Mapping[tuple[int | str, int], str]
 NO_NOTES: Notes = {}
 
 
-def save(chart: Chart, path: Path) -> None:
+def save_chart(chart: Chart, path: Path) -> None:
     """Write a chart as its file's ending says: .svg, .png, .pdf, or .json for the Vega-Lite specification."""
     format = path.suffix.removeprefix(".")
-    scale = choose("figure format", format, FORMATS)
-    with whole(path) as aside:
+    scale = look_up("figure format", format, FORMATS)
+    with atomic_write(path) as aside:
         chart.save(str(aside), format=format, scale_factor=scale)  # type: ignore[arg-type]  # one of FORMATS
 
 
 def heatmap(grid: Grid) -> alt.LayerChart:
     """The residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
-    return finish(_heatmap(grid, limit([grid])))
+    return apply_theme(_heatmap(grid, limit([grid])))
 
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
     *_, last = steps(grid, limit)
     subtitle = "accuracy; one train shot or test shot has no sensitivity"
     if grid.is_scored:
-        subtitle = f"sensitivity {two_decimals(grid.parts.sensitivity)}"
+        subtitle = f"sensitivity {format_decimals(grid.parts.sensitivity)}"
     return last.chart([f"{grid.name}, {grid.setting}", subtitle])
 
 
-def side_by_side(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
+def draw_heatmaps(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
     """Heatmaps on one colour scale, so that they compare."""
     end = limit(grids)
-    return finish(alt.concat(*(_heatmap(grid, end) for grid in grids), columns=columns, spacing=30))
+    return apply_theme(alt.concat(*(_heatmap(grid, end) for grid in grids), columns=columns, spacing=30))
 
 
 def calculation(grid: Grid) -> alt.HConcatChart:
     """How the residual comes about: raw accuracies, offsets to the group, offsets without the model bias."""
-    return finish(alt.hconcat(*(panel.chart() for panel in steps(grid)), spacing=30))
+    return apply_theme(alt.hconcat(*(panel.chart() for panel in steps(grid)), spacing=30))
 
 
 def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> list["Panel"]:
@@ -74,7 +74,7 @@ def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> li
     offsets = grid.accuracy - mean[:, None]
     limit = limit or float(np.abs(offsets).max()) or 1.0
     middle = ["minus test bias", "offsets to the group"]
-    last = ["minus model bias", f"residual, sensitivity {two_decimals(parts.sensitivity)}"]
+    last = ["minus model bias", f"residual, sensitivity {format_decimals(parts.sensitivity)}"]
     without_test_bias = Panel(grid, offsets, middle, limit, right=mean, notes=notes, room_above=True)
     return [raw, without_test_bias, Panel(grid, parts.residual, last, limit, mean, parts.model_bias, notes)]
 
@@ -84,7 +84,7 @@ def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
     mixed shots are lines too, but not in the mean."""
     values = []
     for grid in grids:
-        other = counterpart(grid, grids)
+        other = find_counterpart(grid, grids)
         if grid.readout == "own" and other is not None:
             gains = grid.parts.test_bias - other.parts.test_bias
             line = _line(grid, "test shot", grid.test_shots, "gain", gains)
@@ -112,7 +112,7 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
     """Mean gain over test shots against sensitivity, one point per group; down and right is better."""
     values: list[dict[str, Any]] = []
     for grid in grids:
-        other = counterpart(grid, grids)
+        other = find_counterpart(grid, grids)
         if other is not None and grid.is_scored:
             gain = float((grid.parts.test_bias - other.parts.test_bias).mean())
             point = {"method": grid.name, "setting": grid.setting}
@@ -125,15 +125,17 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
     settings = list(dict.fromkeys(value["setting"] for value in values))
     shape = alt.Shape("setting:N", scale=alt.Scale(domain=settings, range=list(islice(cycle(SHAPES), len(settings)))))
     tooltip = ["method:N", "setting:N", "gain:Q", "sensitivity:Q"]
-    points = alt.Chart(inline(values)).mark_point(size=90, strokeWidth=2).encode(x, y, colour, shape, tooltip=tooltip)
-    line = alt.Chart(inline([{"x": 0}])).mark_rule(color="#999").encode(x="x:Q")
-    return finish((line + points).properties(width=360, height=300))
+    points = (
+        alt.Chart(inline_data(values)).mark_point(size=90, strokeWidth=2).encode(x, y, colour, shape, tooltip=tooltip)
+    )
+    line = alt.Chart(inline_data([{"x": 0}])).mark_rule(color="#999").encode(x="x:Q")
+    return apply_theme((line + points).properties(width=360, height=300))
 
 
 def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Accuracy by test shot and readout, one panel per train shot and learner: does a model follow its training or
     its readout? Mixed shots have no panel."""
-    plain = [row for row in map(with_kind, rows) if not row["mixed"]]
+    plain = [row for row in map(add_head_columns, rows) if not row["mixed"]]
     columns = ("learner", "readout", "train_shot", "test_shot", "accuracy")
     values = _values(plain, *columns, **{"trained with": "score"})
     learners = list(dict.fromkeys(value["learner"] for value in values))
@@ -147,12 +149,14 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     dots = base.mark_point(filled=True, size=25).encode(alt.Detail("readout:N"))
     panel = (base.mark_line(strokeWidth=2).encode(dash) + dots).properties(width=170, height=200)
     row = alt.Row("learner:N", title=None, sort=learners)
-    return finish(panel.facet(row=row, column=alt.Column("train shot:O", title="train shot"), data=inline(values)))
+    return apply_theme(
+        panel.facet(row=row, column=alt.Column("train shot:O", title="train shot"), data=inline_data(values))
+    )
 
 
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Share of predictions that survive a new support, by trained model and by the score that predicts."""
-    shots = [{**row, "train_shot": trained_at(row)} for row in rows]
+    shots = [{**row, "train_shot": format_train_shot(row)} for row in rows]
     values = _values(shots, "head", "score", "train_shot", "consistency")
     heads, scores = (list(dict.fromkeys(value[field] for value in values)) for field in ("head", "score"))
     x = alt.X("train shot:O", axis=alt.Axis(labelAngle=0))
@@ -162,20 +166,20 @@ def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     bars = chart.mark_bar().encode(y, colour)
     labels = chart.mark_text(dy=-7).encode(y, alt.Text("mean(consistency):Q", format=".0f"))
     panel = (bars + labels).properties(width=150, height=200)
-    facets = panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline(values))
+    facets = panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline_data(values))
     # A head of mixed shots has one column, the others as many as train shots.
-    return finish(facets.resolve_scale(x="independent", xOffset="independent"))
+    return apply_theme(facets.resolve_scale(x="independent", xOffset="independent"))
 
 
 def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
     """The ratio of FRN's first term to its last by train shot: mean, and one deviation to each side."""
     ends = [{**row, "low": row["mean"] - row["deviation"], "high": row["mean"] + row["deviation"]} for row in rows]
     values = _values(ends, "train_shot", "low", "high", ratio="mean")
-    base = alt.Chart(inline(values)).encode(alt.X("train shot:O", axis=alt.Axis(labelAngle=0)))
+    base = alt.Chart(inline_data(values)).encode(alt.X("train shot:O", axis=alt.Axis(labelAngle=0)))
     y = alt.Y("low:Q", title="ratio of terms, mean and deviation", scale=alt.Scale(zero=False))
     bars = base.mark_rule(color=BLUE, strokeWidth=2).encode(y, alt.Y2("high:Q"))
     dots = base.mark_point(color=BLUE, filled=True, size=60).encode(alt.Y("ratio:Q"))
-    return finish((bars + dots).properties(width=220, height=200))
+    return apply_theme((bars + dots).properties(width=220, height=200))
 
 
 def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
@@ -187,12 +191,12 @@ def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     dots = base.mark_point(color=ORANGE, filled=True, size=50, opacity=1).encode(alt.Y("accuracy:Q"))
     panel = (bars + dots).properties(width=220, height=220)
     heads = list(dict.fromkeys(value["head"] for value in values))
-    return finish(panel.facet(alt.Column("head:N", title=None, sort=heads), data=inline(values)))
+    return apply_theme(panel.facet(alt.Column("head:N", title=None, sort=heads), data=inline_data(values)))
 
 
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Recall of classes by their own shot, the mean over train shots; one panel per kind of support."""
-    plain = [row for row in map(with_kind, rows) if not row["mixed"]]
+    plain = [row for row in map(add_head_columns, rows) if not row["mixed"]]
     values = _values(plain, "head", "score", "own_shot", "recall", family="learner", support="test_shot")
     families = list(dict.fromkeys(value["family"] for value in values))
     base = alt.Chart().encode(
@@ -204,8 +208,8 @@ def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     dash = alt.StrokeDash("score:N", sort=["Euclidean", "cosine"], legend=_DASH)
     panel = (base.mark_line().encode(dash) + base.mark_point(filled=True, size=30)).properties(width=220, height=240)
     kinds = list(dict.fromkeys(value["support"] for value in values))
-    facets = panel.facet(alt.Column("support:N", title=None, sort=kinds), data=inline(values))
-    return finish(facets.resolve_scale(x="independent"))
+    facets = panel.facet(alt.Column("support:N", title=None, sort=kinds), data=inline_data(values))
+    return apply_theme(facets.resolve_scale(x="independent"))
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,7 @@ class Panel:
         layers = []
         for name, values in self.values.items():
             if values:
-                data = alt.NamedData(name=name) if named else inline(values)
+                data = alt.NamedData(name=name) if named else inline_data(values)
                 own = data.copy()  # Altair would lift data that layers share
                 tip = {"tooltip": "note:N"} if self.notes and name == "cells" else {}
                 box = alt.Chart(data).mark_rect(stroke="white", strokeWidth=1)
@@ -270,7 +274,7 @@ class Panel:
 
 def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, Any]:
     """One box and its number; the ink is white where the box is dark."""
-    text = two_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
+    text = format_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
     ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
     box = {"x": x, "x2": x + 1, "xm": x + 0.5, "y": y, "y2": y + 1, "ym": y + 0.5}
     return box | {"value": value, "text": text, "ink": ink}
@@ -303,7 +307,7 @@ def _lines(values: list[dict[str, Any]], x: str, y: str, title: str, by: str, *o
     """One thin line per group, coloured by one field, dashed by backbone."""
     names = list(order or dict.fromkeys(value[by] for value in values))
     return (
-        alt.Chart(inline(values))
+        alt.Chart(inline_data(values))
         .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.2, opacity=0.65)
         .encode(
             alt.X(f"{x}:O", axis=alt.Axis(labelAngle=0)),
@@ -319,22 +323,22 @@ def _lines(values: list[dict[str, Any]], x: str, y: str, title: str, by: str, *o
 
 def _trend(values: list[dict[str, Any]], x: str, y: str, by: str | None = None) -> alt.Chart:
     """The mean line, thick: one per value of `by`, in its colour, or one in black."""
-    line = alt.Chart(inline(values)).mark_line(strokeWidth=4.5)
+    line = alt.Chart(inline_data(values)).mark_line(strokeWidth=4.5)
     colour = alt.Color(f"{by}:N", title="score") if by else alt.value(BLACK)
     return line.encode(alt.X(f"{x}:O"), alt.Y(f"mean({y}):Q"), color=colour)
 
 
 def _with_trend(thin: alt.Chart, thick: alt.Chart, words: str) -> alt.LayerChart:
-    zero = alt.Chart(inline([{"zero": 0}])).mark_rule(color="#999").encode(alt.Y("zero:Q"))
+    zero = alt.Chart(inline_data([{"zero": 0}])).mark_rule(color="#999").encode(alt.Y("zero:Q"))
     title = alt.TitleParams(f"thin: a group, thick: {words}", anchor="start", fontWeight="normal")
-    return finish((zero + thin + thick).properties(title=title))
+    return apply_theme((zero + thin + thick).properties(title=title))
 
 
 def _range(names: Sequence[str]) -> list[str]:
     return list(islice(cycle((BLUE, ORANGE, GREEN, PINK, BLACK)), len(names)))
 
 
-def inline(values: list[dict[str, Any]]) -> alt.Data:
+def inline_data(values: list[dict[str, Any]]) -> alt.Data:
     """Rows as data inside a chart."""
     return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
 
@@ -358,7 +362,7 @@ def _some(values: list[Any], otherwise: str) -> None:
         raise BadInput(f"nothing to draw: {otherwise}.")
 
 
-def finish(chart: Any) -> Any:
+def apply_theme(chart: Any) -> Any:
     """The look all figures share."""
     small: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
     return chart.configure(

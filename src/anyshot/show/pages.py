@@ -6,7 +6,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
-def fill(template: Path, **values: Any) -> str:
+def fill_template(template: Path, **values: Any) -> str:
     """A page; in HTML what is not said to be such is escaped, and a value that the template lacks is an error.
 
     Args:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anyshot.errors import choose
-from anyshot.rows import as_csv
-from anyshot.show.grid import Grid, shot_order
+from anyshot.errors import look_up
+from anyshot.measure.grid import Grid, shot_sort_key
+from anyshot.tables import to_csv
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 
@@ -42,17 +42,17 @@ class Summary:
 
     def csv(self) -> str:
         """A CSV table, without the stars."""
-        return as_csv([self.columns, *([cell.replace("**", "") for cell in row] for row in self.rows)])
+        return to_csv([self.columns, *([cell.replace("**", "") for cell in row] for row in self.rows)])
 
     def text(self, format: str) -> str:
         """This table in one of the formats that have an ending."""
-        return choose("table format", format, {"markdown": self.markdown, "latex": self.latex, "csv": self.csv})()
+        return look_up("table format", format, {"markdown": self.markdown, "latex": self.latex, "csv": self.csv})()
 
 
 ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
-def counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
+def find_counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
     """The grid that gains are measured against: the same setting's Euclidean head, read as trained (its mean over train
     shots, also for one model that was trained with mixed shots)."""
     if (grid.head, grid.readout) == (grid.learner, "own"):
@@ -61,7 +61,7 @@ def counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
     return next((other for other in among if other.key == wanted), None)
 
 
-def in_order(grids: Iterable[Grid]) -> list[Grid]:
+def sort_grids(grids: Iterable[Grid]) -> list[Grid]:
     """Setting by setting and family by family: the Euclidean head, its other readouts, trained with mixed shots, and
     its cosine alternative likewise."""
     listed = list(grids)
@@ -80,15 +80,15 @@ def grid_summary(grid: Grid) -> Summary:
     """A grid: accuracies, the test bias to the right, the model bias below, the sensitivity in the corner; only the
     accuracies there are, where it has no sensitivity."""
     rows = [
-        [str(shot), *("" if math.isnan(cell) else two_decimals(cell) for cell in cells)]
+        [str(shot), *("" if math.isnan(cell) else format_decimals(cell) for cell in cells)]
         for shot, cells in zip(grid.test_shots, grid.accuracy, strict=True)
     ]
     title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot"
     if not grid.is_scored:
         shots = ["mixed" if grid.mixed else str(shot) if shot else "accuracy" for shot in grid.train_shots]
         return Summary(f"{title} (columns)", ["test shot", *shots], rows)
-    means = [*map(two_decimals, grid.parts.test_bias), f"**{_sensitivity(grid)}**"]
-    rows.append(["model bias", *(two_decimals(bias, "+") for bias in grid.parts.model_bias)])
+    means = [*map(format_decimals, grid.parts.test_bias), f"**{_sensitivity(grid)}**"]
+    rows.append(["model bias", *(format_decimals(bias, "+") for bias in grid.parts.model_bias)])
     rows = [[*row, mean] for row, mean in zip(rows, means, strict=True)]
     return Summary(f"{title}; sensitivity in the corner", ["test shot", *map(str, grid.train_shots), "mean"], rows)
 
@@ -104,7 +104,7 @@ def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
         others = [_sensitivity(other) for other in rivals if other.is_scored and other.name != grid.name]
         is_best = bool(others) and float(_sensitivity(grid)) < min(map(float, others))
         cells[grid.name, grid.setting] = f"**{_sensitivity(grid)}**" if is_best else _sensitivity(grid)
-    names = dict.fromkeys(grid.name for grid in in_order(grids))
+    names = dict.fromkeys(grid.name for grid in sort_grids(grids))
     rows = [[name, *(cells.get((name, setting), "") for setting in settings)] for name in names]
     title = "Shot sensitivity by head and setting; lower is better, the lowest of each learner bold"
     return Summary(title, ["head", *settings], rows)
@@ -112,10 +112,10 @@ def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
 
 def gain_summary(grids: Sequence[Grid]) -> Summary:
     """Sensitivity (a dash where there is none) and mean accuracy by test shot, with its gain over the counterpart."""
-    shots = sorted({shot for grid in grids for shot in grid.test_shots}, key=shot_order)
+    shots = sorted({shot for grid in grids for shot in grid.test_shots}, key=shot_sort_key)
     rows = []
-    for grid in in_order(grids):
-        other = counterpart(grid, grids)
+    for grid in sort_grids(grids):
+        other = find_counterpart(grid, grids)
         base = other.means if other else {}
         cells = [_with_gain(grid.means.get(shot), base.get(shot)) for shot in shots]
         rows.append([grid.setting, grid.name, _sensitivity(grid) if grid.is_scored else "-", *cells])
@@ -124,34 +124,34 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
 
 
 def _sensitivity(grid: Grid) -> str:
-    return two_decimals(grid.parts.sensitivity)
+    return format_decimals(grid.parts.sensitivity)
 
 
 def _with_gain(mean: float | None, base: float | None) -> str:
     if mean is None:
         return ""
-    return two_decimals(mean) if base is None else f"{two_decimals(mean)} ({two_decimals(mean - base, '+')})"
+    return format_decimals(mean) if base is None else f"{format_decimals(mean)} ({format_decimals(mean - base, '+')})"
 
 
-def two_decimals(value: float, sign: str = "") -> str:
+def format_decimals(value: float, sign: str = "") -> str:
     """Two decimals; ties go away from zero, however the value is held in binary."""
     return f"{round(value + math.copysign(1e-9, value), 2) + 0.0:{sign}.2f}"  # + 0.0: no minus before a zero
 
 
-def three_uncertainties(row: Mapping[str, Any]) -> list[str]:
+def describe_uncertainties(row: Mapping[str, Any]) -> list[str]:
     """Of a row of sensitivity.csv: the interval of the score over episodes, the one over new classes, and the score of
     each seed; empty where a table has none."""
     over = (interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
-    return [*over, ", ".join(map(two_decimals, by_seed(row)))]
+    return [*over, ", ".join(map(format_decimals, scores_by_seed(row)))]
 
 
-def over_what(row: Mapping[str, Any]) -> list[str]:
+def describe_intervals(row: Mapping[str, Any]) -> list[str]:
     """The intervals that such a row has, each with what it is over."""
-    ends = zip(three_uncertainties(row), ("episodes", "new classes"), strict=False)
+    ends = zip(describe_uncertainties(row), ("episodes", "new classes"), strict=False)
     return [f"{interval} over {what}" for interval, what in ends if interval]
 
 
-def by_seed(row: Mapping[str, Any]) -> list[float]:
+def scores_by_seed(row: Mapping[str, Any]) -> list[float]:
     """The score of each seed, of such a row."""
     return [float(seed) for seed in str(row.get("over_seeds", "")).split()]
 
@@ -159,7 +159,7 @@ def by_seed(row: Mapping[str, Any]) -> list[float]:
 def interval(row: Mapping[str, Any], low: str, high: str) -> str:
     """Two columns of a row as an interval, or nothing where they are empty."""
     ends = [row.get(name) for name in (low, high)]
-    return " to ".join(two_decimals(end) for end in ends if isinstance(end, float))
+    return " to ".join(format_decimals(end) for end in ends if isinstance(end, float))
 
 
 def _latex(cell: str) -> str:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from anyshot.errors import explaining
-from anyshot.machine import cores, keep_memory
-from anyshot.models.devices import on_threads, training_device
+from anyshot.errors import as_bad_input
+from anyshot.machine import count_cores, keep_freed_memory
+from anyshot.models.devices import training_device, use_threads
 from anyshot.models.registry import Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, grouped
-from anyshot.study.launch import end_with
+from anyshot.study.launch import exit_with_parent
+from anyshot.tables import Row
+from anyshot.text import group_by
 from anyshot.train.training import Learner
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Speeds:
         return self.one_at_a_time > CLEARLY * self.side_by_side
 
 
-def side_by_side(
+def plan_workers(
     recipes: Sequence[Recipe], registry: Registry, workers: int = 0, speeds: Speeds | None = None
 ) -> tuple[int, int]:
     """How many models train at once, and with how many threads each.
@@ -57,15 +58,15 @@ def side_by_side(
     or there are fewer models than cores, and one where measured `speeds` clearly favour it; the cores are then shared
     out. It is decided by the whole list of recipes, never by what of it is already done. With GPUs: one model each."""
     if (together := int(os.environ.get("LOCAL_WORLD_SIZE", "0"))) > 0:  # under torchrun: all processes on each model
-        return 1, max(1, cores() // together)
+        return 1, max(1, count_cores() // together)
     if (device := training_device()).startswith("cuda"):
         workers = workers or (1 if ":" in device else min(len(recipes), torch.cuda.device_count()))
-        return workers, max(1, cores() // workers)
+        return workers, max(1, count_cores() // workers)
     if not workers:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         fit = int(0.9 * memory / _bytes(_costliest(recipes, registry), registry))
-        workers = 1 if speeds and speeds.favour_one else max(1, min(cores(), len(recipes), fit))
-    return workers, max(1, cores() // workers)
+        workers = 1 if speeds and speeds.favour_one else max(1, min(count_cores(), len(recipes), fit))
+    return workers, max(1, count_cores() // workers)
 
 
 def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Speeds | None:
@@ -78,8 +79,8 @@ def measure_speeds(load: "Callable[[], Study]", recipes: Sequence[Recipe]) -> Sp
     recipes = [recipe for recipe in recipes if not recipe.frozen]  # on features an update takes no time
     if not recipes or training_device() != "cpu" or "LOCAL_WORLD_SIZE" in os.environ:
         return None
-    workers, threads = side_by_side(recipes, registry)
-    return None if workers < 2 else contest(load, _costliest(recipes, registry), workers, threads)
+    workers, threads = plan_workers(recipes, registry)
+    return None if workers < 2 else race_workers(load, _costliest(recipes, registry), workers, threads)
 
 
 def is_short(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> bool:
@@ -94,7 +95,7 @@ def is_short(recipes: Sequence[Recipe], registry: Registry, train_images: Mappin
     return images * each < SHORT_SECONDS
 
 
-def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: int) -> Speeds:
+def race_workers(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: int) -> Speeds:
     """Images a second of `workers` models that train at once with `threads` each, and of one model on all cores. They
     take turns, so that what else the machine does disturbs both alike."""
     context = multiprocessing.get_context("spawn")
@@ -103,11 +104,11 @@ def contest(load: "Callable[[], Study]", recipe: Recipe, workers: int, threads: 
     measuring = progress("measuring how to share the cores", float(ROUNDS))
     killed = "a worker was killed while the speed was measured; `--workers N` goes without that."
     workers_ = ProcessPoolExecutor(workers, context, _prepare, prepared)
-    with explaining(BrokenProcessPool, killed), workers_ as pool, measuring as advance:
+    with as_bad_input(BrokenProcessPool, killed), workers_ as pool, measuring as advance:
         for _ in range(ROUNDS):
             started = [pool.submit(_images_a_second, threads, True) for _ in range(workers)]
             several.append(sum(future.result() for future in started))
-            one.append(pool.submit(_images_a_second, cores(), False).result())
+            one.append(pool.submit(_images_a_second, count_cores(), False).result())
             advance(1.0)
             if 2 * one[-1] < several[-1]:
                 break  # another round would not turn that
@@ -119,8 +120,8 @@ _measured: Any = None  # of a process of a contest: its update, the number of it
 
 def _prepare(parent: int, load: "Callable[[], Study]", recipe: Recipe, barrier: Any) -> None:
     global _measured
-    end_with(parent)
-    keep_memory()
+    exit_with_parent(parent)
+    keep_freed_memory()
     small = _small(recipe)
     update = _an_update(small, load().registry, "cpu")
     torch.set_num_threads(1)
@@ -149,7 +150,7 @@ def _costliest(recipes: Sequence[Recipe], registry: Registry) -> Recipe:
 @contextmanager
 def _aside() -> Iterator[None]:
     """On one thread, and without a trace in the caller's threads and random numbers."""
-    with on_threads(1), torch.random.fork_rng():
+    with use_threads(1), torch.random.fork_rng():
         yield
 
 
@@ -212,16 +213,16 @@ def _an_update(recipe: Recipe, registry: Registry, device: str) -> Callable[[], 
     return update
 
 
-def estimate(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> list[Row]:
+def estimate_cost(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> list[Row]:
     """One row a data set, backbone and head: models, updates, images, and hours of a core (or GPU) of this machine."""
-    kinds = grouped(recipes, lambda recipe: (*_setting(recipe)[:3], recipe.head))
+    kinds = group_by(recipes, lambda recipe: (*_setting(recipe)[:3], recipe.head))
     seconds: dict[Recipe, float] = {}
     with _aside(), progress("measuring", float(len(kinds))) as advance:
         for alike in kinds.values():
             seconds |= dict.fromkeys(alike, seconds_an_image(alike[-1], registry))
             advance(1.0)
     rows = []
-    for (data, backbone, head), models in grouped(recipes, lambda recipe: recipe.path[:3]).items():
+    for (data, backbone, head), models in group_by(recipes, lambda recipe: recipe.path[:3]).items():
         updates = [recipe.epochs * (train_images[data] // recipe.images) for recipe in models]
         images = [many * recipe.images for many, recipe in zip(updates, models, strict=True)]
         hours = sum(many * seconds[recipe] / 3600 for many, recipe in zip(images, models, strict=True))
@@ -230,7 +231,7 @@ def estimate(recipes: Sequence[Recipe], registry: Registry, train_images: Mappin
     return rows
 
 
-def describe(rows: Sequence[Row], workers: int, threads: int, speeds: Speeds | None = None) -> str:
+def format_estimate(rows: Sequence[Row], workers: int, threads: int, speeds: Speeds | None = None) -> str:
     """The estimate as a table for a terminal."""
     counts = ("models", "updates", "images", "hours")
     total: Row = {"data": "in all", "backbone": "", "head": ""} | {key: sum(row[key] for row in rows) for key in counts}

@@ -16,13 +16,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from anyshot.errors import BadInput, explaining
+from anyshot.errors import BadInput, as_bad_input
 
 Work = Callable[[Any], str]
 
 
 @runtime_checkable
-class Pending(Protocol):
+class PendingJob(Protocol):
     """A job under way."""
 
     def done(self) -> bool: ...
@@ -30,11 +30,11 @@ class Pending(Protocol):
     def result(self) -> str: ...
 
 
-Submit = Callable[[Work, Any], Pending]
+Submit = Callable[[Work, Any], PendingJob]
 RETRIES = 5  # of a job whose machine was lost
 
 
-def launcher(on: str, workers: int, threads: int, logs: Path) -> AbstractContextManager[Submit]:
+def get_launcher(on: str, workers: int, threads: int, logs: Path) -> AbstractContextManager[Submit]:
     """The launcher that `on` names: here, ray, ray://address, or slurm."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return _torchrun()
@@ -67,10 +67,10 @@ def _start_worker(parent: int, numbers: Any) -> None:
 
     if gpus := torch.cuda.device_count():  # asked without waking them
         os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
-    end_with(parent)
+    exit_with_parent(parent)
 
 
-def end_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """A worker must not outlive its study, however the study ended."""
 
     def follow() -> None:
@@ -91,7 +91,7 @@ def _torchrun() -> Iterator[Submit]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
-    def submit(work: Work, job: Any) -> Pending:
+    def submit(work: Work, job: Any) -> PendingJob:
         if failure := work(job):  # perhaps of this process only: it must not leave the others waiting
             raise BadInput(failure)
         future: Future[str] = Future()
@@ -107,14 +107,14 @@ def _torchrun() -> Iterator[Submit]:
 @contextmanager
 def _ray(address: str | None, threads: int) -> Iterator[Submit]:
     """A task a model, with a GPU each where the cluster has any; a task whose machine is lost is started elsewhere."""
-    with explaining(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
+    with as_bad_input(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
         import ray
     started = not ray.is_initialized()
     if started:
         ray.init(address, log_to_driver=False, logging_level="warning")
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
 
-    def submit(work: Work, job: Any) -> Pending:
+    def submit(work: Work, job: Any) -> PendingJob:
         task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(work)
         return task.remote(job).future()
 
@@ -129,7 +129,7 @@ def _ray(address: str | None, threads: int) -> Iterator[Submit]:
 def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]:
     """A Slurm job a model, through submitit; one that runs out of time or is preempted is queued again. Partition,
     account, time and GPUs are told by sbatch's own variables (SBATCH_PARTITION, SBATCH_TIMELIMIT, SBATCH_GRES, ...)."""
-    with explaining(ImportError, "`--on slurm` needs the extra: pip install 'anyshot[slurm]'."):
+    with as_bad_input(ImportError, "`--on slurm` needs the extra: pip install 'anyshot[slurm]'."):
         import submitit
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise BadInput("`--on slurm` needs sbatch, and this machine has none: run it where jobs are submitted.")
@@ -137,7 +137,7 @@ def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]
     executor.update_parameters(name="anyshot", timeout_min=24 * 60, cpus_per_task=threads)
     jobs: list[Any] = []
 
-    def submit(work: Work, job: Any) -> Pending:
+    def submit(work: Work, job: Any) -> PendingJob:
         jobs.append(executor.submit(_Again(work), job))
         return jobs[-1]
 

@@ -12,34 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from anyshot.errors import BadInput
-from anyshot.files import whole, write_text
-from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
-from anyshot.measure.experiments import compares_scores, embed_split, model_consistency, model_terms
-from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences, gains, study_tables
+from anyshot.files import atomic_write, write_text
+from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
+from anyshot.measure.experiments import embed_split, model_consistency, model_terms, supports_consistency
+from anyshot.measure.grid import add_head_columns, build_grids
+from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences, paired_gains, study_tables
 from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, as_read, read_table, rounded, write_table
 from anyshot.show import figures, summaries
 from anyshot.show.comparisons import COMPARISONS, draw
-from anyshot.show.grid import grids, with_kind
-from anyshot.show.pages import fill
+from anyshot.show.pages import fill_template
 from anyshot.study.runner import recalls_of_study
-from anyshot.study.study import Source, Study, select
-from anyshot.train.training import featured
+from anyshot.study.study import Study, StudySource, select_recipes
+from anyshot.tables import Row, as_written, read_table, round_row, write_table
+from anyshot.train.training import open_training_features
 
 UNEQUAL = ("step", "long-tailed")
 
 
-def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *, add: bool = False) -> None:
+def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "", *, add: bool = False) -> None:
     """Write all that the run of a study found to `out`: in place of what was published there before, or added to it."""
     if out.exists() and not (out / "gains.csv").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} holds something else than a published study: name a new or empty folder.")
     if add and not out.exists():
         raise BadInput(f"there is nothing published in {out} to add to.")
     study = source.load()
-    recipes = select(study.recipes, only)
-    with whole(out) as aside, progress("publishing", float(len(recipes))) as advance:
+    recipes = select_recipes(study.recipes, only)
+    with atomic_write(out) as aside, progress("publishing", float(len(recipes))) as advance:
         if add:
             shutil.copytree(out, aside, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
         for recipe in recipes:
@@ -51,12 +51,12 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *,
         recalls = recalls_of_study(study, recipes, run)
         tables: dict[str, list[Row]] = {
             **study_tables(recalls),
-            "gains": gains(recalls),
+            "gains": paired_gains(recalls),
             "differences": accuracy_differences(recalls),
             **_side_experiments(study, recipes, run, data, advance),
         }
         if add:
-            tables = {name: added(out / f"{name}.csv", rows) for name, rows in tables.items()}
+            tables = {name: merge_rows(out / f"{name}.csv", rows) for name, rows in tables.items()}
         for name, rows in tables.items():
             if rows or name == "gains":  # which says that a folder was published
                 write_table(aside / f"{name}.csv", rows)
@@ -67,21 +67,21 @@ def publish(source: Source, run: Path, data: Path, out: Path, only: str = "", *,
 def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     """What follows from the tables: comparisons, and all figures."""
     rows = tables["table"]
-    scored = [grid for grid in grids(rows) if grid.is_scored]
+    scored = [grid for grid in build_grids(rows) if grid.is_scored]
     charts: dict[str, Any] = {}
-    if any(summaries.counterpart(grid, scored) for grid in scored):
+    if any(summaries.find_counterpart(grid, scored) for grid in scored):
         charts["tradeoff"] = figures.scatter(scored)
     for kind, (compare, _) in COMPARISONS.items():
         if compared := compare(rows):
             if kind != "gains":
-                write_table(folder / f"{kind}.csv", [rounded(row) for row in compared])
+                write_table(folder / f"{kind}.csv", [round_row(row) for row in compared])
             charts[kind] = draw(kind, rows)
     charts |= {name: chart(tables[name]) for name, chart in FIGURES.items() if tables.get(name)}
     for setting in dict.fromkeys(grid.setting for grid in scored):
         here = [grid for grid in scored if grid.setting == setting]
-        charts["heatmaps-" + setting.replace("/", "-")] = figures.side_by_side(here)
+        charts["heatmaps-" + setting.replace("/", "-")] = figures.draw_heatmaps(here)
     for name, chart in charts.items():
-        figures.save(chart, folder / "figures" / f"{name}.svg")
+        figures.save_chart(chart, folder / "figures" / f"{name}.svg")
 
 
 # What names a row of any table; and how many models it rests on, where that is not one.
@@ -91,16 +91,16 @@ VALUES = ("accuracy", "sensitivity")
 SAME = 1e-2  # points: what weights of half precision, or another build of the same libraries, may decide otherwise
 
 
-def added(path: Path, rows: Sequence[Row]) -> list[Row]:
+def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
     """The rows of a published table and those that a run adds to it. A row that is there stays, and is given what
     columns it lacked; one that rests on more models takes its place. What is there and rests on as many must be the
     same: another training belongs into a folder of its own."""
-    there, rows = (read_table(path) if path.exists() else []), [as_read(row) for row in rows]
+    there, rows = (read_table(path) if path.exists() else []), [as_written(row) for row in rows]
     if not there or not rows:
         return there or rows
     # Tables had them later, and hold one setting.
     missing = {name: rows[0][name] for name in SETTING if name in rows[0] and name not in there[0]}
-    there = [with_kind(missing | row) if "learner" in rows[0] else missing | row for row in there]
+    there = [add_head_columns(missing | row) if "learner" in rows[0] else missing | row for row in there]
     names = [name for name in NAMES if name in rows[0] and name in there[0]]
     merged = {tuple(row[name] for name in names): row for row in there}
     for row in rows:
@@ -143,10 +143,10 @@ def _side_experiments(
     asked = (min(1000, protocol.episodes), protocol.seed, protocol.queries)
     for recipe in recipes:
         model = load_model(run / recipe.name, study.registry)
-        store = featured(recipe, study.store(recipe.data, data), study.registry)
+        store = open_training_features(recipe, study.store(recipe.data, data), study.registry)
         embedded = embed_split(store, model)
         of = {"seed": recipe.seed}
-        if compares_scores(model.head):
+        if supports_consistency(model.head):
             tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(embedded, *asked) | of)
@@ -155,28 +155,28 @@ def _side_experiments(
         tables["learned"] += [about | {"parameter": name, "value": round(v, 5)} for name, v in numbers.items()]
         plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
-        fitted = fitted_on_training_classes(model, store, study.registry)
+        fitted = fit_readouts_on_training_classes(model, store, study.registry)
         tested = embedded.features, fitted, readouts, plan, UNEQUAL, study.registry
-        unequal += recalls_of_model(model, recipe.data, *tested)
+        unequal += evaluate_model(model, recipe.data, *tested)
         advance(1.0, recipe.name)
     tables["unequal"] = [row for one in unequal for row in one.rows()]
-    tables["unequal-gains"] = gains(unequal)
+    tables["unequal-gains"] = paired_gains(unequal)
     tables["unequal-differences"] = accuracy_differences(unequal)
-    tables["unequal-recall"] = [rounded(row) for one in unequal for row in one.by_own_shot()]
+    tables["unequal-recall"] = [round_row(row) for one in unequal for row in one.by_own_shot()]
     return {name: table for name, table in tables.items() if table}
 
 
 def _page(name: str, folder: Path) -> str:
     """The first page of a folder of tables."""
-    scored = [grid for grid in grids(read_table(folder / "table.csv")) if grid.is_scored]
+    scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.is_scored]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):
-        score, noise = (summaries.two_decimals(row[name]) for name in ("sensitivity", "noise_floor"))
-        cells.append([row["head"], row["readout"], score, *summaries.three_uncertainties(row), noise])
+        score, noise = (summaries.format_decimals(row[name]) for name in ("sensitivity", "noise_floor"))
+        cells.append([row["head"], row["readout"], score, *summaries.describe_uncertainties(row), noise])
     first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
     drawn = sorted((folder / "figures").glob("*.svg"))
-    return fill(
+    return fill_template(
         Path(__file__).with_name("published.md"),
         name=name,
         summaries=(first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)),

@@ -20,20 +20,20 @@ import torch
 
 from anyshot.data.arrays import read_npz
 from anyshot.errors import BadInput
-from anyshot.files import read_json, whole, write_json
-from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
-from anyshot.measure.readouts import Fitted
+from anyshot.files import atomic_write, read_json, write_json
+from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
+from anyshot.measure.readouts import FitReadout
 from anyshot.measure.recalls import write_recalls
 from anyshot.models.law import Parameters
 from anyshot.models.model import load_model, read_tensors, write_tensors
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
-from anyshot.rows import Row
 from anyshot.study.runner import is_done, write_tables
-from anyshot.study.study import Source, Study, select
+from anyshot.study.study import Study, StudySource, select_recipes
+from anyshot.tables import Row
 
 
-def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
+def run_ready(source: StudySource, out: Path, only: str = "") -> list[Row]:
     """Test the models that come with a study at its full protocol; write and return its table."""
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
@@ -45,7 +45,7 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
     recipes = [recipe for recipe in study.recipes if (folder / recipe.name).is_dir()]
     if not recipes:
         raise BadInput(f"the models in {folder} are of other recipes than {source.path} has now: train them anew.")
-    recipes = select(recipes, only)
+    recipes = select_recipes(recipes, only)
     study = replace(study, recipes=recipes)
     test = read_npz(folder / "test.npz")
     plan = study.protocol.plan(test["labels"].astype(np.int64), test["classes"].tolist())
@@ -54,17 +54,17 @@ def run_ready(source: Source, out: Path, only: str = "") -> list[Row]:
             result, here = study.result(recipe, out / recipe.name), folder / recipe.name
             if not is_done(recipe, result):
                 write_json(out / recipe.name / "recipe.json", read_json(here / "recipe.json"))
-                with whole(out / recipe.name / "model.safetensors") as aside:
+                with atomic_write(out / recipe.name / "model.safetensors") as aside:
                     shutil.copyfile(here / "model.safetensors", aside)
                 model = load_model(here, study.registry)
                 tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
                 features = read_npz(here / "features.npz")["features"].astype(np.float32)
-                write_recalls(result, recalls_of_model(model, recipe.data, features, _fitted(here), *tested))
+                write_recalls(result, evaluate_model(model, recipe.data, features, _fitted(here), *tested))
             advance(1.0, recipe.name)
     return write_tables(study, recipes, out)
 
 
-def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Path, data: Path) -> Path:
+def write_ready(source: StudySource, study: Study, recipes: Sequence[Recipe], run: Path, data: Path) -> Path:
     """Keep these models of a run, and their features, beside the study; returns the folder."""
     folder = _folder(source.path)
     if len({recipe.data for recipe in recipes}) != 1:
@@ -80,7 +80,7 @@ def write_ready(source: Source, study: Study, recipes: Sequence[Recipe], run: Pa
             write_json(here / "recipe.json", read_json(run / recipe.name / "recipe.json"))
             model = load_model(here, study.registry)
             features = model.features(test.items)
-            fitted = fitted_on_training_classes(model, study.store(recipe.data, data), study.registry)
+            fitted = fit_readouts_on_training_classes(model, study.store(recipe.data, data), study.registry)
             names = [name for name in study.readouts_of(recipe) if study.registry.readout(name).fit]
             halves = {f"{name}.{part}": value.half() for name in names for part, value in fitted(name).items()}
             if halves:
@@ -96,7 +96,7 @@ def _folder(study: Path) -> Path:
     return study.parent / "ready" / study.stem
 
 
-def _fitted(folder: Path) -> Fitted:
+def _fitted(folder: Path) -> FitReadout:
     path = folder / "readouts.safetensors"
     tensors = read_tensors(path)[0] if path.is_file() else {}
 
@@ -109,7 +109,7 @@ def _fitted(folder: Path) -> Fitted:
 
 def _write_arrays(path: Path, **arrays: Any) -> None:
     """As np.savez_compressed, a tenth smaller."""
-    with whole(path) as aside, ZipFile(aside, "w", ZIP_LZMA) as archive:
+    with atomic_write(path) as aside, ZipFile(aside, "w", ZIP_LZMA) as archive:
         for name, array in arrays.items():
             entry = ZipInfo(f"{name}.npy")  # of a fixed date: the same arrays are the same bytes
             entry.compress_type = ZIP_LZMA

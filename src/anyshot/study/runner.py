@@ -16,21 +16,21 @@ from typing import Any
 import torch
 
 from anyshot.data.store import Store
-from anyshot.errors import BadInput, explaining
+from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
-from anyshot.machine import keep_memory
-from anyshot.measure.evaluation import fitted_on_training_classes, recalls_of_model
+from anyshot.machine import keep_freed_memory
+from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.recalls import Recalls, read_recalls, study_tables, write_recalls
 from anyshot.models.devices import use_device
-from anyshot.progress import say
+from anyshot.progress import print_message
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, write_table
 from anyshot.study import cost
-from anyshot.study.launch import Submit, launcher
-from anyshot.study.study import Source, Study, pack_missing, select, starts
-from anyshot.study.watch import Watched, watching
-from anyshot.train.parallel import is_first, wait
-from anyshot.train.training import featured, train
+from anyshot.study.launch import Submit, get_launcher
+from anyshot.study.study import Study, StudySource, list_pretrainings, pack_missing, select_recipes
+from anyshot.study.watch import WatchedModel, watch_study
+from anyshot.tables import Row, write_table
+from anyshot.train.parallel import is_first, wait_for_all
+from anyshot.train.training import open_training_features, train
 from anyshot.versions import versions
 
 
@@ -38,7 +38,7 @@ from anyshot.versions import versions
 class Job:
     """One model to train and test, small enough to be sent to another machine."""
 
-    source: Source
+    source: StudySource
     recipe: Recipe
     folder: Path
     data: Path
@@ -47,7 +47,7 @@ class Job:
 
 
 def run_study(
-    source: Source,
+    source: StudySource,
     out: Path,
     data: Path,
     only: str = "",
@@ -63,26 +63,26 @@ def run_study(
         raise BadInput(f"workers are models trained side by side, 0 for what is faster, not {workers}.")
     use_device(device)
     study = source.load()
-    recipes = select(study.recipes, only)
+    recipes = select_recipes(study.recipes, only)
     out, data = out.resolve(), data.resolve()
     if os.environ.get("RANK", "0") == "0":  # made once, and embedded once, before the workers want it
         if images is not None:
-            pack_missing(study, recipes, data, images, say)
+            pack_missing(study, recipes, data, images, print_message)
         stores = {name: study.store(name, data) for name in {recipe.data for recipe in recipes}}
         for recipe in {(one.data, one.backbone): one for one in recipes if one.frozen}.values():
-            featured(recipe, stores[recipe.data], study.registry)
-    everything = [*starts(recipes), *recipes]
+            open_training_features(recipe, stores[recipe.data], study.registry)
+    everything = [*list_pretrainings(recipes), *recipes]
     folders = [out / recipe.name for recipe in everything]
-    watched = [Watched(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
+    watched = [WatchedModel(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
     if missing := [model for model in watched if not is_done(model.recipe, model.result)]:
         speeds = _speeds(source, study, recipes, out, data) if on == "here" and not workers else None
         if speeds:
-            _write_about(out, study, images_a_second={str(cost.cores()): asdict(speeds)})
-        workers, threads = cost.side_by_side(everything, study.registry, workers, speeds)
+            _write_about(out, study, images_a_second={str(cost.count_cores()): asdict(speeds)})
+        workers, threads = cost.plan_workers(everything, study.registry, workers, speeds)
         jobs = [Job(source, model.recipe, model.folder, data, threads, device) for model in missing]
         with (
-            launcher(on, min(workers, len(jobs)), threads, out / "slurm") as submit,
-            watching(watched, out / "tensorboard" if tensorboard else None),
+            get_launcher(on, min(workers, len(jobs)), threads, out / "slurm") as submit,
+            watch_study(watched, out / "tensorboard" if tensorboard else None),
         ):
             _run(jobs, submit)
             if not is_first():
@@ -111,12 +111,12 @@ def is_done(recipe: Recipe, result: Path) -> bool:
     return False
 
 
-def _speeds(source: Source, study: Study, asked: Sequence[Recipe], out: Path, data: Path) -> "cost.Speeds | None":
+def _speeds(source: StudySource, study: Study, asked: Sequence[Recipe], out: Path, data: Path) -> "cost.Speeds | None":
     """What decides how the models of a study share the cores: measured once and then kept, since weights depend on the
     number of threads. It is the whole study's, whatever part of it is asked for. A short study goes without."""
-    if speeds := _about(out).get("images_a_second", {}).get(str(cost.cores())):
+    if speeds := _about(out).get("images_a_second", {}).get(str(cost.count_cores())):
         return cost.Speeds(**speeds)
-    recipes = [*starts(study.recipes), *study.recipes]
+    recipes = [*list_pretrainings(study.recipes), *study.recipes]
     images = {**study.train_images, **_train_images(study, asked, data)}
     if images.keys() >= {recipe.data for recipe in recipes} and cost.is_short(recipes, study.registry, images):
         return None
@@ -151,13 +151,13 @@ def _run(jobs: Sequence[Job], submit: Submit) -> None:
         unfinished = {job.recipe for job in [*waiting, *running.values()]}
         for job in [job for job in waiting if job.recipe.start not in unfinished]:
             waiting.remove(job)
-            running[submit(work, job)] = job
+            running[submit(run_job, job)] = job
         if not running:
             break
         ended = [pending for pending in running if pending.done()]
         for pending in ended:
             job = running.pop(pending)
-            with explaining(BrokenProcessPool, "a worker was killed; the same command goes on where it stopped."):
+            with as_bad_input(BrokenProcessPool, "a worker was killed; the same command goes on where it stopped."):
                 failure = pending.result()
             if failure:
                 failures.append(failure)
@@ -169,9 +169,9 @@ def _run(jobs: Sequence[Job], submit: Submit) -> None:
         raise BadInput(failures[0] + more)
 
 
-def work(job: Job) -> str:
+def run_job(job: Job) -> str:
     """Train and test one model, in a worker; what was wrong, where it could not be done."""
-    keep_memory()
+    keep_freed_memory()
     torch.set_num_threads(job.threads)
     try:
         use_device(job.device)
@@ -187,25 +187,25 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     result = study.result(recipe, folder)
     if is_done(recipe, result):
         return
-    store = featured(recipe, store, study.registry)
+    store = open_training_features(recipe, store, study.registry)
     test = store.part("test")
     # The plan comes before the training, to say early what does not fit.
     plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
     model = train(recipe, store, folder, study.registry)
     if plan is not None and is_first():
-        features, fitted = model.features(test.items), fitted_on_training_classes(model, store, study.registry)
+        features, fitted = model.features(test.items), fit_readouts_on_training_classes(model, store, study.registry)
         asked = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
-        write_recalls(result, recalls_of_model(model, recipe.data, features, fitted, *asked))
-    wait()
+        write_recalls(result, evaluate_model(model, recipe.data, features, fitted, *asked))
+    wait_for_all()
 
 
-def plan_study(source: Source, out: Path, data: Path, only: str = "", workers: int = 0, on: str = "here") -> str:
+def plan_study(source: StudySource, out: Path, data: Path, only: str = "", workers: int = 0, on: str = "here") -> str:
     """What a study would do, and about how long it would take on this machine."""
     study = source.load()
-    recipes = select(study.recipes, only)
-    everything = [*starts(recipes), *recipes]
+    recipes = select_recipes(study.recipes, only)
+    everything = [*list_pretrainings(recipes), *recipes]
     images = _train_images(study, recipes, data)
     speeds = _speeds(source, study, recipes, out, data) if on == "here" and not workers else None
-    keep_memory()
-    rows = cost.estimate(everything, study.registry, images)
-    return cost.describe(rows, *cost.side_by_side(everything, study.registry, workers, speeds), speeds)
+    keep_freed_memory()
+    rows = cost.estimate_cost(everything, study.registry, images)
+    return cost.format_estimate(rows, *cost.plan_workers(everything, study.registry, workers, speeds), speeds)

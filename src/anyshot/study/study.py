@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from anyshot.data.augmentation import NAMES
-from anyshot.data.kinds import pack
+from anyshot.data.pack import pack
 from anyshot.data.store import Store, open_store
-from anyshot.errors import BadInput, check_names, choose, unknown
-from anyshot.files import own_studies
+from anyshot.errors import BadInput, check_names, describe_unknown_name, look_up
+from anyshot.files import builtin_study_folders
 from anyshot.measure.plan import Protocol
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import DEFAULT, embedder, embedding
+from anyshot.models.embedders import DEFAULT_EMBEDDER, as_packing_embedding, load_embedder
 from anyshot.models.heads import HEADS
 from anyshot.models.model import find_model
-from anyshot.models.registry import PACKAGE, Registry, load_module, said
-from anyshot.progress import Say
+from anyshot.models.registry import BUILTIN, Registry, run_python_file, user_code_errors
+from anyshot.progress import OnMessage
 from anyshot.recipe import Recipe
 
 
@@ -46,12 +46,12 @@ class Study:
     @property
     def registry(self) -> Registry:
         """What recipes and readouts are looked up in."""
-        return PACKAGE | self.adds
+        return BUILTIN | self.adds
 
     def store(self, name: str, data: Path) -> Store:
         """The store of this name in the folder of data, made where it has to be."""
-        opens = choose("store in this study", name, self.stores)
-        with said(Path(self.adds.file)):
+        opens = look_up("store in this study", name, self.stores)
+        with user_code_errors(Path(self.adds.file)):
             store = opens(data)
         if not isinstance(store, Store):
             raise BadInput(f"what should open {name} in {self.adds.file} gives a {type(store).__name__}, not a Store.")
@@ -70,7 +70,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Source:
+class StudySource:
     """Where a study comes from, small enough to be sent to another process, which loads it anew."""
 
     path: Path
@@ -78,19 +78,19 @@ class Source:
 
     def load(self) -> Study:
         """The study, its names looked up."""
-        module = load_module(self.path)
+        module = run_python_file(self.path)
         if not callable(getattr(module, "study", None)):
             raise BadInput(f"{self.path} is not a study: it must define a function study(heads) that returns a Study.")
-        with said(self.path):
+        with user_code_errors(self.path):
             study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
         _check(study, self.path)
         study = replace(study, adds=replace(study.adds, file=self.path.name))
-        for recipe in [*study.recipes, *starts(study.recipes)]:
+        for recipe in [*study.recipes, *list_pretrainings(study.recipes)]:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)
             if isinstance(recipe.start, str):
                 find_model(Path(recipe.start))
-            choose("store in this study", recipe.data, study.stores)
+            look_up("store in this study", recipe.data, study.stores)
             check_names("augmentation", recipe.augment, NAMES)
             for readout in study.readouts_of(recipe):
                 study.registry.check_readout(readout, recipe.head)
@@ -127,9 +127,9 @@ def find_study(name: str) -> Path:
         if not Path(name).is_file():
             raise BadInput(f"there is no study file {name}.")
         return Path(name).resolve()
-    ours = {path.stem: path for folder in own_studies() for path in sorted(folder.glob("[a-z]*.py"))}
+    ours = {path.stem: path for folder in builtin_study_folders() for path in sorted(folder.glob("[a-z]*.py"))}
     if name not in ours:
-        raise BadInput(unknown("study", name, ours) + " The path of a .py file works too.")
+        raise BadInput(describe_unknown_name("study", name, ours) + " The path of a .py file works too.")
     return ours[name]
 
 
@@ -149,7 +149,7 @@ class Packed:
             words = {f"--{name.replace('_', '-')}": value for name, value in self.options.items()}
             given = [name if value is True else f"{name} {value}" for name, value in words.items()]
             given += [f"--size {self.size}"] if self.size else []
-            given += [f"--embed {self.embed}".removesuffix(f" {DEFAULT}")] if self.embed else []
+            given += [f"--embed {self.embed}".removesuffix(f" {DEFAULT_EMBEDDER}")] if self.embed else []
             how = " ".join(["anyshot pack", self.kind, "SOURCE", *given, "-o", str(path)])
             raise BadInput(f"there is no store {path}: name what it is made of, --images SOURCE, or make it: `{how}`.")
         return open_store(path)
@@ -158,13 +158,13 @@ class Packed:
         """Whether it has been made."""
         return (data / self.name / "store.json").is_file()
 
-    def make(self, data: Path, images: Path, say: Say) -> None:
+    def make(self, data: Path, images: Path, say: OnMessage) -> None:
         """Make it of images: of what its kind reads, or of the same set as one .npz, which is cut already."""
         if not images.exists():
             raise BadInput(f"there is no {images} to make the store {data / self.name} of.")
         is_npz = images.suffix.lower() == ".npz"
         kind, options = ("npz", {}) if is_npz else (self.kind, dict(self.options))
-        features = embedding(embedder(self.embed), FeatureCache()) if self.embed else None
+        features = as_packing_embedding(load_embedder(self.embed), FeatureCache()) if self.embed else None
         pack(kind, images, data / self.name, self.size, embedding=features, say=say, **options)
 
 
@@ -182,7 +182,7 @@ def packed(name: str, kind: str, size: int | None = None, embed: str = "", **opt
     return Packed(name, kind, size, embed, options)
 
 
-def pack_missing(study: Study, recipes: Sequence[Recipe], data: Path, images: Path, say: Say) -> None:
+def pack_missing(study: Study, recipes: Sequence[Recipe], data: Path, images: Path, say: OnMessage) -> None:
     """Make the store of these recipes of images, where it is not there."""
     stores = [study.stores[name] for name in dict.fromkeys(recipe.data for recipe in recipes)]
     missing = [store for store in stores if isinstance(store, Packed) and not store.is_in(data)]
@@ -195,12 +195,12 @@ def pack_missing(study: Study, recipes: Sequence[Recipe], data: Path, images: Pa
         store.make(data, images, say)
 
 
-def starts(recipes: Sequence[Recipe]) -> list[Recipe]:
+def list_pretrainings(recipes: Sequence[Recipe]) -> list[Recipe]:
     """The pretrainings that recipes begin with, each once."""
     return list(dict.fromkeys(recipe.start for recipe in recipes if isinstance(recipe.start, Recipe)))
 
 
-def select(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
+def select_recipes(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
     """The recipes that `only` names: words among data, backbone, head, 4-shot, seed-0, joined by slashes, matched whole
     and all of them (cub/conv4/frn); several such names are separated by commas."""
     wanted = [name.split("/") for name in only.split(",") if name]

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyshot.errors import explaining
+from anyshot.errors import as_bad_input
 from anyshot.recipe import Recipe
-from anyshot.rows import Row, read_table
+from anyshot.tables import Row, read_table
 
 EVERY = 10.0  # seconds between plain lines
 
 
 @dataclass
-class Watched:
+class WatchedModel:
     """A model of a study: where its history lies, and where the file that says it is done."""
 
     recipe: Recipe
@@ -59,7 +59,7 @@ class Watched:
 class Watch:
     """All models of a study at a moment, and the pace since the watch began."""
 
-    def __init__(self, models: Sequence[Watched], tensorboard: Path | None = None) -> None:
+    def __init__(self, models: Sequence[WatchedModel], tensorboard: Path | None = None) -> None:
         self.models = models
         self.boards = _boards(models, tensorboard) if tensorboard else {}
         self.began = time.monotonic()
@@ -95,7 +95,7 @@ class Watch:
 
 
 @contextmanager
-def watching(models: Sequence[Watched], tensorboard: Path | None = None) -> Iterator[None]:
+def watch_study(models: Sequence[WatchedModel], tensorboard: Path | None = None) -> Iterator[None]:
     """Show a study while it runs; of several processes that run it together, the first does."""
     if int(os.environ.get("RANK", "0")) > 0:
         yield
@@ -142,9 +142,9 @@ def _table(watch: Watch) -> Any:
     return table
 
 
-def _boards(models: Sequence[Watched], folder: Path) -> dict[str, Any]:
+def _boards(models: Sequence[WatchedModel], folder: Path) -> dict[str, Any]:
     """One set of event files a model, made anew from its history."""
-    with explaining(ImportError, "`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
+    with as_bad_input(ImportError, "`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
         from torch.utils.tensorboard import SummaryWriter
     shutil.rmtree(folder, ignore_errors=True)
     return {model.recipe.id: SummaryWriter(str(folder / model.recipe.name)) for model in models}

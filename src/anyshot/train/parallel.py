@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-def processes() -> int:
+def count_processes() -> int:
     """How many processes train the model together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
@@ -24,13 +24,13 @@ def is_first() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def wait() -> None:
+def wait_for_all() -> None:
     """Go on when all processes have come this far."""
     if dist.is_initialized():
         dist.barrier()
 
 
-def share(images: int) -> slice:
+def local_share(images: int) -> slice:
     """Which images of a batch are this process's."""
     if not dist.is_initialized():
         return slice(images)
@@ -38,11 +38,11 @@ def share(images: int) -> slice:
     return slice(images * rank // world, images * (rank + 1) // world)
 
 
-def gather(x: Float[Tensor, "mine d"], images: int) -> Float[Tensor, "image d"]:
+def gather_batch(x: Float[Tensor, "mine d"], images: int) -> Float[Tensor, "image d"]:
     """The vectors of the whole batch, in order."""
     if not dist.is_initialized():
         return x
-    mine = share(images)
+    mine = local_share(images)
     return _Sum.apply(nn.functional.pad(x, (0, 0, mine.start, images - mine.stop)))
 
 
@@ -87,7 +87,7 @@ class SharedBatchNorm(nn.BatchNorm2d):
         return (shifted - offset.view(-1, 1, 1)) * factor.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
 
 
-def share_norms(module: nn.Module) -> None:
+def synchronise_norms(module: nn.Module) -> None:
     """Let every batch norm of a module use the whole batch."""
     for part in module.modules():
         if type(part) is nn.BatchNorm2d:

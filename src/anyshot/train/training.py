@@ -25,31 +25,31 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from anyshot.data.augmentation import augment
-from anyshot.data.store import Part, Store
+from anyshot.data.store import Store, StoreSplit
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
-from anyshot.measure.engine import recalls
+from anyshot.measure.engine import compute_recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
-from anyshot.models.devices import on_threads, training_device
-from anyshot.models.embedders import embedder
-from anyshot.models.gram import gram, overlap
+from anyshot.models.devices import training_device, use_threads
+from anyshot.models.embedders import load_embedder
+from anyshot.models.gram import class_overlap, gram
 from anyshot.models.heads import class_logits
-from anyshot.models.law import contrastive, fold
+from anyshot.models.law import contrastive_logits, fold_logits
 from anyshot.models.model import Model, load_model, read_tensors, write_tensors
-from anyshot.models.registry import PACKAGE, Registry
+from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
-from anyshot.rows import write_table
+from anyshot.tables import write_table
 from anyshot.train.batches import pretraining_batches, training_batches
-from anyshot.train.parallel import gather, is_first, processes, share, share_norms, wait
+from anyshot.train.parallel import count_processes, gather_batch, is_first, local_share, synchronise_norms, wait_for_all
 
 SAVE_EVERY = 10.0  # seconds between kept states
 TELL_EVERY = 1.0  # seconds between writings of the history
 CHECK_EVERY = 20  # updates between looks at the loss: looking makes a GPU wait
 
 
-def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKAGE, device: str | None = None) -> Model:
+def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = BUILTIN, device: str | None = None) -> Model:
     """Train what the recipe says into `folder`, going on from what is there; returns the best model."""
     registry.head(recipe.head)  # before the work, to say early what is misspelt
     _batches(recipe, store.part("train").labels, 0)  # what does not fit is said before anything is written
@@ -62,19 +62,19 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = PACKA
             elif recipe.start is not None:
                 start = train(recipe.start, store, folder.parent / recipe.start.name, registry, device)
             device = device or training_device()
-            with on_threads(_record(folder, device)):
+            with use_threads(_record(folder, device)):
                 _Run(recipe, store, folder, registry, device, start).to_the_end()
         return load_model(folder, registry)
 
 
-def featured(recipe: Recipe, store: Store, registry: Registry = PACKAGE) -> Store:
+def open_training_features(recipe: Recipe, store: Store, registry: Registry = BUILTIN) -> Store:
     """The store that a recipe reads: of images, or of features where its backbone is frozen. Those of a store of images
     are computed once; after that they come from the cache."""
     if recipe.frozen == store.is_features:
         return store
     if not recipe.frozen:
         raise BadInput(f"{store.path} holds features: a recipe for them must be frozen, which {recipe.name} is not.")
-    embeds = embedder(recipe.backbone, registry=registry)
+    embeds = load_embedder(recipe.backbone, registry=registry)
     with progress(f"embedding {store.path.name}", float(len(store.items))) as advance:
         features = embeds.features(store.items, advance, FeatureCache())
     about = {**store.about, "content": embeds.content}  # what the backbone is known by, as in a store of its features
@@ -99,7 +99,7 @@ def _claim(folder: Path, recipe: Recipe) -> None:
             raise BadInput(f"{folder} holds a model of another recipe (it differs in {differ}): choose another folder.")
     elif is_first():
         write_json(theirs, mine)
-    wait()
+    wait_for_all()
 
 
 def _record(folder: Path, device: str) -> int:
@@ -107,9 +107,9 @@ def _record(folder: Path, device: str) -> int:
     path = folder / "run.json"
     if not path.exists() and is_first():
         threads = torch.get_num_threads()
-        about = {"device": device, "threads": threads, "processes": processes(), "torch": torch.__version__}
+        about = {"device": device, "threads": threads, "processes": count_processes(), "torch": torch.__version__}
         write_json(path, about)
-    wait()
+    wait_for_all()
     return int(read_json(path)["threads"])
 
 
@@ -143,8 +143,8 @@ class Learner:
             self.model.backbone.compile()
         self.optimiser = _optimiser(recipe, self.model)
         self.network: torch.nn.Module = self.model
-        if processes() > 1:
-            share_norms(self.model)
+        if count_processes() > 1:
+            synchronise_norms(self.model)
             self.network = DistributedDataParallel(self.model)
 
     def _begin(self, start: Model) -> None:
@@ -174,8 +174,8 @@ class Learner:
         if not recipe.frozen:
             batch = augment(batch, recipe.augment, draws, recipe.size, kind.margin, kind.moments)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=recipe.amp):
-            maps = self.network(batch[share(len(batch))])
-        vectors = gather(self.model.embed(maps.float(), dict(self.model.learned.items())), len(images))
+            maps = self.network(batch[local_share(len(batch))])
+        vectors = gather_batch(self.model.embed(maps.float(), dict(self.model.learned.items())), len(images))
         loss, logits = self._loss(vectors, target, shot)
         self.optimiser.zero_grad()
         loss.backward()
@@ -189,13 +189,13 @@ class Learner:
             logits = class_logits(self.head, learned, vectors)
             return F.cross_entropy(logits, target), logits
         classes = vectors.unflatten(0, (-1, shot))
-        logits = fold(self.head, learned, classes)
+        logits = fold_logits(self.head, learned, classes)
         loss = F.cross_entropy(logits, target)
         if self.recipe.contrastive and self.head.couples:
-            aside = contrastive(self.head, learned, classes)
+            aside = contrastive_logits(self.head, learned, classes)
             loss = loss + self.recipe.contrastive * F.cross_entropy(aside, target)
         if self.recipe.overlap:
-            loss = loss + self.recipe.overlap * overlap(classes.mean(1))
+            loss = loss + self.recipe.overlap * class_overlap(classes.mean(1))
         return loss, logits
 
 
@@ -215,9 +215,9 @@ class _Run:
         self, recipe: Recipe, store: Store, folder: Path, registry: Registry, device: str, start: Model | None
     ) -> None:
         self.recipe, self.folder = recipe, folder
-        store = featured(recipe, store, registry)
-        self.train: Part = store.part("train")
-        self.val: Part | None = store.part("val") if recipe.validate_every else None
+        store = open_training_features(recipe, store, registry)
+        self.train: StoreSplit = store.part("train")
+        self.val: StoreSplit | None = store.part("val") if recipe.validate_every else None
         if recipe.batch and recipe.way != len(self.train.class_names):
             raise BadInput(
                 f"pretraining tells all {len(self.train.class_names)} training classes of {store.path} apart: its "
@@ -244,7 +244,7 @@ class _Run:
             self._tell()
             model.cpu().save(self.folder / "model.safetensors")
             (self.folder / "state.safetensors").unlink(missing_ok=True)
-        wait()
+        wait_for_all()
 
     def _one_epoch(self) -> None:
         recipe = self.recipe
@@ -288,7 +288,7 @@ class _Run:
         tested = {"queries": recipe.validation_queries, "episodes": recipe.validation_episodes, "seed": recipe.seed}
         plan = Plan(val.labels, shot=recipe.train_shot, class_names=val.class_names, **tested)
         vectors = model.vectors(model.features(val.items))
-        accuracy = 100 * float(recalls(vectors, [model.reading], plan, [recipe.train_shot]).mean())
+        accuracy = 100 * float(compute_recalls(vectors, [model.reading], plan, [recipe.train_shot]).mean())
         if accuracy > self.best[0]:
             self.best = accuracy, {name: value.detach().clone() for name, value in model.state_dict().items()}
         return accuracy

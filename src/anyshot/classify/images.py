@@ -1,0 +1,365 @@
+"""FewShotClassifier on pictures: a backbone, a classifier of its features, and small copies of the kept examples."""
+
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Shaped, UInt8
+from PIL import Image
+from sklearn.utils.validation import check_is_fitted
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.support import Support, hash_rows
+from anyshot.data.open import select_splits
+from anyshot.data.packer import Item
+from anyshot.errors import BadInput, as_bad_input
+from anyshot.files import read_json, write_json
+from anyshot.models.cache import FeatureCache
+from anyshot.models.devices import map_in_threads
+from anyshot.models.embedders import (
+    DEFAULT_EMBEDDER,
+    Embed,
+    EmbeddedItem,
+    Embedder,
+    FeatureBuffer,
+    embed_items,
+    load_embedder,
+)
+from anyshot.models.examples import select_pictures
+from anyshot.models.model import Model, read_tensors, write_tensors
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress
+
+LEARN = 1024  # pictures that are learned at once: a calibration each
+THUMBNAIL = 144
+DEFAULT_HEAD = "posterior"  # of features that no head was trained on; a trained model has its own
+
+Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
+Pictures = str | Path | Iterable[Picture]
+Labels = Shaped[np.ndarray, " image"]
+OnLearned = Callable[[Sequence[EmbeddedItem], Labels], None]
+
+
+@dataclass(frozen=True)
+class RemovedExamples:
+    """What was taken out of a classifier, and can be put back."""
+
+    support: Support
+    thumbnails: dict[int, bytes]
+
+
+class ImageClassifier:
+    """Any number of classes from a few pictures each.
+
+    Args:
+        backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, an
+            .onnx file, or a function of uint8 images "image side side 3".
+        side: Pixels of the square that a function is given; models know their own.
+        registry: What heads, backbones and readouts are looked up in; the package's own where None.
+        arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
+            or the posterior on features that no head was trained on.
+
+    Examples:
+        >>> ImageClassifier().fit("photos").predict(["new.jpg"])  # doctest: +SKIP
+        array(['apple'], dtype='<U5')
+    """
+
+    def __init__(
+        self,
+        backbone: "str | Path | Model | Embed | Embedder" = DEFAULT_EMBEDDER,
+        *,
+        side: int | None = None,
+        registry: Registry | None = None,
+        **arguments: Any,
+    ) -> None:
+        self.backbone = load_embedder(backbone, side, registry or BUILTIN)
+        model = self.backbone.model
+        if model is None:
+            self.classifier = FewShotClassifier(**{"head": DEFAULT_HEAD, "registry": registry, **arguments})
+        else:
+            self.classifier = FewShotClassifier.from_run(model, registry=registry, **arguments)
+        self.thumbnails: dict[int, bytes] = {}
+        """Small JPEGs of the kept examples, by their keys."""
+
+    # ------------------------------------------------------------------------------------------------------- learning
+
+    def fit(
+        self,
+        images: Pictures,
+        labels: Iterable[Any] | None = None,
+        progress: OnProgress = no_progress,
+        cache: FeatureCache | None = None,
+    ) -> "ImageClassifier":
+        """Learn from a folder of class folders (or an archive of one, or a table of paths and labels), or from pictures
+        and their labels; forget what was known. What such a source holds back for testing is not learned from."""
+        self.classifier.forget()
+        self.thumbnails = {}
+        return self.partial_fit(images, labels, progress, cache)
+
+    def partial_fit(
+        self,
+        images: Pictures,
+        labels: Iterable[Any] | None = None,
+        progress: OnProgress = no_progress,
+        cache: FeatureCache | None = None,
+    ) -> "ImageClassifier":
+        """Learn from more pictures, of known classes or new ones. `progress` is called with the share that is done;
+        with a `cache`, pictures whose features it has are not embedded again. Files of a folder that cannot be read are
+        left out, each with a warning."""
+        if labels is None:
+            if not isinstance(images, str | Path):
+                raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
+            with select_pictures(Path(images), choose=partial(select_splits, wanted=(), for_test=False)) as items:
+                unread = self.learn(items, [item.class_name for item in items], progress, cache)
+            for why in unread:
+                warnings.warn(f"left out: {why}", stacklevel=2)
+            return self
+        given = [images] if isinstance(images, str | Path) else list(images)
+        names = list(labels)
+        if len(given) != len(names):
+            raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
+        self.learn([_item(image) for image in given], names, progress, cache, all_must_do=True)
+        return self
+
+    def learn(
+        self,
+        items: Sequence[Item],
+        labels: Sequence[Any],
+        progress: OnProgress = no_progress,
+        cache: FeatureCache | None = None,
+        all_must_do: bool = False,
+        seen: OnLearned | None = None,
+    ) -> list[str]:
+        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must.
+        `seen` is called with what was learned, some pictures at a time, and their labels."""
+        unread: list[str] = []
+        pairs = zip(self._embedded(items, cache, unread if not all_must_do else None), labels, strict=True)
+        readable = (pair for pair in pairs if pair[0].features is not None)
+        learned = 0
+        while batch := list(islice(readable, LEARN)):
+            examples, names = [one for one, _ in batch], np.array([label for _, label in batch])
+            self._learn(examples, names)
+            if seen is not None:
+                seen(examples, names)
+            learned += len(batch)
+            progress(len(batch) / len(items))
+        if not learned:
+            why = f" (the first: {unread[0]})" if unread else ""
+            raise BadInput(f"there are no pictures to learn from{why}.")
+        return unread
+
+    def _embedded(
+        self, items: Sequence[Item], cache: FeatureCache | None, unread: list[str] | None = None
+    ) -> Iterator[EmbeddedItem]:
+        """The pictures in their order, one by one; why one cannot be read goes to `unread`, or is an error."""
+        for one in chain.from_iterable(embed_items(self.backbone, items, cache)):
+            if one.features is None and unread is None:
+                raise BadInput(one.why)
+            if one.features is None and unread is not None:
+                unread.append(one.why)
+            yield one
+
+    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels) -> None:
+        features = np.stack([example.features for example in examples if example.features is not None])
+        self.classifier.partial_fit(features, labels)
+        keys = hash_rows(features.reshape(len(features), -1)).tolist()
+        supported = self.classifier.ledger_.kept_keys()
+        new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
+        jpegs = map_in_threads(self._thumbnail, new.values())
+        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # a copy of us may share the old ones
+        self._drop_thumbnails()
+
+    def _drop_thumbnails(self) -> None:
+        """Forget the pictures of examples that the classifier no longer keeps."""
+        ledger = getattr(self.classifier, "ledger_", None)
+        supported = set() if ledger is None else ledger.kept_keys()
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in supported}
+
+    def _thumbnail(self, example: EmbeddedItem) -> bytes:
+        pixels = example.pixels
+        if pixels is None:  # its features were at hand, and nothing else
+            pixels = self.backbone.read(example.item.read(), example.item.name, example.item.box)
+        return make_thumbnail(pixels)
+
+    def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
+        """Take in the classes of others that use the same backbone and head."""
+        for other in others:
+            if self.backbone.content != other.backbone.content:
+                one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
+                raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
+        self.classifier.merge(*(other.classifier for other in others))
+        for other in others:
+            self.thumbnails = self.thumbnails | other.thumbnails
+        self._drop_thumbnails()
+        return self
+
+    def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
+        """Forget these classes."""
+        self.classifier.remove(labels)
+        self._drop_thumbnails()
+        return self
+
+    def take_out(self, label: Any, key: int | None = None) -> "RemovedExamples":
+        """Forget a class, or one kept example of it (a key of `thumbnails`); `put_back` undoes it."""
+        support = self.classifier.take_out(label, key)
+        gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
+        self._drop_thumbnails()
+        return RemovedExamples(support, gone)
+
+    def put_back(self, taken: "RemovedExamples") -> "ImageClassifier":
+        """Learn again what `take_out` took."""
+        self.classifier.put_back(taken.support)
+        self.thumbnails = self.thumbnails | taken.thumbnails
+        return self
+
+    # ----------------------------------------------------------------------------------------------------- predicting
+
+    @property
+    def classes_(self) -> Shaped[np.ndarray, " way"]:
+        """The names of the classes, in the order of probabilities."""
+        return self.classifier.classes_
+
+    def predict(self, images: Pictures | bytes | np.ndarray) -> Labels:
+        """The likeliest class of each picture."""
+        return self.classifier.predict(self.features_of(images))
+
+    def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image way"]:
+        """Calibrated probabilities of the classes."""
+        return self.classifier.predict_proba(self.features_of(images))
+
+    def is_known(self, images: Pictures | bytes | np.ndarray) -> Bool[np.ndarray, " image"]:
+        """Whether each picture looks like one of the classes, rather than none of these."""
+        return self.classifier.is_known(self.features_of(images))
+
+    def score(self, images: Pictures | bytes | np.ndarray, labels: Iterable[Any]) -> float:
+        """Accuracy."""
+        return float(np.mean(self.predict(images) == np.array(list(labels))))
+
+    def features_of(
+        self, images: Pictures | bytes | np.ndarray, cache: FeatureCache | None = None
+    ) -> Float[np.ndarray, "image ..."]:
+        """Features of pictures: paths, bytes of image files, or uint8 arrays."""
+        one = isinstance(images, str | Path | bytes) or (isinstance(images, np.ndarray) and images.ndim == 3)
+        items = [_item(image) for image in ([images] if one else images)]  # type: ignore[arg-type, union-attr]
+        if not items:
+            raise BadInput("there are no pictures.")
+        rows = FeatureBuffer(len(items))
+        for example in self._embedded(items, cache):
+            assert example.features is not None
+            rows.add(example.features)
+        return rows.array
+
+    def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
+        """Features of pictures that have the backbone's size."""
+        return self.backbone.features(pictures)
+
+    def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
+        """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
+        item = _item(image, name)
+        missing = as_bad_input(FileNotFoundError, f"there is no file {item.name}.")
+        with as_bad_input(OSError, f"{item.name} cannot be read as an image", "."), missing:
+            return self.backbone.read(item.read(), item.name)
+
+    # -------------------------------------------------------------------------------------------------------- sharing
+
+    def save(self, path: str | Path) -> None:
+        """Write a folder that anyone can load: the classifier's (`anyshot.classify.files`) and the model's tensors."""
+        from anyshot.classify.files import replace_folder, write_card, write_classifier
+
+        check_is_fitted(self.classifier, "ledger_")
+        with replace_folder(Path(path)) as aside:
+            write_classifier(self.classifier, aside)
+            write_card(self.classifier, aside, self.backbone.about)
+            backbone = self.backbone
+            about = {"side": backbone.side, "name": backbone.name, "content": backbone.content, **backbone.about}
+            write_json(aside / "backbone.json", about)
+            if backbone.file is not None:
+                (aside / "backbone.onnx").write_bytes(backbone.file)
+            jpegs = {
+                f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
+            }
+            write_tensors(aside / "thumbnails.safetensors", jpegs)
+            if backbone.under is not None:
+                backbone.under.save(aside / "backbone.safetensors")
+            if backbone.model is not None:
+                backbone.model.save(aside / "model.safetensors")
+
+    @staticmethod
+    def load(
+        path: str | Path, backbone: "str | Path | Embed | None" = None, registry: Registry | None = None
+    ) -> "ImageClassifier":
+        """A classifier from its folder. A function is not in it, and has to be given again; a head or backbone that is
+        not ours needs the registry of the file that has it."""
+        from anyshot.classify.files import read_classifier
+
+        folder = Path(path)
+        if not (folder / "backbone.json").is_file():
+            raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
+        about = read_json(folder / "backbone.json")
+        side, words = about.pop("side", None), about.get("backbone", "")
+        name, content = about.pop("name", ""), about.pop("content", "")
+        said = all(isinstance(value, str) for value in (words, name, content))
+        if type(side) is not int or not 0 < side <= 4096 or not said:
+            raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
+        fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
+        backbone = _carried(folder, name, words) if backbone is None else backbone
+        needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
+        with warnings.catch_warnings(), as_bad_input(BadInput, needs, "."):
+            warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
+            made = load_embedder(backbone, side, registry or BUILTIN, fetch=fetch)
+        if content and made.content and made.content != content:
+            raise BadInput(
+                f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
+                f"content {made.content[:12]} here: its features would not fit."
+            )
+        classifier = ImageClassifier(replace(made, about=about), registry=registry)
+        classifier.classifier = read_classifier(folder, registry)
+        classifier.thumbnails = _read_thumbnails(folder / "thumbnails.safetensors")
+        return classifier
+
+    def to_onnx(self, path: str | Path) -> None:
+        """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
+        from anyshot.classify.onnx_export import export_onnx
+
+        export_onnx(self.classifier, Path(path), self.backbone)
+
+
+def _carried(folder: Path, name: str, words: str) -> str | Path:
+    """The backbone of a classifier's folder: by its name, or what the folder carries along."""
+    if name.partition(":")[0] not in ("", DEFAULT_EMBEDDER, "timm"):
+        raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
+    carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
+    there = [source for file, source in carried.items() if file.is_file()]
+    name = name or (words if words.startswith("timm:") and not there else "")
+    if not there and not name:
+        raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
+    return name or there[0]
+
+
+def _read_thumbnails(path: Path) -> dict[int, bytes]:
+    tensors = read_tensors(path)[0] if path.is_file() else {}
+    with as_bad_input((ValueError, TypeError), f"{path} does not hold pictures: save it again."):
+        return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
+
+
+def _item(image: Picture, name: str = "a picture") -> Item:
+    """A picture that is given by itself as what a reader lists."""
+    if isinstance(image, str | Path):
+        return Item(str(image), "", None, Path(image).read_bytes)
+    return Item(name, "", None, lambda: image)
+
+
+def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
+    """A small JPEG of a picture."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=80)
+    return out.getvalue()

@@ -1,0 +1,157 @@
+"""Classifiers as ONNX files: features (or images) and prototypes in, logits and vectors out.
+
+The prototypes are an input with a default, so the number of classes is free: average the `vectors` that the file itself
+gives for the examples of a new class and append the mean, and where the head looks at the number of examples, that to
+`counts`. The file refines the prototypes; only FRN's ridge has no operator in ONNX, so its prototypes go in refined, as
+the default has them.
+
+The metadata say all that else is needed:
+
+    anyshot.classes     the names of the classes as JSON, in the order of the logits
+    anyshot.threshold   what is below is none of these: the largest logit, or `evidence` where the file has that output
+    anyshot.pictures    what pictures are before they go in, in words; numbers are in anyshot.side, margin, resample,
+                        mean and deviation (see `anyshot.models.onnx_backbone`)
+"""
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.errors import BadInput, as_bad_input, first_line
+from anyshot.files import atomic_write
+from anyshot.models.embedders import Embedder
+from anyshot.models.onnx_backbone import MISSING, onnx_metadata
+
+OPSET = 20
+
+
+class _Graph(nn.Module):
+    """The law in the precision of the features."""
+
+    scale: Tensor
+    centre: Tensor
+    matrix: Tensor
+    unseen: Tensor
+
+    def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.embed, self.apply_readout, self.head = classifier.embed_, classifier.apply_, classifier.reading_.head
+        self.positions, self.names = classifier.positions_, tuple(classifier.reading_.parameters)
+        self.register_buffer("scale", torch.tensor(classifier.scale_, dtype=torch.float32))
+        for name, value in classifier.reading_.parameters.items():
+            self.register_buffer(f"learned_{name}", value.float())
+        self.adapts = self.head.adapts
+        if self.adapts:
+            self.register_buffer("centre", classifier.fit_.mean.float())
+            self.register_buffer("matrix", classifier.fit_.matrix.float())
+            nothing = torch.zeros(1, len(classifier.fit_.mean)).double(), torch.zeros(1, dtype=torch.long)
+            unseen = self.head.refined(*nothing, classifier.reading_.parameters)
+            self.register_buffer("unseen", unseen.float())  # what a class of no image predicts
+
+    def forward(self, inputs: Tensor, prototypes: Tensor, counts: Tensor | None = None) -> tuple[Tensor, ...]:
+        features = inputs.unflatten(1, (self.positions, -1)) if self.backbone is None else self.backbone(inputs)
+        parameters = {name: getattr(self, f"learned_{name}") for name in self.names}
+        vectors = self.apply_readout(self.embed(features, parameters), parameters)
+        query = vectors
+        if self.adapts:
+            query, prototypes = (vectors - self.centre) @ self.matrix, (prototypes - self.centre) @ self.matrix
+        if counts is not None:
+            prototypes = self.head.refined(prototypes, counts, parameters)
+        logits = self.scale * self.head.score(query, prototypes)
+        if not self.adapts:
+            return logits, vectors
+        return logits, vectors, logits.amax(1) - self.scale * self.head.score(query, self.unseen)[:, 0]
+
+
+def export_backbone(backbone: Embedder, path: Path) -> None:
+    """Write an embedder as a file that is one itself, on pixels from 0 to 255 "image channel side side"."""
+    with as_bad_input(ImportError, MISSING):
+        import onnx
+    network, example = pixel_network(backbone)
+    model = _traced(network.eval(), (example,), ({0: torch.export.Dim("image")},), ["images"], ["features"])
+    onnx.helper.set_model_props(
+        model, {"library": "anyshot", "backbone": str(backbone.about["backbone"])} | onnx_metadata(backbone, "features")
+    )
+    _write(model, path)
+
+
+def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
+    """The network of an embedder on pixels from 0 to 255, and a batch of its input."""
+    if backbone.pixels is None:
+        kind = "an ONNX file" if backbone.file is not None else "a function"
+        raise BadInput(f"a backbone that is {kind} cannot be exported; export the classifier of its features.")
+    return backbone.pixels(), torch.zeros(3, backbone.colours, backbone.side, backbone.side)
+
+
+def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:
+    """Write the classifier, with the backbone before it where there is one."""
+    with as_bad_input(ImportError, MISSING):
+        import onnx
+    head, support = classifier.reading_.head, classifier.support_
+    refines = head.refine is not None and head.has_onnx
+    means = torch.from_numpy(support.sums / support.counts[:, None])
+    stored = {"prototypes": (means if refines else classifier.prototypes_).float()}
+    if refines:
+        stored["counts"] = torch.from_numpy(support.counts)
+    alone = None, torch.zeros(3, classifier.n_features_in_)
+    network, example = alone if backbone is None else pixel_network(backbone)
+    graph = _Graph(classifier, network).eval()
+    way = torch.export.Dim("way", min=1)
+    free = {"inputs": {0: torch.export.Dim("image")}, **{name: {0: way} for name in stored}}
+    # Two or more of everything while tracing: a size of one would be taken for a constant.
+    sample = [value if len(value) > 1 else torch.cat([value] * 3) for value in stored.values()]
+    names = ["features" if backbone is None else "images", *stored]
+    outputs = ["logits", "vectors", *(["evidence"] if graph.adapts else [])]
+    model = _traced(graph, (example, *sample), free, names, outputs)
+    # A value of the same name makes the input optional.
+    for name, value in stored.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
+    words = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
+    words["anyshot.classes"] = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
+    if classifier.coverage_ is not None:
+        words["anyshot.threshold"] = repr(float(classifier.coverage_.threshold))
+    if backbone is not None:
+        words |= onnx_metadata(backbone, "vectors") | {"anyshot.pictures": _pictures(backbone)}
+    onnx.helper.set_model_props(model, words)
+    _write(model, path)
+
+
+def _pictures(backbone: Embedder) -> str:
+    """What has to be done to a picture before it goes in, in words."""
+    colours = "RGB" if backbone.colours == 3 else "grey"
+    larger = round(backbone.side * backbone.margin)
+    return (
+        f"Turned upright as its EXIF says, transparent parts white, {colours}, the shorter side resized "
+        f"({backbone.resample}, antialiased) to {larger}, the central {backbone.side}x{backbone.side} of that; "
+        'float32 from 0 to 255, "image channel height width". What is not larger than that is resized to it at once.'
+    )
+
+
+def _traced(network: nn.Module, inputs: tuple[Tensor, ...], free: Any, names: list[str], outputs: list[str]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        for exporter in ("torch.onnx", "onnxscript"):
+            logging.getLogger(exporter).setLevel(logging.ERROR)
+        about: dict[str, Any] = {"dynamic_shapes": free, "input_names": names, "output_names": outputs}
+        try:
+            program = torch.onnx.export(network, inputs, dynamo=True, opset_version=OPSET, verbose=False, **about)
+        except torch.onnx.OnnxExporterError as error:  # as of networks that others have written
+            why = first_line(error.__cause__ or error).rstrip(".")
+            raise BadInput(f"torch cannot write this network as ONNX ({why}).") from None
+    assert program is not None
+    return program.model_proto
+
+
+def _write(model: Any, path: Path) -> None:
+    import onnx
+
+    onnx.checker.check_model(model)
+    with atomic_write(path) as aside:
+        onnx.save(model, aside)

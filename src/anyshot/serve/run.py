@@ -1,0 +1,58 @@
+"""Start the server."""
+
+import secrets
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyshot.classify.images import ImageClassifier
+from anyshot.errors import BadInput, as_bad_input
+from anyshot.models.registry import BUILTIN, Registry
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def open_classifier(model: str, registry: Registry = BUILTIN) -> ImageClassifier:
+    """A saved classifier, or a backbone that has no classes yet: a trained model's folder, or timm:NAME."""
+    folder = Path(model)
+    if (folder / "backbone.json").is_file():
+        return ImageClassifier.load(folder, registry=registry)
+    if (folder / "config.json").is_file():
+        raise BadInput(f"{folder} is a classifier of features, and the page takes pictures: fit one of pictures.")
+    return ImageClassifier(model, registry=registry)
+
+
+def serve(
+    model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | None = None, registry: Registry = BUILTIN
+) -> None:
+    """Serve until interrupted."""
+    with as_bad_input(ImportError, "serving needs the packages of an extra: pip install 'anyshot[serve]'."):
+        import uvicorn
+
+        from anyshot.serve.app import LOOPBACK, ServedClassifier, make_app
+        from anyshot.serve.limits import TimedConnection
+    torch.set_num_threads(1)  # requests run side by side; threads inside one would only wait for each other
+    if not 0 <= port < 1 << 16:
+        raise BadInput(f"a port is a number from 0 to 65535, not {port}.")
+    token = "" if host in LOCAL else secrets.token_urlsafe(16)
+    app = make_app(
+        ServedClassifier(open_classifier(model, registry), save), LOOPBACK if host in LOCAL else ("*",), token
+    )
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or "no such address"
+            raise BadInput(f"{host}:{port} cannot be used ({why}): choose another --port or --host.") from None
+        if token:
+            print(f"Everyone who has the address with its token and can reach {host} can change this classifier.")
+        address = f"[{host}]" if ":" in host else host
+        more = f"/?token={token}" if token else ""
+        print(f"Open http://{address}:{listener.getsockname()[1]}{more} (Ctrl-C ends it).", flush=True)
+        limits: dict[str, Any] = {"timeout_keep_alive": 10, "h11_max_incomplete_event_size": 16384}
+        uvicorn.Server(uvicorn.Config(app, http=TimedConnection, ws="none", log_level="error", **limits)).run(
+            [listener]
+        )
