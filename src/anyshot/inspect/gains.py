@@ -105,8 +105,8 @@ def _describe_features(other: OtherFeatures | None, is_limit: bool, accuracy: fl
         if other.other - other.own > max(doubling or 0.0, 0.01):
             return (
                 f"Better features, not more labels: {sample} is right on {other.other:.1%} where these features are "
-                f"on {other.own:.1%}, {100 * (other.other - other.own):+.1f} points{twice}. Name --model {other.backbone}, "
-                "or none."
+                f"on {other.own:.1%}, {100 * (other.other - other.own):+.1f} points{twice}. Name --model "
+                f"{other.backbone}, or none."
             )
         return (
             f"Other features would not bring more: {sample} is right on {other.other:.1%}, these features on "
