@@ -1,9 +1,13 @@
 """Advice: what it says of data whose truth is known."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shell import run
 
 from anyshot import BadInput, FewShotClassifier
 from anyshot.classify.copies import find_copies
@@ -11,7 +15,7 @@ from anyshot.classify.groups import find_groups, parse_time
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import OtherFeatures
 from anyshot.inspect.labels import rank_suspects
-from anyshot.inspect.pages import render_advice
+from anyshot.inspect.pages import draw_curves, forecast_rows, render_advice
 from anyshot.inspect.shot_curve import Curve, EpisodePool, fit_curve, forecast_gains
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
@@ -389,3 +393,70 @@ def test_bursts_looked_for_some_images_at_a_time_are_the_same(monkeypatch):
     parts = find_groups(X, codes, names)
     assert whole.count > 1
     assert (parts.evidence, parts.group.tolist()) == (whole.evidence, whole.group.tolist())
+
+
+def test_fit_and_advise_give_one_accuracy(tmp_path, monkeypatch):
+    """Of the same examples and head, with a class of two examples, and classes of more than a classifier keeps."""
+    monkeypatch.chdir(tmp_path)
+    X, y, _ = bursts(pieces=10, size=4)
+    X, y = np.r_[X, X[:2] + 3].astype(np.float32), np.r_[y, ["rare"] * 2]
+    np.savez("all.npz", features=X, labels=y)
+    later = X + np.random.default_rng(1).normal(size=X.shape).astype(np.float32)
+    np.savez("later.npz", features=later, labels=y)
+    words = run("anyshot fit all.npz -o model", monkeypatch).out
+    advice = advise(X, y, ["posterior"], episodes=20, holdout=(later, y))
+    assert f"with whole groups left out it is {advice.left_out.in_groups:.1%}" in words
+    assert f"Left out one at a time, {advice.left_out.alone:.1%}" in words
+    result = json.loads(run("anyshot test model later.npz --json", monkeypatch).out)
+    assert result["accuracy"] == pytest.approx(advice.holdout.accuracy)
+
+
+def test_the_number_of_the_default_head_is_given_too():
+    rng = np.random.default_rng(1)
+    X, y = data(images=6, classes=8, spread=1.5)
+    X[:, 3:] *= 0.01
+    X[:, 0] *= 10 * np.exp(rng.normal(0, 1.0, len(X)))
+    advice = advise(X, y, ["posterior", "proto", "cosine-proto"], episodes=60)
+    assert advice.left_out_by_head.keys() == {advice.best, "posterior"}
+    assert f"{advice.left_out_by_head['posterior']:.1%}" in advice.to_text()
+
+
+def test_conflicts_are_weighed_before_the_features():
+    """Poor features, and copies under two labels: the labels are to be looked at first, whatever the curve says."""
+    X, y = data(images=60, classes=8, d=4, spread=2.5)
+    assert advise(X, y, ["cosine-proto"], episodes=60).features_are_the_limit
+    advice = advise(np.r_[X, X[:18]], np.r_[y, ["class 5"] * 18], ["cosine-proto"], episodes=60)
+    assert advice.conflicts == 18
+    assert advice.labels_first
+    assert not advice.features_are_the_limit
+    assert "Better features, not more labels" not in advice.to_text()
+    assert "Check the labels first: 18 pairs of copies have two labels" in advice.headline
+
+
+def test_a_mislabelled_group_is_suspected_as_a_whole():
+    """Left out alone, each of its members would be recognised by its siblings under the wrong label."""
+    X, y, moment = bursts(pieces=8, size=5)
+    X = X + 6 * np.eye(32)[np.unique(y, return_inverse=True)[1]]
+    y = np.where(moment == 3, "class 2", y)
+    advice = advise(X, y, ["cosine-proto"], episodes=20)
+    assert {row["image"] for row in advice.mislabelled[:5]} == set(np.flatnonzero(moment == 3).tolist())
+
+
+def test_groups_can_be_named():
+    X, y = data(images=12)
+    advice = advise(X, y, ["cosine-proto"], episodes=20, groups=np.arange(len(y)) // 3)
+    assert (advice.left_out.groups, advice.left_out.evidence) == (24, ("the names you gave",))
+
+
+def test_examples_without_pictures_are_not_called_such():
+    X, y, _ = bursts()
+    advice = advise(np.r_[X, X[:1]], np.r_[y, ["class 3"]], ["cosine-proto"], episodes=20)
+    assert not re.search("burst|photo|picture|image|scene", advice.to_text())
+
+
+def test_the_forecast_continues_its_curve():
+    advice = advise(*data(images=12), ["cosine-proto", "proto"], episodes=40)
+    svg = draw_curves(advice)
+    assert all(f">{head}<" in svg for head in advice.curves)  # legends are not cut off
+    first = forecast_rows(advice)[0]
+    assert (first["shot"], first["accuracy"]) == tuple(advice.curves[advice.best][-1][k] for k in ("shot", "accuracy"))

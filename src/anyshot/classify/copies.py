@@ -161,8 +161,10 @@ def _compare(
 
 
 def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " example"], float]:
-    """Return pairs of nearest neighbours with their squared distance, each example's distance to the farthest of its
-    nearest neighbours, and the mean square about the mean."""
+    """Return pairs of nearest neighbours with their squared distance, and two measures of scale.
+
+    These are each example's squared distance to the farthest of its neighbours, and the mean square about the mean.
+    """
     count = len(vectors)
     centre = sum(vectors[part].sum(0) for part in blocks(count)) / count
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Int
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -43,8 +44,8 @@ class Groups:
     """How the groups were found: times, numbers in names, near-identical features, names; empty if there are none."""
 
     @staticmethod
-    def from_names(names: Sequence[object]) -> "Groups":
-        """Return the groups that a user names, one name per example."""
+    def from_names(names: ArrayLike) -> "Groups":
+        """Return the groups that a user names, one name per example; those within a class are left out together."""
         return Groups(np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int64), ("the names you gave",))
 
     @property

@@ -132,8 +132,11 @@ def _leave_groups_out(head: BoundHead, vectors: Vectors, labels: Labels, group: 
 
 
 def _deal(labels: Labels, group: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:
-    """Return the fold of each example: each class's groups dealt in turn, the largest first; -1 for a class of one
-    group. Classes begin at different folds, so that these are of about one size."""
+    """Return the fold of each example; -1 for a class of one group.
+
+    Each class's groups are dealt in turn, the largest first. Classes begin at different folds, so that these are of
+    about one size.
+    """
     folds = np.full(len(labels), -1)
     dealt = 0
     for label in range(int(labels.max()) + 1):

@@ -73,8 +73,10 @@ class PictureSketch:
 
 
 def compare_pictures(one: PictureSketch, other: PictureSketch) -> float:
-    """Return the correlation of the details of two pictures where they agree best, from 0 to 1; 0 where nothing of one
-    is found in the other. From COPY_SIMILARITY on they are copies of one picture."""
+    """Return the correlation of the details of two pictures where they agree best, from 0 to 1.
+
+    It is 0 where nothing of one is found in the other. From COPY_SIMILARITY on they are copies of one picture.
+    """
     forwards, backwards = one.middles @ other.windows.T, other.middles @ one.windows.T
     if max(forwards.max(), backwards.max()) < LEAST_FOUND:
         return 0.0

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -261,9 +261,9 @@ def advise_source(
     if embeds is not None:
         known = describe_pictures(examples, embeds, known, cache)
     with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
-        tried = heads or _with_own(trained, examples.features)
-        asked = tried, shots, "all" if way == "all" else int(way), episodes, seed
-        advice = advise(examples.features, examples.labels, *asked, progress=advance, **known)
+        tried, known["progress"] = heads or _with_own(trained, examples.features), advance
+        classes: int | Literal["all"] = "all" if way == "all" else int(way)
+        advice = advise(examples.features, examples.labels, tried, shots, classes, episodes, seed, **known)
     if out is not None:
         write_json(out / "advice.json", advice.to_dict())
         write_text(out / "advice.md", advice.to_markdown())

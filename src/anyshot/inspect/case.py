@@ -45,7 +45,7 @@ class AdviceOptions(TypedDict, total=False):
     holdout: Labelled | None
     names: Sequence[str]
     times: Sequence[float | None]
-    groups: Sequence[Any]
+    groups: ArrayLike
     picture: Callable[[int], np.ndarray] | None
     parameters: Mapping[str, Parameters]
     embed: Mapping[str, str]
@@ -101,6 +101,8 @@ class AdviceCase:
             case.registry.head(head)
         if any(shot < 1 for shot in shots):
             raise BadInput(f"{min(shots)} shots cannot be expected: name numbers from 1.")
+        if "groups" in case.options and np.shape(case.options["groups"]) != codes.shape:
+            raise BadInput(f"groups must name a group for each of the {len(codes)} examples.")
         if case.held_out is not None and case.held_out.features.shape[1:] != maps.shape[1:]:
             theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (case.held_out.features, maps))
             raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
@@ -135,8 +137,8 @@ class AdviceCase:
     @cached_property
     def groups(self) -> Groups:
         """Which examples belong together."""
-        if len(named := self.options.get("groups", ())):
-            return Groups.from_names(named)
+        if "groups" in self.options:
+            return Groups.from_names(self.options["groups"])
         return find_groups(self.unit_vectors, self.labels, self.options.get("names", ()), self.options.get("times", ()))
 
     @cached_property

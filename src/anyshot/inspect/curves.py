@@ -141,8 +141,11 @@ def compare_heads(case: AdviceCase) -> HeadChoice:
 
 
 def choose_episodes(case: AdviceCase) -> EpisodeSource:
-    """Return where to draw episodes from: queries are held-out examples where two classes have such, or else examples
-    at hand, of other groups than the support."""
+    """Return where to draw episodes from.
+
+    Queries are held-out examples where two classes have such, or else examples at hand, of other groups than the
+    support.
+    """
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
     if len(classes) < 2:
         raise BadInput(

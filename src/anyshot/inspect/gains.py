@@ -54,9 +54,9 @@ def expect_gains(case: AdviceCase) -> Gains:
     features = labels or _describe_features(other, is_limit, accuracy.accuracy, doubling)
     sentences = [text for text in (features, _describe_other_days(accuracy, doubling)) if text]
     next_step = sentences[0] if sentences else ""
+    tables: list[Table] = []
     if forecast is None:
         sentences.append("The examples are too few to say: see below.")
-        tables = []
     else:
         more, tables = _describe_forecast(case, best, forecast)
         sentences += more

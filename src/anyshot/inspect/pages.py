@@ -11,7 +11,7 @@ import vl_convert
 from markupsafe import Markup
 
 from anyshot.inspect.holdout import MOST_MISTAKES, HoldoutResult
-from anyshot.inspect.sections import Picture, Section, Table
+from anyshot.inspect.sections import Cell, Picture, Section, Table
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, apply_theme, inline_data
 from anyshot.show.pages import fill_template
 
@@ -57,7 +57,7 @@ def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
         (f"{result.calibration_error:.1%}", "calibration error"),
         (str(len(result.mistakes)), "mistakes"),
     ]
-    mistakes = [
+    mistakes: list[list[Cell]] = [
         [
             Picture(one.place, one.name),
             one.label,
@@ -126,7 +126,7 @@ def draw_curves(advice: "Advice") -> str:
         measured.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy"), y2="high:Q"),
         measured.mark_line(point=True).encode(y=y),
     ]
-    if forecast := _forecast_rows(advice):
+    if forecast := forecast_rows(advice):
         future = alt.Chart(inline_data(forecast)).encode(x=x, color=colour)
         layers += [
             future.mark_area(opacity=0.1).encode(y="low:Q", y2="high:Q"),
@@ -135,7 +135,7 @@ def draw_curves(advice: "Advice") -> str:
     return vl_convert.vegalite_to_svg(apply_theme(alt.layer(*layers).properties(width=620, height=300)).to_json())
 
 
-def _forecast_rows(advice: "Advice") -> list[dict[str, Any]]:
+def forecast_rows(advice: "Advice") -> list[dict[str, Any]]:
     """Return the points of the forecast, from the last measured one on."""
     forecast = advice.forecasts.get(advice.best)
     if forecast is None:

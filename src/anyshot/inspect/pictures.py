@@ -91,7 +91,7 @@ def try_default_features(
 
     embedder = load_embedder(DEFAULT_EMBEDDER)
     pictures = np.stack([read_picture(examples, embedder)(int(image)) for image in sample])
-    learned = {name: options[name] for name in ("parameters", "embed", "registry") if name in options}  # type: ignore[literal-required]
+    learned = {name: options[name] for name in ("parameters", "embed", "registry") if name in options}
     own = measure(examples.features[sample], head, **learned)
     other = measure(embedder.features(pictures, cache=cache), DEFAULT_HEAD)
     return OtherFeatures(DEFAULT_EMBEDDER, own, other, shot, len(classes), len(sample))
