@@ -436,7 +436,7 @@ def test_conflicts_are_weighed_before_the_features():
 def test_a_mislabelled_group_is_suspected_as_a_whole():
     """Left out alone, each of its members would be recognised by its siblings under the wrong label."""
     X, y, moment = bursts(pieces=8, size=5)
-    X = X + 6 * np.eye(32)[np.unique(y, return_inverse=True)[1]]
+    X = X + 15 * np.eye(32)[np.unique(y, return_inverse=True)[1]]
     y = np.where(moment == 3, "class 2", y)
     advice = advise(X, y, ["cosine-proto"], episodes=20)
     assert {row["image"] for row in advice.mislabelled[:5]} == set(np.flatnonzero(moment == 3).tolist())

@@ -146,7 +146,8 @@ def forecast_gains(
     few = UNSEEN * pool.half_widths(accuracies, shots)[-1] * 2 * np.array(more) / (now + np.array(more))
     slack = np.maximum(error, few)
     low, high = np.maximum(np.minimum(spread[0], gain - slack), 0.0), np.maximum(spread[1], gain + slack)
-    return Forecast(now, float(curve(wanted)[0]), more, *(tuple(x.tolist()) for x in (gain, low, high)), check)
+    accuracy = float(curve(wanted)[0])
+    return Forecast(now, accuracy, more, tuple(gain.tolist()), tuple(low.tolist()), tuple(high.tolist()), check)
 
 
 def _hold_out(shots: Shots, accuracies: Accuracies, noise: float) -> tuple[tuple[int, float, float], ...]:
