@@ -20,11 +20,11 @@ from anyshot.models.law import normalize
 
 NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned
 NEAR = 0.9  # squared distance of a possible copy, as a share of the usual one within a class: a crop to 70 % moves
-# features by 0.63 of it (LOG.md, "Advice")
+# features by 0.63 of it (docs/log/advice.md)
 CHANCE = 0.05  # expected number of pairs, over all examples, that are reported by chance
 ROUNDING = 1e-10  # squared distance of equal vectors after rounding, as a share of the mean square about the mean
 MOST_EXAMPLES = 20_000  # examples beyond which pairs are not compared: their distances take seconds to compute
-MOST_PAIRS = 600  # pairs compared as pictures, at about 20 ms each (LOG.md, "Advice")
+MOST_PAIRS = 600  # pairs compared as pictures, at about 20 ms each (docs/log/advice.md)
 SAMPLE = 2_000  # examples from which the dimension of a class is estimated
 PART = 256  # rows that are converted to float64, and compared with all others, at a time: this bounds memory
 

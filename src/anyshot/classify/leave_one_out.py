@@ -17,7 +17,7 @@ from anyshot.classify.support import build_support
 from anyshot.models.empirical import support_scores
 from anyshot.models.law import BoundHead
 
-FOLDS = 10  # parts that groups are left out in, as is usual in cross-validation
+FOLDS = 10  # folds of the cross-validation by groups; ten is usual, and others were not tried
 
 Scores = Float[np.ndarray, "example way"]
 

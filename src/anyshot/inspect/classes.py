@@ -38,7 +38,7 @@ def rank_classes(case: AdviceCase) -> ClassRanking:
     """Rank classes by how unsurely they are recognised and how few examples they have.
 
     The score is (1 - mean probability of the class for its examples) / number of examples; benchmarks/advice.py
-    compares it with other rules (LOG.md, "Advice").
+    compares it with other rules (docs/log/advice.md).
     """
     left_out, test = case.result(leave_out_of_best), case.result(measure_accuracy).holdout
     own = np.full(len(case.labels), 1 / len(case.class_names))  # chance, where an example cannot be left out

@@ -21,7 +21,7 @@ SHOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # shots that are measured, a
 LEAST_EXAMPLES = 3  # examples of a class, to be drawn into episodes: two to learn from at two shots, and a query
 MOST_QUERIES = 16  # examples of a class that an episode asks, as in the paper's protocol
 LEAST_EPISODES = 20  # episodes of a head that is fitted to every support, however long that takes; not tuned
-OPERATIONS = 2e11  # multiplications for such a head: about a minute on one core (not measured again since)
+OPERATIONS = 2e11  # multiplications for such a head: about a minute on one core, by a rough measurement
 PROGRESS = 0.5  # share of the time of all advice, roughly
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
 

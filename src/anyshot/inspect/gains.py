@@ -14,8 +14,8 @@ from anyshot.inspect.shot_curve import LEAST_SHOTS, Forecast, forecast_gains
 from anyshot.text import count_noun
 
 MORE = (1, 2, 5, 10, 20)  # examples per class whose gain is forecast; and as many as there are
-# Features are the limit below LOW_ACCURACY, if twice the examples end less than FLAT of the errors. Not tuned; LOG.md,
-# "limits", checked them: said of weak features in 24 of 24 pools, of strong ones in 3 of 24.
+# Features are the limit below LOW_ACCURACY, where doubling ends less than FLAT of the errors. No log entry compares
+# these with others; with them it was said of weak features in 24 of 24 pools, and of strong ones in 3 of 24.
 LOW_ACCURACY, FLAT = 0.85, 0.15
 SUSPECT_SHARE = 0.25  # share of the errors that suspected labels must make up, to be looked at first; not tuned
 HARDER = 0.05  # loss of accuracy on examples held out from which photos of other days are asked for; not tuned

@@ -2,7 +2,7 @@
 
 There are two rankings for two kinds of mistakes. The examples that are least likely under their own label find labels
 that were mixed up at random. The examples that are surely of another class find labels confused with a class that looks
-alike, where the own label is never out of the question. (LOG.md, "Advice", compares both with other rules.)
+alike, where the own label is never out of the question. (docs/log/advice.md compares both with other rules.)
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from anyshot.inspect.accuracy import leave_out_of_best
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.sections import Section, Table, picture_cell
 
-# The three thresholds only decide where the lists end, and were not tuned: the rankings were (LOG.md, "Advice").
+# The three thresholds only decide where the lists end, and were not tuned; the rankings were compared with others.
 UNLIKELY = 0.02  # probability of its own label below which an example is listed
 SURE = 0.75  # probability of another class from which an example is listed
 ONE_CLASS = 0.65  # share of examples told from the other class below which two classes may be one; chance is 0.5

@@ -4,7 +4,7 @@ The mean of k examples misses the true mean of a class by a variance that falls 
 missing falls with it; c says how far the first examples already are. A few noisy shots hardly determine c, and a large
 one promises gains that never come: so c is drawn to its usual value, the more the noisier the shots are. The gain of
 twice the examples is then known to about 1 point from 5 images per class and to 0.5 from 10 and 18, without a bias; the
-95 % interval holds it in 95 to 100 % of pools of 5 or 20 classes of 5 to 18 images (LOG.md, "Advice").
+95 % interval holds it in 95 to 100 % of pools of 5 or 20 classes of 5 to 18 images (docs/log/advice.md).
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 OFFSETS = np.geomspace(0.02, 30, 200)  # values of c that are tried
-# Chosen together on 159 pools of groceries and of validation classes of CUB, pretrained and Conv-4 (LOG.md, "Advice").
+# Chosen together on 159 pools of groceries and validation classes of CUB, pretrained and Conv-4 (docs/log/advice.md).
 USUAL_OFFSET = 0.8  # the value that c is drawn to, in examples
 PRIOR_WEIGHT = 0.03  # weight of a factor of e between c and that value, in units of the squared noise of the accuracies
-# Chosen on 24 pools of 5 images (LOG.md, "Advice"), where the interval held the truth in 83 % without it, 96 % with it.
+# Chosen on 24 pools of 5 images, where the interval held the truth in 83 % without it, 96 % with it.
 UNSEEN = 0.25  # part of the half-width of an accuracy that a doubling may bring beyond what redrawn episodes show
 LEAST_SHOTS = 4  # shots, to fit three numbers
 REDRAWS = 300  # bootstrap samples of episodes
