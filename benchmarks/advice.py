@@ -166,7 +166,7 @@ def _one_forecast(
         held = [mine[: (len(mine) + 1) // 2] for mine in asked]
     holdout = (x[np.concatenate(held)], np.repeat(names, [len(some) for some in held])) if held else None
     given = np.array(names)[labels]
-    case = AdviceCase.from_arrays(x[rows], given, [head], episodes=episodes, options={"holdout": holdout})
+    case = AdviceCase(x[rows], given, [head], episodes=episodes, holdout=holdout)
     case.groups = bursts
     source = choose_episodes(case)
     shots, pool = np.array(source.shots), source.pool

@@ -22,7 +22,7 @@ from test_classifier_files import pictures, small_model
 import anyshot
 from anyshot.classify.calibration import calibration_error
 from anyshot.cli import main as cli
-from anyshot.inspect.holdout import as_text, measure_holdout
+from anyshot.inspect.holdout import measure_holdout
 from anyshot.inspect.pages import render_test
 
 
@@ -328,7 +328,7 @@ def test_a_test_counts_what_others_count():
     known_classes = np.searchsorted(names[:4], names[later][mine])
     error = calibration_error(classifier.predict_proba(asked[mine]), known_classes)
     assert result.calibration_error == pytest.approx(error)
-    for form in (as_text(result), render_test(result, {}, "a test")):
+    for form in (result.to_text(), render_test(result, {}, "a test")):
         for part in (
             f"Accuracy {right / every:.1%} ({exact.low:.1%} to {exact.high:.1%}): {right} of 91 examples of 3 classes.",
             f"Expected calibration error {error:.1%}; {result.accepted:.1%} are taken for one of the classes at all",

@@ -96,7 +96,7 @@ def measure_source(
     cache: FeatureCache | None = None,
 ) -> str:
     """How well a classifier does on labelled examples, as text or JSON; with `out` also as a page."""
-    from anyshot.inspect.holdout import as_text, measure_holdout, measure_holdout_pictures
+    from anyshot.inspect.holdout import measure_holdout, measure_holdout_pictures
     from anyshot.inspect.pages import render_test
 
     classifier = open_classifier(model, registry)
@@ -114,10 +114,10 @@ def measure_source(
             result, pictures = measure_holdout_pictures(classifier, items, cache, print_message)
     if out is not None:
         write_json(out / "test.json", result.to_dict())
-        write_text(out / "test.txt", as_text(result) + "\n")
+        write_text(out / "test.txt", result.to_text() + "\n")
         write_text(out / "test.html", render_test(result, pictures, f"{model.name}, tested with {source.name}"))
         print_message(f"open {out / 'test.html'}")
-    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else to_printable(as_text(result))
+    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else to_printable(result.to_text())
 
 
 def add_examples(

@@ -53,58 +53,45 @@ def measure_accuracy(case: AdviceCase) -> Accuracy:
             f"That is with {best}; `anyshot fit` takes {DEFAULT_HEAD} unless --head names another, and with it the "
             f"same number is {by_head[DEFAULT_HEAD]:.1%}."
         )
-    tables: list[Table] = []
-    if (test := tests.get(best)) is None:
+    test, by_test = tests.get(best), {head: result.accuracy[0] for head, result in tests.items()}
+    if test is None:
         sentences.append("Name such examples, --holdout FOLDER, to know how much harder.")
     else:
-        more, tables = _describe_test(best, test, {head: result.accuracy[0] for head, result in tests.items()})
-        sentences += more
+        rate, low, high = test.accuracy
+        sentences += [
+            f"On the {test.examples} examples that were held out, {best} is right on {rate:.1%} ({low:.1%} to "
+            f"{high:.1%}): that is the accuracy to expect.",
+            *test.sentences[1:],
+        ]
+    heads = [[head, f"{rate:.1%}"] for head, rate in sorted(by_test.items(), key=lambda row: -row[1])]
+    tables = [Table("Every head on the examples held out", ["head", "accuracy"], heads)] if len(heads) > 1 else []
     return Accuracy(
         left_out.accuracy,
         by_head,
         test,
-        {head: result.accuracy[0] for head, result in tests.items()},
-        Section("How accurate it is", sentences, tables, _doubt_accuracy(case, left_out)),
+        by_test,
+        Section("How accurate it is", sentences, tables, _doubt_accuracy(case, left_out, test)),
     )
 
 
-def _describe_test(best: str, test: HoldoutResult, by_head: dict[str, float]) -> tuple[list[str], list[Table]]:
-    rate, low, high = test.accuracy
-    sentences = [
-        f"On the {test.examples} examples that were held out, {best} is right on {rate:.1%} ({low:.1%} to {high:.1%}): "
-        f"that is the accuracy to expect. Expected calibration error {test.calibration_error:.1%}; {test.acceptance}"
-    ]
-    if test.strangers:
-        sentences.append(
-            f"{test.strangers} examples of other classes are not counted; {test.strangers_rejected:.1%} of these are "
-            "called none of the classes."
-        )
-    if test.absent:
-        sentences.append(f"Not tested, for want of examples: {join_some(test.absent)}.")
-    heads = [[head, f"{accuracy:.1%}"] for head, accuracy in sorted(by_head.items(), key=lambda row: -row[1])]
-    classes = [
-        [
-            one.name,
-            f"{one.right} of {one.examples}",
-            f"{one.recall[1]:.0%} to {one.recall[2]:.0%}",
-            ", ".join(f"{name} {times}" for name, times in one.taken_for[:2]) or "-",
+def _doubt_accuracy(case: AdviceCase, left_out: LeftOut, test: HoldoutResult | None) -> list[str]:
+    """Return what the examples cannot say, and which classes are a single group, so that none can be left out."""
+    if test is None:
+        doubts = [
+            "All of this is of the examples at hand. How much harder those of other days, places and sources are they "
+            "cannot say: --holdout FOLDER can."
         ]
-        for one in test.classes_by_recall[:MOST_CLASSES]
-    ]
-    tables = [Table("Every head on the examples held out", ["head", "accuracy"], heads)] if len(heads) > 1 else []
-    columns = ["class", "right", "95 % interval", "mostly taken for"]
-    return sentences, [*tables, Table("Recognised least, held out", columns, classes)]
-
-
-def _doubt_accuracy(case: AdviceCase, left_out: LeftOut) -> list[str]:
-    """Return which classes are a single group, so that none of it can be left out."""
-    if not case.groups.evidence:
-        return []
+    else:
+        doubts = [
+            f"{test.examples} examples held out tell the accuracy to about "
+            f"{50 * (test.accuracy[2] - test.accuracy[1]):.0f} points, for others like these. Labels that may be "
+            "wrong, copies and classes that may be one are looked for among the examples at hand."
+        ]
     scored = set(left_out.labels[left_out.is_scored].tolist())
     single = [name for label, name in enumerate(case.class_names) if case.counts[label] > 1 and label not in scored]
-    if not single:
-        return []
-    return [
-        f"{len(single)} classes are a single group of near-copies ({join_some(single)}): nothing can be said of how "
-        "they are recognised on another occasion."
-    ]
+    if single:
+        doubts.append(
+            f"{len(single)} classes are a single group of near-copies ({join_some(single)}): nothing can be said of "
+            "how they are recognised on another occasion."
+        )
+    return doubts

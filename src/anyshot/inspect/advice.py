@@ -60,19 +60,7 @@ class Advice:
     @property
     def sections(self) -> list[Section]:
         """What each step says, and last what none of them can."""
-        if self.holdout is None:
-            unseen = (
-                "All of this is of the examples at hand. How much harder those of other days, places and sources are "
-                "they cannot say: --holdout FOLDER can."
-            )
-        else:
-            _, low, high = self.holdout.accuracy
-            unseen = (
-                f"{self.holdout.examples} examples held out tell the accuracy to about {50 * (high - low):.0f} points, "
-                "for others like these. Labels that may be wrong, copies and classes that may be one are looked for "
-                "among the examples at hand."
-            )
-        last = Section("What these data cannot say", [*self.doubts, unseen])
+        last = Section("What these data cannot say", self.doubts)
         return [*(result.section for result in self.results), last]
 
     @property
@@ -140,9 +128,8 @@ def advise(
         told += share
         options.get("progress", lambda amount: None)(share)
 
-    case = AdviceCase.from_arrays(
-        features, labels, heads, shots, way, episodes, seed, {**options, "progress": progress}
-    )
+    reported: AdviceOptions = {**options, "progress": progress}
+    case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **reported)
     advice = Advice(tuple(case.result(step) for step in STEPS))
     progress(1 - told)
     return advice

@@ -1,9 +1,9 @@
 """What advice is given on: labelled features, what else is known of them, and what the user asks for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -64,24 +64,11 @@ class HeldOut:
     """Their classes, counted as those of the examples at hand; -1 for other classes."""
 
 
-@dataclass(eq=False)
 class AdviceCase:
-    """The one value that all steps of advice read."""
+    """The one value that all steps of advice read; the arguments are those of `anyshot.advise`."""
 
-    features: torch.Tensor
-    labels: np.ndarray
-    """The class of each example, counted from 0."""
-    class_names: list[str]
-    heads: list[str]
-    shots: Sequence[int]
-    way: int | Literal["all"]
-    episodes: int
-    seed: int
-    options: AdviceOptions
-    _results: dict[Callable[["AdviceCase"], Any], Any] = field(default_factory=dict)
-
-    @staticmethod
-    def from_arrays(
+    def __init__(
+        self,
         features: ArrayLike | torch.Tensor,
         labels: ArrayLike,
         heads: Sequence[str] = (),
@@ -89,24 +76,22 @@ class AdviceCase:
         way: int | Literal["all"] = "all",
         episodes: int = 400,
         seed: int = 0,
-        options: AdviceOptions | None = None,
-    ) -> "AdviceCase":
-        """Check what a user gives; the arguments are those of `anyshot.advise`."""
-        maps = check_features(features)
-        class_names, codes = check_labels(labels, len(maps))
-        case = AdviceCase(
-            maps, codes, class_names, list(heads) or heads_for(maps), shots, way, episodes, seed, options or {}
-        )
-        for head in case.heads:
-            case.registry.head(head)
+        **options: Unpack[AdviceOptions],
+    ) -> None:
+        self.features = check_features(features)
+        self.class_names, self.labels = check_labels(labels, len(self.features))
+        self.heads, self.options = list(heads) or heads_for(self.features), options
+        self.shots, self.way, self.episodes, self.seed = shots, way, episodes, seed
+        self._results: dict[Callable[[AdviceCase], Any], Any] = {}
+        for head in self.heads:
+            self.registry.head(head)
         if any(shot < 1 for shot in shots):
             raise BadInput(f"{min(shots)} shots cannot be expected: name numbers from 1.")
-        if "groups" in case.options and np.shape(case.options["groups"]) != codes.shape:
-            raise BadInput(f"groups must name a group for each of the {len(codes)} examples.")
-        if case.held_out is not None and case.held_out.features.shape[1:] != maps.shape[1:]:
-            theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (case.held_out.features, maps))
+        if "groups" in options and np.shape(options["groups"]) != self.labels.shape:
+            raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
+        if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
+            theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (self.held_out.features, self.features))
             raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
-        return case
 
     def result(self, step: Callable[["AdviceCase"], R]) -> R:
         """Return what a step finds; it is computed once."""

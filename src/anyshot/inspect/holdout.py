@@ -15,7 +15,7 @@ from anyshot.classify.images import ImageClassifier, make_thumbnail
 from anyshot.classify.support import hash_rows
 from anyshot.data.packer import Item
 from anyshot.errors import BadInput
-from anyshot.inspect.sections import join_some
+from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text, join_some
 from anyshot.models.cache import FeatureCache
 from anyshot.models.examples import embed_readable
 from anyshot.progress import OnMessage, no_message
@@ -99,11 +99,6 @@ class HoldoutResult:
         )
 
     @property
-    def classes_by_recall(self) -> list[ClassResult]:
-        """The classes, those that are recognised least first."""
-        return sorted(self.classes, key=lambda one: (one.recall[0], one.name))
-
-    @property
     def sentences(self) -> list[str]:
         """The whole result in sentences."""
         accuracy, low, high = self.accuracy
@@ -129,6 +124,39 @@ class HoldoutResult:
             pairs = [f"{label} for {answer} ({times})" for label, answer, times in self.confused[:3]]
             sentences.append(f"Most often mistaken: {', '.join(pairs)}.")
         return sentences
+
+    @property
+    def sections(self) -> list[Section]:
+        """The sentences, the classes that are recognised least first, and the surest mistakes."""
+        classes = [
+            [
+                one.name,
+                f"{one.right}/{one.examples}",
+                f"{one.recall[0]:.1%}",
+                f"{one.recall[1]:.1%} to {one.recall[2]:.1%}",
+                ", ".join(f"{name} {times}" for name, times in one.taken_for[:3]),
+            ]
+            for one in sorted(self.classes, key=lambda one: (one.recall[0], one.name))
+        ]
+        mistakes: list[list[Cell]] = [
+            [
+                Picture(one.place, one.name),
+                one.label,
+                one.taken_for + ("" if one.is_known else " (or none of these)"),
+                f"{one.probability:.0%}",
+            ]
+            for one in self.mistakes[:MOST_MISTAKES]
+        ]
+        some = f" ({MOST_MISTAKES} of {len(self.mistakes)}; all are in the JSON)"
+        by_class = Table("", ["class", "right", "recall", "95 % interval", "mostly taken for"], classes)
+        surest = Table("", ["example", "label", "taken for", "probability"], mistakes)
+        title = f"Mistakes, the surest first{some if len(self.mistakes) > MOST_MISTAKES else ''}"
+        last = [Section(title, [], [surest])] if mistakes else []
+        return [Section("In all", self.sentences[1:]), Section("Class by class", [], [by_class]), *last]
+
+    def to_text(self) -> str:
+        """Return the result for a terminal."""
+        return as_text(self.sentences[0], self.sections)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it, for JSON."""
@@ -240,27 +268,6 @@ def measure_holdout_pictures(
     shown = {mistake.place: readable[mistake.place] for mistake in result.mistakes[:MOST_MISTAKES]}
     read = classifier.backbone.read
     return result, {place: make_thumbnail(read(item.read(), item.name, item.box)) for place, item in shown.items()}
-
-
-def as_text(result: HoldoutResult, worst: int = 10) -> str:
-    """Return the result for a terminal: the whole, then the classes that are recognised least."""
-    lines = list(result.sentences)
-    ranked = result.classes_by_recall
-    lines += ["", f"{'class':30} {'right':>9} {'recall':>7} {'95 % interval':>16}  mostly taken for"]
-    for one in ranked[:worst]:
-        recall, low, high = one.recall
-        wrong = ", ".join(f"{name} {times}" for name, times in one.taken_for[:2])
-        numbers = f"{f'{one.right}/{one.examples}':>9} {recall:7.1%} {f'{low:.1%} to {high:.1%}':>16}"
-        lines.append(f"{one.name[:30]:30} {numbers}  {wrong}".rstrip())
-    if len(ranked) > worst:
-        lines.append(f"... and {len(ranked) - worst} classes that are recognised better: --json has them all.")
-    if result.mistakes:
-        lines += ["", "The surest mistakes:"]
-        lines += [
-            f"  {one.name}: {one.label}, taken for {one.taken_for} ({one.probability:.0%})"
-            for one in result.mistakes[:worst]
-        ]
-    return "\n".join(lines)
 
 
 def _join_distinct(names: np.ndarray) -> str:

@@ -10,8 +10,8 @@ import altair as alt
 import vl_convert
 from markupsafe import Markup
 
-from anyshot.inspect.holdout import MOST_MISTAKES, HoldoutResult
-from anyshot.inspect.sections import Cell, Picture, Section, Table
+from anyshot.inspect.holdout import HoldoutResult
+from anyshot.inspect.sections import Section
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, apply_theme, inline_data
 from anyshot.show.pages import fill_template
 
@@ -46,46 +46,13 @@ def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
         jpegs: Small JPEGs of mistakes, by their place.
         title: The title of the page.
     """
-    accuracy, low, high = result.accuracy
-    headline = (
-        f"{accuracy:.1%} of {result.examples} examples are recognised ({low:.1%} to {high:.1%} with 95 % confidence, "
-        "for examples of the same kind that come one by one)."
-    )
     facts = [
-        (f"{accuracy:.1%}", "right"),
+        (f"{result.accuracy[0]:.1%}", "right"),
         (f"{result.accepted:.1%}", "taken for one of the classes"),
         (f"{result.calibration_error:.1%}", "calibration error"),
         (str(len(result.mistakes)), "mistakes"),
     ]
-    mistakes: list[list[Cell]] = [
-        [
-            Picture(one.place, one.name),
-            one.label,
-            one.taken_for + ("" if one.is_known else " (or none of these)"),
-            f"{one.probability:.0%}",
-        ]
-        for one in result.mistakes[:MOST_MISTAKES]
-    ]
-    classes = [
-        [
-            one.name,
-            f"{one.right}/{one.examples}",
-            f"{one.recall[0]:.1%}",
-            f"{one.recall[1]:.1%} to {one.recall[2]:.1%}",
-            ", ".join(f"{name} {times}" for name, times in one.taken_for[:3]),
-        ]
-        for one in result.classes_by_recall
-    ]
-    all_of = f" ({MOST_MISTAKES} of {len(result.mistakes)}; all are in test.json)"
-    title_of_mistakes = f"Mistakes, the surest first{all_of if len(result.mistakes) > MOST_MISTAKES else ''}"
-    sections = [
-        Section("In all", result.sentences),
-        Section("Class by class", [], [Table("", ["class", "right", "recall", "95 % interval", "taken for"], classes)]),
-    ]
-    if mistakes:
-        table = Table("", ["example", "label", "taken for", "probability"], mistakes)
-        sections.insert(1, Section(title_of_mistakes, [], [table]))
-    return _render(title, "test", headline, facts, sections, jpegs)
+    return _render(title, "test", result.sentences[0], facts, result.sections, jpegs)
 
 
 def _render(
