@@ -37,11 +37,14 @@ from scipy.special import softmax
 
 from anyshot import FewShotClassifier
 from anyshot.classify.copies import find_copies
-from anyshot.classify.groups import Groups, find_groups, leave_out_groups
+from anyshot.classify.groups import Groups, find_groups
+from anyshot.classify.leave_one_out import LeftOut, leave_out
 from anyshot.classify.likeness import PictureSketch
 from anyshot.inspect import shot_curve
-from anyshot.inspect.advice import _HeldOut, _judged, advise
-from anyshot.inspect.labels import suspects_of
+from anyshot.inspect.advice import advise
+from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.curves import choose_episodes
+from anyshot.inspect.labels import rank_suspects
 from anyshot.inspect.shot_curve import forecast_gains
 from anyshot.measure.evaluation import evaluate
 from anyshot.measure.plan import GroupedPlan, Plan
@@ -151,7 +154,7 @@ def _one_forecast(
 ) -> list[tuple[float, float, float]]:
     """What is said before and after, with its interval, and the truth."""
     way, episodes = len(places), 100
-    names = [str(place) for place in range(way)]
+    names = [f"{place:02}" for place in range(way)]
     rows, labels = np.concatenate([mine[:images] for mine in places]), np.repeat(np.arange(way), images)
     every, owner = np.concatenate(places), np.repeat(np.arange(way), [len(mine) for mine in places])
     alone = Groups(np.arange(len(rows)), ())
@@ -161,14 +164,13 @@ def _one_forecast(
         held = [mine[-HELD:] for mine in places]
     elif kind == OTHER_DAYS:
         held = [mine[: (len(mine) + 1) // 2] for mine in asked]
-    held_out = None
-    if held:
-        held_out = _HeldOut.of((x[np.concatenate(held)], np.repeat(names, [len(some) for some in held])), names)
-    judged = _judged(
-        torch.from_numpy(x[rows]).float()[:, None], labels, bursts, held_out, "all", episodes, 0, [], names
-    )
-    shots, pool = np.array(judged.shots), judged.pool
-    right = evaluate(judged.maps, judged.plan.labels, head, judged.shots, plan=judged.plan).accuracies(head) / 100
+    holdout = (x[np.concatenate(held)], np.repeat(names, [len(some) for some in held])) if held else None
+    given = np.array(names)[labels]
+    case = AdviceCase(x[rows], given, [head], episodes=episodes, holdout=holdout)
+    case.groups = bursts
+    source = choose_episodes(case)
+    shots, pool = np.array(source.shots), source.pool
+    right = evaluate(source.features, source.plan.labels, head, source.shots, plan=source.plan).accuracies(head) / 100
     steps = [images, 2 * images]
     if kind == IN_BURSTS:
         plan: Plan = GroupedPlan(owner, way, 1, 1, episodes, 1, names, group=find_groups(x[every], owner).group)
@@ -185,16 +187,16 @@ def _one_forecast(
         plan = Plan(owner, way, steps[-1], later, episodes, 1, names)
     truth = evaluate(x[every], owner, head, steps, plan=plan).accuracies(head).mean(1) / 100
     said = []
-    doubt = shot_curve.DOUBT
+    doubt = shot_curve.PRIOR_WEIGHT
     for strength in (0.0, doubt):
-        shot_curve.DOUBT = strength
+        shot_curve.PRIOR_WEIGHT = strength
         now, more = pool.images, steps[-1] - steps[0]
         forecasted = forecast_gains(shots, right, now, (more,), pool)
         if forecasted is None:  # too few shots to say anything
-            shot_curve.DOUBT = doubt
+            shot_curve.PRIOR_WEIGHT = doubt
             return []
         said.append((forecasted.gain[0], forecasted.low[0], forecasted.high[0]))
-    shot_curve.DOUBT = doubt
+    shot_curve.PRIOR_WEIGHT = doubt
     gain = float(truth[-1] - truth[0])
     return [*said, (gain, gain, gain)]
 
@@ -245,10 +247,10 @@ def _gains(
         return float(np.average(fitted.predict(x[query]) == truth, weights=1 / np.bincount(truth)[truth]))
 
     fitted = FewShotClassifier(head).fit(x[support], labels)
-    logits, owner = fitted.left_out(fitted.support_)
-    own = softmax(logits, axis=1)[np.arange(len(owner)), owner]
+    left_out = _leave_each_out(fitted, x[support], labels)
+    own = softmax(fitted.scale_ * left_out.scores, axis=1)[np.arange(len(labels)), labels]
     recall, sure = (
-        np.array([v[owner == c].mean() for c in range(way)]) for v in ((logits.argmax(1) == owner) * 1.0, own)
+        np.array([v[labels == c].mean() for c in range(way)]) for v in ((left_out.predicted == labels) * 1.0, own)
     )
     shots = [shot for shot in (1, 2, 3, 4) if shot < counts.min()]
     of = evaluate(x[support], labels, head, shots, way, 1, 40).of(head)
@@ -282,13 +284,11 @@ def suspects(sets: dict[str, Set], draws: int, wrong: float = 0.05) -> None:
                 if kind == "random":
                     given[changed] = (labels[changed] + rng.integers(1, len(places), len(changed))) % len(places)
                 else:
-                    scores, _, image = _left_out(x[rows], labels, heads_of(name)[0])
-                    scores[np.arange(len(image)), labels[image]] = -np.inf
-                    second = np.empty(len(rows), int)
-                    second[image] = scores.argmax(1)
-                    given[changed] = second[changed]
-                scores, owner, image = _left_out(x[rows], given, heads_of(name)[0])
-                suspects = suspects_of(scores, owner, image)
+                    scores = _leave_each_out(FewShotClassifier(heads_of(name)[0]), x[rows], labels).scores
+                    scores[np.arange(len(rows)), labels] = -np.inf
+                    given[changed] = scores.argmax(1)[changed]
+                scores = _leave_each_out(FewShotClassifier(heads_of(name)[0]), x[rows], given).scores
+                suspects = rank_suspects(scores, given, np.arange(len(rows)))
                 old = [one for one in suspects if one.other >= 0.8 and one.log_own <= np.log(0.05)]
                 rankings = {
                     "before": sorted(old, key=lambda one: -one.other),
@@ -304,14 +304,9 @@ def suspects(sets: dict[str, Set], draws: int, wrong: float = 0.05) -> None:
             print(f"suspects, {name}, {kind} mistakes: recall at precision 0.9: {words}", flush=True)
 
 
-def _left_out(x: np.ndarray, labels: np.ndarray, head: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits of images left out, their labels, and which images they are."""
-    fitted = FewShotClassifier(head, keep=len(labels)).fit(x, labels)
-    logits, owner = fitted.left_out(fitted.support_)
-    examples = fitted.support_.examples[fitted.support_.counts[fitted.support_.owner] > 1]
-    vectors = fitted.vectors(x)
-    order = {row.tobytes(): place for place, row in enumerate(vectors)}
-    return logits, owner, np.array([order[row.tobytes()] for row in examples])
+def _leave_each_out(classifier: FewShotClassifier, x: np.ndarray, labels: np.ndarray) -> LeftOut:
+    classifier.fit(x, labels)
+    return leave_out(classifier.learned_reading_, classifier.vectors(x), labels, Groups(np.arange(len(labels)), ()))
 
 
 # --------------------------------------------------------------------------------------------------------------- copies
@@ -391,19 +386,16 @@ def bursts(data: Path, cache: Path) -> None:
     birds = embedded(cache, "cub84-val", "efficientnet-lite0", images_of(data / "cub84.npz", "val"))
     for head in ("posterior", "cosine-proto"):
         fitted = FewShotClassifier(head).fit(x, y)
-        assert fitted.coverage_ is not None
-        bursts = find_groups(x / np.linalg.norm(x, axis=1, keepdims=True), y)
-        _, left = leave_out_groups(
-            lambda head=head: FewShotClassifier(head), x, y, bursts, fitted.coverage_.accuracy_of_all
-        )
+        groups = find_groups(x / np.linalg.norm(x, axis=1, keepdims=True), y)
+        left = leave_out(fitted.learned_reading_, fitted.vectors(x), y, groups).accuracy
         print(
-            f"bursts, groceries, {head}: {left.images} of {len(y)} photos in {left.bursts} bursts; left out alone "
-            f"{left.alone:.1%}, in bursts {left.in_bursts:.1%}, photos of other days "
+            f"bursts, groceries, {head}: {left.members} of {len(y)} photos in {left.groups} groups; left out alone "
+            f"{left.alone:.1%}, in groups {left.in_groups:.1%}, photos of other days "
             f"{np.mean(fitted.predict(later) == truth):.1%}",
             flush=True,
         )
     none = find_groups(birds[0] / np.linalg.norm(birds[0], axis=1, keepdims=True), birds[1])
-    print(f"bursts, birds: {none.images} of {len(birds[1])} photos in bursts; told by {none.told_by or 'nothing'}")
+    print(f"bursts, birds: {none.members} of {len(birds[1])} photos in groups, found by {none.evidence or 'nothing'}")
 
 
 # --------------------------------------------------------------------------------------------------------------- limits

@@ -48,7 +48,8 @@ from anyshot.data.npz import read_image_npz
 from anyshot.data.pictures import decode_picture
 from anyshot.files import write_text
 from anyshot.models.embedders import load_embedder
-from anyshot.models.empirical import Base, adapt, fit_base, moments_of, unit
+from anyshot.models.empirical import Base, adapt, fit_base, moments_of
+from anyshot.models.law import normalize as unit
 from anyshot.progress import progress
 from anyshot.tables import format_table, read_table, write_table
 

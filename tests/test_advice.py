@@ -1,18 +1,21 @@
 """Advice: what it says of data whose truth is known."""
 
-from dataclasses import replace
+import json
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shell import run
 
 from anyshot import BadInput, FewShotClassifier
 from anyshot.classify.copies import find_copies
-from anyshot.classify.groups import find_groups, time_in
-from anyshot.inspect.advice import OtherFeatures, advise
-from anyshot.inspect.advice_page import as_html, as_markdown, as_text, shown_images
-from anyshot.inspect.labels import suspects_of
+from anyshot.classify.groups import find_groups, parse_time
+from anyshot.inspect.advice import advise
+from anyshot.inspect.case import OtherFeatures
+from anyshot.inspect.labels import rank_suspects
+from anyshot.inspect.pages import draw_curves, forecast_rows, render_advice
 from anyshot.inspect.shot_curve import Curve, EpisodePool, fit_curve, forecast_gains
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
@@ -83,7 +86,7 @@ def test_advice_on_good_data():
     assert all(low <= gain <= high for low, gain, high in zip(ahead.low, ahead.gain, ahead.high, strict=True))
     assert len(advice.mislabelled) <= 5  # of 240
     assert len(advice.unlikely) <= 5
-    assert advice.left_out.in_bursts is None
+    assert advice.left_out.in_groups is None
     assert advice.duplicates == []
     assert advice.same_class == []
     assert {row["class"] for row in advice.classes} == set(y)
@@ -122,7 +125,7 @@ def test_more_than_ten_suspects_are_shown():
     y = np.where(np.isin(np.arange(240), wrong), np.roll(y, 80), y)
     advice = advise(X, y, ["cosine-proto"], episodes=30, names=[f"{i}.jpg" for i in range(240)])
     assert {one["image"] for one in advice.mislabelled} >= set(wrong.tolist())
-    shown = as_text(advice).partition("Labels that may be wrong")[2].partition("The same example twice")[0]
+    shown = advice.to_text().partition("Labels that may be wrong")[2].partition("The same example twice")[0]
     assert all(f"  {image}.jpg" in shown for image in wrong)
     own = [one["own_probability"] for one in advice.unlikely]
     assert own == sorted(own)
@@ -137,7 +140,7 @@ def test_the_two_rankings_find_two_kinds_of_mistakes():
     scores = np.array([[-9.0, 0.0, 0.1, 0.0], [-2.0, 3.0, -5.0, -5.0], [0.0, 5.0, 0.0, 0.0]])
     scores = np.concatenate([scores, np.eye(4).repeat(10, 0) * 8])
     owner = np.concatenate([owner, np.arange(4).repeat(10)])
-    suspects = suspects_of(scores, owner, np.arange(len(owner)))
+    suspects = rank_suspects(scores, owner, np.arange(len(owner)))
     assert min(suspects, key=lambda one: one.log_own).image == 0
     assert max(suspects, key=lambda one: one.other).image == 1
 
@@ -147,7 +150,7 @@ def test_chance_makes_neither_copies_nor_bursts(d):
     X, y = data(d=d, images=60)
     codes = np.unique(y, return_inverse=True)[1]
     assert find_copies(X, codes) == []
-    assert find_groups(X, codes).told_by == ()
+    assert find_groups(X, codes).evidence == ()
 
 
 def bursts(pieces=4, size=6, classes=4, seed=0):
@@ -161,19 +164,19 @@ def bursts(pieces=4, size=6, classes=4, seed=0):
 def test_bursts_are_told_and_left_out_whole():
     X, y, moment = bursts()
     advice = advise(X, y, ["cosine-proto"], episodes=30)
-    assert advice.left_out.told_by == ("near-identical features",)
-    assert advice.left_out.bursts == 16
+    assert advice.left_out.evidence == ("near-identical features",)
+    assert advice.left_out.groups == 16
     assert advice.left_out.alone > 0.95
-    assert advice.left_out.in_bursts < advice.left_out.alone - 0.1
-    assert advice.accuracy == advice.left_out.in_bursts
+    assert advice.left_out.in_groups < advice.left_out.alone - 0.1
+    assert advice.accuracy == advice.left_out.in_groups
     right = []  # the same by hand: all but one moment, of every class one, at a time
     codes = np.unique(y, return_inverse=True)[1]
     for one in range(16):
         fitted = FewShotClassifier("cosine-proto").fit(X[moment != one], codes[moment != one])
         right += (fitted.predict(X[moment == one]) == codes[moment == one]).tolist()
-    assert abs(advice.left_out.in_bursts - np.mean(right)) < 0.15
-    words = as_text(advice)
-    assert "with whole bursts left out it is" in words
+    assert abs(advice.left_out.in_groups - np.mean(right)) < 0.15
+    words = advice.to_text()
+    assert "with whole groups left out it is" in words
     assert "other days" in words
 
 
@@ -181,23 +184,23 @@ def test_times_and_numbers_tell_of_bursts():
     X, y = data(images=12, d=32, classes=3)
     codes = np.unique(y, return_inverse=True)[1]
     times = [3600.0 * (i // 3) + 5 * (i % 3) for i in range(len(y))]
-    assert find_groups(X, codes, times=times).many == 12
+    assert find_groups(X, codes, times=times).count == 12
     named = [f"IMG_20240131_12{i // 3:02}{5 * (i % 3):02}.jpg" for i in range(len(y))]
     advice = find_groups(X, codes, named)
-    assert advice.told_by == ("times",)
+    assert advice.evidence == ("times",)
     np.testing.assert_array_equal(advice.group, np.arange(len(y)) // 3)
     numbered = [f"photo {i}.jpg" for i in range(len(y))]
-    assert find_groups(X, codes, numbered).told_by == ()  # counted, but neighbours are not alike
+    assert find_groups(X, codes, numbered).evidence == ()  # counted, but neighbours are not alike
     walk = np.cumsum(np.random.default_rng(0).normal(size=X.shape), 0)  # each photo is like the one before
-    assert "numbers in file names" in find_groups(walk, codes, numbered).told_by
-    assert time_in("IMG_20249931_120501.jpg") is None
+    assert "numbers in file names" in find_groups(walk, codes, numbered).evidence
+    assert parse_time("IMG_20249931_120501.jpg") is None
 
 
 def test_a_class_that_is_one_burst_is_said_to_be():
     X, y, _ = bursts(pieces=3)
     once = np.repeat(X[:1], 6, 0) + 5 + 0.1 * np.random.default_rng(1).normal(size=(6, 32))
     advice = advise(np.r_[X, once], np.r_[y, ["once"] * 6], ["cosine-proto"], episodes=30)
-    assert any("single burst (once)" in doubt for doubt in advice.doubts)
+    assert any("single group of near-copies (once)" in doubt for doubt in advice.doubts)
     assert next(row for row in advice.classes if row["class"] == "once")["recall"] is None
 
 
@@ -210,8 +213,8 @@ def test_a_test_on_examples_held_out_comes_with_the_advice():
     assert advice.accuracy == advice.holdout.accuracy[0] == np.mean(fitted.predict(strange) == y[later])
     assert advice.holdout_accuracies.keys() == {"proto", "cosine-proto"}
     assert advice.to_dict()["holdout"]["accuracy"][0] == advice.accuracy
-    for form in (as_text, as_markdown, as_html):
-        assert f"{advice.accuracy:.1%}" in form(advice)
+    for words in (advice.to_text(), advice.to_markdown(), render_advice(advice)):
+        assert f"{advice.accuracy:.1%}" in words
 
 
 def of_another_day():
@@ -244,14 +247,14 @@ def test_with_a_holdout_all_that_can_be_judged_on_it_is():
     }
     ahead = advice.forecasts["cosine-proto"]
     assert abs(ahead.accuracy - advice.accuracy) < 0.05 < alone.forecasts["cosine-proto"].accuracy - advice.accuracy
-    words = as_text(advice)
+    words = advice.to_text()
     assert "asked of those held out" in words
     assert "class 4" in next(doubt for doubt in advice.doubts if "no example held out" in doubt)
-    assert "Photos of other days rather than more like these" in words
+    assert "Examples of other days rather than more like these" in words
     assert advice.accuracy < 0.85 < advice.left_out.accuracy  # these features tell what they have seen
     assert "Better features" not in words
     assert "Nothing" not in words.partition("What these data cannot say")[2]
-    assert "Nothing" not in as_text(alone).partition("What these data cannot say")[2]
+    assert "Nothing" not in alone.to_text().partition("What these data cannot say")[2]
 
 
 def test_a_class_that_is_nearly_one_burst_is_asked_what_is_beside_it():
@@ -260,7 +263,7 @@ def test_a_class_that_is_nearly_one_burst_is_asked_what_is_beside_it():
     once = np.repeat(X[:1], 22, 0) + 5 + 0.1 * rng.normal(size=(22, 32))
     many = np.r_[X, once, X[:2] - 5], np.r_[y, ["nearly once"] * 24]
     advice = advise(*many, ["cosine-proto"], episodes=20)
-    assert advice.left_out.told_by == ("near-identical features",)
+    assert advice.left_out.evidence == ("near-identical features",)
     assert 1 <= advice.queries <= 2
 
 
@@ -271,8 +274,8 @@ def test_curves_of_bursts_are_drawn_from_whole_bursts():
     each = FewShotClassifier("cosine-proto")
     leaking = np.mean([each.fit(X[i::4], y[i::4]).score(X[i + 1 :: 4], y[i + 1 :: 4]) for i in range(3)])
     assert advice.curves["cosine-proto"][-1]["accuracy"] < leaking - 0.1
-    assert abs(advice.curves["cosine-proto"][-1]["accuracy"] - advice.left_out.in_bursts) < 0.15
-    assert "bursts drawn whole" in as_text(advice)
+    assert abs(advice.curves["cosine-proto"][-1]["accuracy"] - advice.left_out.in_groups) < 0.15
+    assert "groups drawn whole" in advice.to_text()
 
 
 def test_the_card_of_a_classifier_draws_one_photo_of_a_burst(tmp_path):
@@ -304,9 +307,10 @@ def test_a_flat_curve_at_a_low_accuracy_asks_for_better_features():
     advice = advise(X, y, ["cosine-proto"], episodes=60)
     assert advice.accuracy < 0.6
     assert advice.features_are_the_limit
-    assert "Better features, not more labels" in as_text(advice)
-    better = replace(advice, other_features=OtherFeatures("efficientnet-lite0", 0.5, 0.9, 8, 8, 96))
-    assert "90.0% where these features are on 50.0%" in as_text(better)
+    assert "Better features, not more labels" in advice.to_text()
+    other = OtherFeatures("efficientnet-lite0", 0.5, 0.9, 8, 8, 96)
+    better = advise(X, y, ["cosine-proto"], episodes=60, other_features=lambda head, accuracy: other)
+    assert "90.0% where these features are on 50.0%" in better.to_text()
     assert not advise(*data(images=60, spread=0.6), ["cosine-proto"], episodes=60).features_are_the_limit
 
 
@@ -346,8 +350,8 @@ def test_names_are_escaped_and_pictures_inside_the_page():
     y[5] = "class 3"
     names = [f"<b>{i}</b>&.jpg" for i in range(len(y))]
     advice = advise(X, np.char.add(y, "<script>"), ["cosine-proto"], episodes=30, names=names)
-    assert shown_images(advice)[0] == 5
-    page = as_html(advice, {5: b"jpeg"})
+    assert advice.pictures[0] == 5
+    page = render_advice(advice, {5: b"jpeg"})
     assert "<script" not in page
     assert "<b>5" not in page
     assert "&lt;b&gt;5&lt;/b&gt;&amp;.jpg" in page
@@ -385,8 +389,74 @@ def test_bursts_looked_for_some_images_at_a_time_are_the_same(monkeypatch):
     X = moments + 0.01 * rng.normal(size=(120, 16))
     names = [f"p{number:03d}.jpg" for number in range(120)]
     whole = find_groups(X, codes, names)
-    for module in ("groups", "copies"):
-        monkeypatch.setattr(f"anyshot.classify.{module}.PART", 7)
+    monkeypatch.setattr("anyshot.classify.copies.PART", 7)
     parts = find_groups(X, codes, names)
-    assert whole.many > 1
-    assert (parts.told_by, parts.group.tolist()) == (whole.told_by, whole.group.tolist())
+    assert whole.count > 1
+    assert (parts.evidence, parts.group.tolist()) == (whole.evidence, whole.group.tolist())
+
+
+def test_fit_and_advise_give_one_accuracy(tmp_path, monkeypatch):
+    """Of the same examples and head, with a class of two examples, and classes of more than a classifier keeps."""
+    monkeypatch.chdir(tmp_path)
+    X, y, _ = bursts(pieces=10, size=4)
+    X, y = np.r_[X, X[:2] + 3].astype(np.float32), np.r_[y, ["rare"] * 2]
+    np.savez("all.npz", features=X, labels=y)
+    later = X + np.random.default_rng(1).normal(size=X.shape).astype(np.float32)
+    np.savez("later.npz", features=later, labels=y)
+    words = run("anyshot fit all.npz -o model", monkeypatch).out
+    advice = advise(X, y, ["posterior"], episodes=20, holdout=(later, y))
+    assert f"with whole groups left out it is {advice.left_out.in_groups:.1%}" in words
+    assert f"Left out one at a time, {advice.left_out.alone:.1%}" in words
+    result = json.loads(run("anyshot test model later.npz --json", monkeypatch).out)
+    assert result["accuracy"] == pytest.approx(advice.holdout.accuracy)
+
+
+def test_the_number_of_the_default_head_is_given_too():
+    rng = np.random.default_rng(1)
+    X, y = data(images=6, classes=8, spread=1.5)
+    X[:, 3:] *= 0.01
+    X[:, 0] *= 10 * np.exp(rng.normal(0, 1.0, len(X)))
+    advice = advise(X, y, ["posterior", "proto", "cosine-proto"], episodes=60)
+    assert advice.left_out_by_head.keys() == {advice.best, "posterior"}
+    assert f"{advice.left_out_by_head['posterior']:.1%}" in advice.to_text()
+
+
+def test_conflicts_are_weighed_before_the_features():
+    """Poor features, and copies under two labels: the labels are to be looked at first, whatever the curve says."""
+    X, y = data(images=60, classes=8, d=4, spread=2.5)
+    assert advise(X, y, ["cosine-proto"], episodes=60).features_are_the_limit
+    advice = advise(np.r_[X, X[:18]], np.r_[y, ["class 5"] * 18], ["cosine-proto"], episodes=60)
+    assert advice.conflicts == 18
+    assert advice.labels_first
+    assert not advice.features_are_the_limit
+    assert "Better features, not more labels" not in advice.to_text()
+    assert "Check the labels first: 18 pairs of copies have two labels" in advice.headline
+
+
+def test_a_mislabelled_group_is_suspected_as_a_whole():
+    """Left out alone, each of its members would be recognised by its siblings under the wrong label."""
+    X, y, moment = bursts(pieces=8, size=5)
+    X = X + 15 * np.eye(32)[np.unique(y, return_inverse=True)[1]]
+    y = np.where(moment == 3, "class 2", y)
+    advice = advise(X, y, ["cosine-proto"], episodes=20)
+    assert {row["image"] for row in advice.mislabelled[:5]} == set(np.flatnonzero(moment == 3).tolist())
+
+
+def test_groups_can_be_named():
+    X, y = data(images=12)
+    advice = advise(X, y, ["cosine-proto"], episodes=20, groups=np.arange(len(y)) // 3)
+    assert (advice.left_out.groups, advice.left_out.evidence) == (24, ("the names you gave",))
+
+
+def test_examples_without_pictures_are_not_called_such():
+    X, y, _ = bursts()
+    advice = advise(np.r_[X, X[:1]], np.r_[y, ["class 3"]], ["cosine-proto"], episodes=20)
+    assert not re.search("burst|photo|picture|image|scene", advice.to_text())
+
+
+def test_the_forecast_continues_its_curve():
+    advice = advise(*data(images=12), ["cosine-proto", "proto"], episodes=40)
+    svg = draw_curves(advice)
+    assert all(f">{head}<" in svg for head in advice.curves)  # legends are not cut off
+    first = forecast_rows(advice)[0]
+    assert (first["shot"], first["accuracy"]) == tuple(advice.curves[advice.best][-1][k] for k in ("shot", "accuracy"))

@@ -9,7 +9,6 @@ import sys
 import threading
 import tracemalloc
 import types
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -25,10 +24,10 @@ from test_classifier_files import pictures, small_model
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise, evaluate
 from anyshot.classify.copies import Float64View, find_copies
-from anyshot.classify.groups import find_groups
+from anyshot.classify.groups import Groups, find_groups
+from anyshot.classify.leave_one_out import leave_out
 from anyshot.classify.onnx_export import export_backbone
 from anyshot.data.store import open_store, write_store
-from anyshot.inspect.labels import find_suspects
 from anyshot.measure.evaluation import evaluate_store
 from anyshot.models import empirical, onnx_backbone
 from anyshot.models.cache import MOST_OPEN, FeatureCache, hash_picture
@@ -664,14 +663,15 @@ def test_all_examples_are_not_copied_to_choose_among_them():
     assert examples.at([3, 0]).names == ["4", "1"]
 
 
-def suspects(vectors, labels):
-    """What looks wrong, read with the posterior."""
+def left_out(vectors, labels):
+    """Every vector left out, read with the posterior."""
     head, blank = BUILTIN.head("posterior"), torch.zeros(1, 1, vectors.shape[1])
     parameters = head.parameters(blank, Recipe(data="", head="posterior", train_shot=2, way=2))
-    return find_suspects(vectors, labels, BoundHead(head, {name: value.double() for name, value in parameters.items()}))
+    bound = BoundHead(head, {name: value.double() for name, value in parameters.items()})
+    return leave_out(bound, vectors, labels, Groups(np.arange(len(labels)), ()))
 
 
-@pytest.mark.parametrize("look", [find_copies, find_groups, suspects])
+@pytest.mark.parametrize("look", [find_copies, find_groups, left_out])
 def test_vectors_are_looked_over_without_a_copy_of_all(look):
     """Features in single precision are enough: what is made of them in double is made of some at a time."""
     rows = np.random.default_rng(0).normal(size=(5000, 512)).astype(np.float32)
@@ -697,9 +697,9 @@ def test_vectors_in_single_precision_are_read_as_in_double():
     assert one[0][:2] == (2, 5)
     assert len({tuple(find_groups(vectors, labels).group) for vectors in both}) == 1
     for order in (np.arange(90), np.argsort(labels, kind="stable")):  # as it comes, and class by class
-        one, other = (suspects(vectors, labels[order]) for vectors in (Float64View(rows[order]), both[1][order]))
-        np.testing.assert_array_equal(one.log_own, other.log_own)
-        assert one == replace(other, predicted=one.predicted, log_own=one.log_own)
+        one, other = (left_out(vectors, labels[order]) for vectors in (Float64View(rows[order]), both[1][order]))
+        np.testing.assert_array_equal(one.scores, other.scores)
+        assert one.accuracy == other.accuracy
     units = normalize(torch.from_numpy(rows)).numpy().astype(np.float64)
     np.testing.assert_array_equal(Float64View(rows, as_units=True)[labels == 1], units[labels == 1])
 

@@ -1,11 +1,12 @@
-"""Pairs of images that are one: the same picture twice, or a cropped, turned, mirrored or brighter copy of it.
+"""Pairs of examples that are one: the same example twice, or a cropped, turned, mirrored or brighter copy of a picture.
 
-Features bring together what may be a copy; where the pictures are at hand, these decide (`anyshot.classify.likeness`).
-Without them a pair is named only if it is nearer than chance would ever bring two images of one class.
+Features suggest pairs; where the pictures are at hand, these decide (`anyshot.classify.likeness`). Without pictures a
+pair is reported only if it is nearer than chance would bring two examples of one class.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,26 +18,27 @@ from threadpoolctl import threadpool_limits
 from anyshot.classify.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
 from anyshot.models.law import normalize
 
-NEIGHBOURS = 3  # of an image, that are looked at
-NEAR = 0.9  # squared distance of a pair that may be a copy, as a share of the usual one within a class
-CHANCE = 0.05  # pairs that chance may bring so near, in all
-MOST_IMAGES = 20_000  # beyond, pairs of images are not compared
-MOST_PAIRS = 600  # that are looked at as pictures, at some 20 ms each
-SAMPLE = 2_000
-PART = 512  # images that are looked at together: vectors of all of them are not copied
-NEAREST = 256  # and that are compared with all others
+NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned
+NEAR = 0.9  # squared distance of a possible copy, as a share of the usual one within a class: a crop to 70 % moves
+# features by 0.63 of it (docs/log/advice.md)
+CHANCE = 0.05  # expected number of pairs, over all examples, that are reported by chance
+ROUNDING = 1e-10  # squared distance of equal vectors after rounding, as a share of the mean square about the mean
+MOST_EXAMPLES = 20_000  # examples beyond which pairs are not compared: their distances take seconds to compute
+MOST_PAIRS = 600  # pairs compared as pictures, at about 20 ms each (docs/log/advice.md)
+SAMPLE = 2_000  # examples from which the dimension of a class is estimated
+PART = 256  # rows that are converted to float64, and compared with all others, at a time: this bounds memory
 
 
 @dataclass(frozen=True)
 class Float64View:
-    """Vectors in single precision that are read in double, some at a time: all of them would take twice the memory.
+    """Vectors in single precision that are converted to double some at a time, to halve the memory.
 
     Args:
         rows: The vectors.
-        as_units: Whether they are read as vectors of length one.
+        as_units: Whether they are scaled to length one.
     """
 
-    rows: Float[np.ndarray, "image d"]
+    rows: Float[np.ndarray, "example d"]
     as_units: bool = False
 
     def __len__(self) -> int:
@@ -44,53 +46,61 @@ class Float64View:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of all vectors together."""
         return self.rows.shape
 
-    def __getitem__(self, images: Any) -> Float[np.ndarray, "some d"]:
-        rows = self.rows[images]
+    def __getitem__(self, examples: Any) -> Float[np.ndarray, "some d"]:
+        rows = self.rows[examples]
         return (normalize(torch.from_numpy(rows)).numpy() if self.as_units else rows).astype(np.float64)
 
 
-Vectors = Float[np.ndarray, "image d"] | Float64View
-Labels = Int[np.ndarray, " image"]
+Vectors = Float[np.ndarray, "example d"] | Float64View
+Labels = Int[np.ndarray, " example"]
+
+
+def blocks(count: int) -> list[slice]:
+    """Return slices of PART rows that cover `count` rows."""
+    return [slice(start, min(start + PART, count)) for start in range(0, count, PART)]
 
 
 @dataclass(frozen=True)
 class WithinClassDistance:
-    """How far two images of one class usually are from each other, and in how many dimensions they differ."""
+    """How far two examples of one class usually are from each other, and in how many dimensions they differ."""
 
     distance: float
-    """The median of squared distances, as far as the distances to the means of the classes tell."""
+    """The median squared distance, estimated from the distances to the class means."""
     dimensions: float
+    """The effective number of dimensions, trace(C)^2 / trace(C^2) of the covariance C within classes."""
 
     @staticmethod
-    def of(vectors: Vectors, labels: Labels) -> "WithinClassDistance":
-        """From the images about the means of their classes."""
+    def estimate(vectors: Vectors, labels: Labels) -> "WithinClassDistance":
+        """Estimate both from the differences of examples to the means of their classes."""
         counts = np.bincount(labels)
         sums = np.zeros((len(counts), vectors.shape[1]))
-        for part in _parts(len(labels)):
+        for part in blocks(len(labels)):
             np.add.at(sums, labels[part], vectors[part])
         several = np.flatnonzero(counts[labels] > 1)
         if not len(several):
             return WithinClassDistance(0.0, 1.0)
 
-        def about(images: Labels) -> Float[np.ndarray, "some d"]:
-            n = counts[labels[images], None]
-            return (vectors[images] - sums[labels[images]] / n) * np.sqrt(n / (n - 1))
+        def residuals(examples: Labels) -> Float[np.ndarray, "some d"]:
+            n = counts[labels[examples], None]
+            return (vectors[examples] - sums[labels[examples]] / n) * np.sqrt(n / (n - 1))
 
-        squares = [(about(several[part]) ** 2).sum(1) for part in _parts(len(several))]
-        distance = 2 * float(np.median(np.concatenate(squares)))
-        apart = about(several[np.random.default_rng(0).permutation(len(several))[:SAMPLE]])
-        inner = apart @ apart.T
-        own, many = np.diagonal(inner), len(inner)
-        trace, others = float(own.mean()), float(np.vdot(inner, inner) - np.vdot(own, own))  # of all pairs
-        square = others / (many * (many - 1)) if many > 1 else 0.0
+        squares = [(residuals(several[part]) ** 2).sum(1) for part in blocks(len(several))]
+        sample = residuals(several[np.random.default_rng(0).permutation(len(several))[:SAMPLE]])
+        products = sample @ sample.T
+        diagonal, size = np.diagonal(products), len(products)
+        # The mean square of products of different examples is an unbiased estimate of trace(C^2).
+        off_diagonal = float(np.vdot(products, products) - np.vdot(diagonal, diagonal))
+        square = off_diagonal / (size * (size - 1)) if size > 1 else 0.0
         most = float(min(vectors.shape[1], len(labels)))
-        return WithinClassDistance(distance, min(max(trace**2 / square, 1.0), most) if square else most)
+        dimensions = min(max(float(diagonal.mean()) ** 2 / square, 1.0), most) if square else most
+        return WithinClassDistance(2 * float(np.median(np.concatenate(squares))), dimensions)
 
-    def by_chance(self, chance: float) -> float:
-        """The squared distance below which two images of a class lie with so small a chance, were they independent."""
-        return self.distance * float(chi2.ppf(chance, self.dimensions)) / self.dimensions
+    def quantile(self, probability: float) -> float:
+        """Return the squared distance that two independent examples of a class stay below with this probability."""
+        return self.distance * float(chi2.ppf(probability, self.dimensions)) / self.dimensions
 
 
 def find_copies(
@@ -99,67 +109,78 @@ def find_copies(
     sketch: Callable[[int], PictureSketch] | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[tuple[int, int, float]]:
-    """Pairs of images that look like one, and how alike they are, from 0 to 1; the most alike first.
+    """Return pairs of examples that are one, and how alike they are, from 0 to 1; the most alike first.
 
     Args:
-        vectors: A vector per image.
+        vectors: A vector per example.
         labels: Their classes, counted from 0.
-        sketch: The picture of an image, where pictures are at hand.
-        progress: Called with shares of the whole that add up to 1.
+        sketch: Returns the picture of an example, where pictures are at hand.
+        progress: Called with shares of the work that add up to 1.
     """
-    if not 3 <= len(vectors) <= MOST_IMAGES:
+    if not 3 <= len(vectors) <= MOST_EXAMPLES:
         progress(1.0)
         return []
-    usual = WithinClassDistance.of(vectors, labels)
-    pairs, beside, variance = _nearest(vectors)
-    equal = 1e-10 * variance  # rounding leaves about this much between equal vectors
+    usual = WithinClassDistance.estimate(vectors, labels)
+    pairs, neighbourhood, variance = _nearest(vectors)
+    rounding = ROUNDING * variance
     if sketch is None:
         progress(1.0)
-        limit = max(usual.by_chance(2 * CHANCE / len(vectors) ** 2), equal)
-        near = [(a, b, 1 - apart / max(usual.distance, limit)) for (a, b), apart in pairs.items() if apart <= limit]
-        return sorted(near, key=lambda pair: (-pair[2], pair[:2]))
-    pairs = {pair: apart for pair, apart in pairs.items() if apart <= max(NEAR * usual.distance, equal)}
-    order = sorted(pairs, key=lambda pair: pairs[pair] / max(beside[pair[0]], beside[pair[1]], equal))[:MOST_PAIRS]
-    if not order:
-        progress(1.0)
-    sketches: dict[int, PictureSketch] = {}
-    copies = []
-    with threadpool_limits(1):  # small products: threads would only wait for each other
-        for one, other in order:
-            for image in (one, other):
-                if image not in sketches:
-                    sketches[image] = sketch(image)
-            # copies of them: what is worked out of a sketch is some ten times as large, and not kept
-            alike = compare_pictures(replace(sketches[one]), replace(sketches[other]))
-            if pairs[one, other] <= equal or alike >= COPY_SIMILARITY:
-                copies.append((one, other, 1.0 if pairs[one, other] <= equal else alike))
-            progress(1 / len(order))
+        limit = max(usual.quantile(2 * CHANCE / len(vectors) ** 2), rounding)
+        copies = [(*pair, 1 - far / max(usual.distance, limit)) for pair, far in pairs.items() if far <= limit]
+    else:
+        limit = max(NEAR * usual.distance, rounding)
+        # Those first that are nearest compared with the other neighbours of either.
+        relative = {
+            (a, b): far / max(neighbourhood[a], neighbourhood[b], rounding)
+            for (a, b), far in pairs.items()
+            if far <= limit
+        }
+        candidates = sorted(relative, key=lambda pair: relative[pair])[:MOST_PAIRS]
+        equal = {pair for pair in candidates if pairs[pair] <= rounding}
+        copies = _compare(candidates, equal, cache(sketch), progress)
     return sorted(copies, key=lambda pair: (-pair[2], pair[:2]))
 
 
-def _parts(many: int) -> list[slice]:
-    return [slice(start, start + PART) for start in range(0, many, PART)]
+def _compare(
+    candidates: list[tuple[int, int]],
+    equal: set[tuple[int, int]],
+    sketch: Callable[[int], PictureSketch],
+    progress: Callable[[float], None],
+) -> list[tuple[int, int, float]]:
+    if not candidates:
+        progress(1.0)
+    copies = []
+    with threadpool_limits(1):  # the products are small: threads would only wait for each other
+        for one, other in candidates:
+            # `replace` makes new sketches, so that what they cache, ten times as large, is not kept.
+            similarity = compare_pictures(replace(sketch(one)), replace(sketch(other)))
+            if (one, other) in equal or similarity >= COPY_SIMILARITY:
+                copies.append((one, other, 1.0 if (one, other) in equal else similarity))
+            progress(1 / len(candidates))
+    return copies
 
 
-def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " image"], float]:
-    """Each image with its nearest ones, as pairs and their squared distances; of each image the distance to the last of
-    these; and the variance of all."""
-    centre = sum(vectors[part].sum(0) for part in _parts(len(vectors))) / len(vectors)
+def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " example"], float]:
+    """Return pairs of nearest neighbours with their squared distance, and two measures of scale.
 
-    def about(images: slice) -> Float[torch.Tensor, "some d"]:
-        return torch.from_numpy(vectors[images] - centre)
+    These are each example's squared distance to the farthest of its neighbours, and the mean square about the mean.
+    """
+    count = len(vectors)
+    centre = sum(vectors[part].sum(0) for part in blocks(count)) / count
 
-    square = torch.cat([about(part).square().sum(1) for part in _parts(len(vectors))])
-    many = min(NEIGHBOURS, len(vectors) - 1)
+    def centred(part: slice) -> Float[torch.Tensor, "some d"]:
+        return torch.from_numpy(vectors[part] - centre)
+
+    squares = torch.cat([centred(part).square().sum(1) for part in blocks(count)])
     pairs: dict[tuple[int, int], float] = {}
-    last = np.empty(len(vectors))
-    for start in range(0, len(vectors), NEAREST):
-        some = about(slice(start, start + NEAREST))
-        apart = torch.cat([some @ about(part).mT for part in _parts(len(vectors))], 1).mul_(-2)
-        apart.add_(square).add_(square[start : start + NEAREST, None]).clamp_min_(0)
-        apart[torch.arange(len(some)), torch.arange(start, start + len(some))] = torch.inf
-        near, place = apart.topk(many, largest=False)
-        last[start : start + NEAREST] = near[:, -1].numpy()
-        for one, (others, distances) in enumerate(zip(place.tolist(), near.tolist(), strict=True), start):
-            pairs |= {(min(one, b), max(one, b)): apart for b, apart in zip(others, distances, strict=True)}
-    return pairs, last, float(square.mean())
+    farthest = []
+    for part in blocks(count):
+        rows = centred(part)
+        distances = torch.cat([rows @ centred(other).mT for other in blocks(count)], 1).mul_(-2)
+        distances.add_(squares).add_(squares[part, None]).clamp_min_(0)
+        distances[torch.arange(len(rows)), torch.arange(part.start, part.stop)] = torch.inf
+        near, place = distances.topk(min(NEIGHBOURS, count - 1), largest=False)
+        farthest.append(near[:, -1].numpy())
+        for a, (others, far) in enumerate(zip(place.tolist(), near.tolist(), strict=True), part.start):
+            pairs |= {(min(a, b), max(a, b)): distance for b, distance in zip(others, far, strict=True)}
+    return pairs, np.concatenate(farthest), float(squares.mean())

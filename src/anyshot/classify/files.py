@@ -266,7 +266,7 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     group = find_groups(support.examples, support.owner)
     most = int(_moments(support, group.group).min()) - 1
     if most < 1 or len(support.labels) < 2:
-        what = "is a single burst of one moment" if group.told_by else "has a single example"
+        what = "is a single burst of one moment" if group.evidence else "has a single example"
         return [f"Some class {what}: nothing can be left out to measure it."]
     shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
     rng, rows = np.random.default_rng(0), []
@@ -275,7 +275,7 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
         orders = (_siblings_last(rng, group.group) for _ in range(draws))
         right = [_are_right(classifier, replace(support, keys=keys).first(shot + 1)) for keys in orders]
         rows.append(f"| {shot} | {np.concatenate(right).mean():.1%} | {len(right[0])} | {draws} |")
-    once = ", no two of one burst at once" if group.told_by else ""
+    once = ", no two of one burst at once" if group.evidence else ""
     return [
         f"Of the examples above, each left out alone{once}; those of other days and sources are mostly harder.",
         "",

@@ -50,7 +50,7 @@ def add(
                 vectors, names = examples.features, examples.labels
             else:
                 raise BadInput(f"this classifier is one of features: {source} should be a file or a store of such.")
-            copies.look(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
+            copies.add_features(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
             inner.partial_fit(vectors, np.array(_labels(inner, names)))
         elif class_name:
             with open_pictures([source], layout) as (items, left_out):
@@ -152,7 +152,7 @@ def _learn(
 ) -> None:
     labels = _labels(classifier.classifier, names)
     with progress("learning", 1.0) as advance:
-        report_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.see), say)
+        report_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.add_pictures), say)
 
 
 def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:

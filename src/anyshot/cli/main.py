@@ -352,7 +352,7 @@ def doctor(
 
     folder, opened, look = out or store / "doctor", open_store(store, verify), None
     if copies and not opened.is_features:
-        from anyshot.inspect.advise_pictures import find_copies_in_store
+        from anyshot.inspect.pictures import find_copies_in_store
 
         look = partial(find_copies_in_store, cache=EMBED.features())
     print(diagnose_to_folder(opened, folder, look).text)

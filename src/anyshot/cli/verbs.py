@@ -3,26 +3,25 @@
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing
-from anyshot.classify.images import DEFAULT_HEAD, ImageClassifier, OnLearned
+from anyshot.classify.images import DEFAULT_HEAD, ImageClassifier
 from anyshot.cli import changes as changing
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import select_splits
 from anyshot.errors import BadInput
 from anyshot.files import locked, write_json, write_text
-from anyshot.inspect.fit_report import LearnedPictures, RepeatedExamples, describe_accuracy
+from anyshot.inspect.fit_report import FitReport
 from anyshot.machine import release_large_blocks
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import DEFAULT_EMBEDDER, EmbeddedItem, load_embedder
+from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 from anyshot.models.examples import has_features, read_examples, report_unreadable, select_pictures
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import print_message, progress
@@ -48,25 +47,23 @@ def fit_source(
         registry.head(head)  # before the work, to say early what is misspelt
     choose = partial(select_splits, wanted=split, for_test=False)
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
-    learned, copies = LearnedPictures(), RepeatedExamples()
     if has_features(source):
         inner, what = _features_classifier(source, model, registry, arguments), "example"
         examples = read_examples(source, None, None, layout, choose, print_message)
-        copies.look(examples.features, examples.labels, examples.names)
+        report = FitReport(len(examples.labels))
+        report.add_features(examples.features, examples.labels, examples.names)
         inner.fit(examples.features, np.array(examples.labels)).save(out)
     else:
         classifier = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
         with select_pictures(source, layout, choose, print_message) as items, progress("learning", 1.0) as advance:
-            names, learned = [item.class_name for item in items], LearnedPictures(len(items))
-            report_unreadable(
-                classifier.learn(items, names, advance, cache, seen=call_both(learned.see, copies.see)), print_message
-            )
+            names, report = [item.class_name for item in items], FitReport(len(items))
+            report_unreadable(classifier.learn(items, names, advance, cache, seen=report.add_pictures), print_message)
         classifier.save(out)
         inner, what = classifier.classifier, "picture"
-    print_message(str(copies))
+    print_message(str(report.repeats))
     counts = inner.ledger_.counts
     words = f"{out}: {count_noun(len(counts), 'class')}, {describe_counts(counts, what)}.{replaced}"
-    return f"{words} {describe_accuracy(inner, learned, out)}".rstrip()
+    return f"{words} {report.describe_accuracy(inner, out)}".rstrip()
 
 
 def _features_classifier(
@@ -99,8 +96,8 @@ def measure_source(
     cache: FeatureCache | None = None,
 ) -> str:
     """How well a classifier does on labelled examples, as text or JSON; with `out` also as a page."""
-    from anyshot.inspect.holdout import as_text, measure_holdout, measure_holdout_pictures
-    from anyshot.inspect.holdout_page import as_html
+    from anyshot.inspect.holdout import measure_holdout, measure_holdout_pictures
+    from anyshot.inspect.pages import render_test
 
     classifier = open_classifier(model, registry)
     choose = partial(select_splits, wanted=split, for_test=True)
@@ -117,10 +114,10 @@ def measure_source(
             result, pictures = measure_holdout_pictures(classifier, items, cache, print_message)
     if out is not None:
         write_json(out / "test.json", result.to_dict())
-        write_text(out / "test.txt", as_text(result) + "\n")
-        write_text(out / "test.html", as_html(result, pictures, f"{model.name}, tested with {source.name}"))
+        write_text(out / "test.txt", result.to_text() + "\n")
+        write_text(out / "test.html", render_test(result, pictures, f"{model.name}, tested with {source.name}"))
         print_message(f"open {out / 'test.html'}")
-    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else to_printable(as_text(result))
+    return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else to_printable(result.to_text())
 
 
 def add_examples(
@@ -179,16 +176,6 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = BU
     return _saved(first, out, changing.merge(first, others), replaced)
 
 
-def call_both(one: OnLearned, other: OnLearned) -> OnLearned:
-    """What two of them see."""
-
-    def see(examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
-        one(examples, labels)
-        other(examples, labels)
-
-    return see
-
-
 def describe_counts(counts: np.ndarray, what: str) -> str:
     """How many of them each class has, in words."""
     smallest, largest = int(counts.min()), int(counts.max())
@@ -243,13 +230,9 @@ def advise_source(
     """Advice for features, a store or a folder of pictures, as text; with `out` also as page, Markdown and JSON. With
     `holdout`, or where the source has a test folder, it is tested on other examples, too."""
     from anyshot.inspect.advice import advise
-    from anyshot.inspect.advice_page import as_html, as_markdown, as_text, shown_images
-    from anyshot.inspect.advise_pictures import (
-        make_thumbnails,
-        picture_reader,
-        read_capture_times,
-        try_default_features,
-    )
+    from anyshot.inspect.case import AdviceOptions
+    from anyshot.inspect.pages import render_advice
+    from anyshot.inspect.pictures import describe_pictures, make_thumbnails
 
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
@@ -269,37 +252,23 @@ def advise_source(
         )
     elif "test" in everything.splits and "test" not in split:
         held_out = everything.at([place for place, split in enumerate(everything.splits) if split == "test"])
-    picture = None if embeds is None else picture_reader(examples, embeds)
-    learned: dict[str, Any] = {
-        "parameters": {} if trained is None else {trained.head: _floats(trained)},
-        "embed": {trained.head: trained.embed} if trained is not None and trained.embed else {},
-    }
-    with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
-        advice = advise(
-            examples.features,
-            examples.labels,
-            heads or _with_own(trained, examples.features),
-            shots,
-            "all" if way == "all" else int(way),
-            episodes,
-            seed,
-            holdout=None if held_out is None else (held_out.features, held_out.labels),
-            names=examples.names,
-            times=read_capture_times(examples),
-            picture=picture,
-            registry=registry,
-            progress=advance,
-            **learned,
-        )
+    known: AdviceOptions = {"names": examples.names, "registry": registry}
+    if held_out is not None:
+        known["holdout"] = held_out.features, held_out.labels
+    if trained is not None:
+        known["parameters"] = {trained.head: _floats(trained)}
+        known["embed"] = {trained.head: trained.embed} if trained.embed else {}
     if embeds is not None:
-        advice = replace(
-            advice, other_features=try_default_features(advice, examples, embeds, learned, cache, registry)
-        )
+        known = describe_pictures(examples, embeds, known, cache)
+    with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
+        tried, known["progress"] = heads or _with_own(trained, examples.features), advance
+        classes: int | Literal["all"] = "all" if way == "all" else int(way)
+        advice = advise(examples.features, examples.labels, tried, shots, classes, episodes, seed, **known)
     if out is not None:
         write_json(out / "advice.json", advice.to_dict())
-        write_text(out / "advice.md", as_markdown(advice))
-        write_text(out / "advice.html", as_html(advice, make_thumbnails(picture, shown_images(advice))))
-    return to_printable(as_text(advice))
+        write_text(out / "advice.md", advice.to_markdown())
+        write_text(out / "advice.html", render_advice(advice, make_thumbnails(known.get("picture"), advice.pictures)))
+    return to_printable(advice.to_text())
 
 
 def _trained_head(model: str, registry: Registry, **arguments: Any) -> FewShotClassifier | None:
@@ -315,7 +284,7 @@ def _is_of_features(model: str, registry: Registry) -> bool:
 
 
 def _with_own(trained: FewShotClassifier | None, features: np.ndarray) -> list[str]:
-    from anyshot.inspect.advice import heads_for
+    from anyshot.inspect.case import heads_for
 
     usual = heads_for(features)
     return usual if trained is None else list(dict.fromkeys([trained.head, *usual]))

@@ -1,120 +1,120 @@
-"""What `anyshot fit` and `add` say of the examples that were learned: which are the same picture twice, and how many
-are recognised when left out, each alone, and where these are bursts of photos of one moment, with the whole burst."""
+"""What `anyshot fit` and `add` say of the examples that were learned: which are there twice, and the accuracy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
 import numpy as np
-from sklearn.base import clone
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import MOST_IMAGES, find_groups, leave_out_groups
-from anyshot.classify.leave_one_out import LeaveOneOutAccuracy
+from anyshot.classify.copies import MOST_EXAMPLES, Float64View
+from anyshot.classify.groups import find_groups
+from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
 from anyshot.classify.support import hash_rows
 from anyshot.data.pictures import capture_time
 from anyshot.models.embedders import EmbeddedItem, FeatureBuffer
+from anyshot.text import count_noun
 
-MOST_COPIES = 1_000_000  # examples among which the same ones are looked for
-
-
-@dataclass
-class LearnedPictures:
-    """The pictures that were learned, as far as bursts are looked for among so many.
-
-    Args:
-        most: How many will be learned, at most; of too many nothing is kept.
-    """
-
-    most: int = 0
-    labels: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    times: list[float | None] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.features = FeatureBuffer(self.most)
-
-    def see(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
-        """Keep what is needed of some more pictures."""
-        if self.most > MOST_IMAGES:
-            return
-        for example in examples:
-            if example.features is not None:
-                self.features.add(example.features)
-        self.labels += [str(label) for label in labels]
-        self.names += [example.item.name for example in examples]
-        self.times += [capture_time(example.item.read) for example in examples]
+MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
+MOST_NAMED = 3  # pairs that a sentence names
 
 
 class RepeatedExamples:
     """Examples that were learned twice: equal to the last number, whatever their files and labels.
 
     Args:
-        classifier: What has learned some examples before; those that it still has are known again.
+        classifier: What has learned some examples before; those that it still has are recognised.
     """
 
     def __init__(self, classifier: FewShotClassifier | None = None) -> None:
         self.pairs: list[tuple[str, str]] = []
         self.conflicts: list[tuple[str, str]] = []
+        self._noun = "example"
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
             support = classifier.support_
             labels = support.labels[support.owner].tolist()
             self._first = {key: ("", str(label)) for key, label in zip(support.keys.tolist(), labels, strict=True)}
 
-    def see(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
-        """Look at some more pictures."""
-        read = [
-            (example, label) for example, label in zip(examples, labels, strict=True) if example.features is not None
-        ]
-        features = [example.features for example, _ in read if example.features is not None]
-        self.look(np.stack(features), [str(label) for _, label in read], [example.item.name for example, _ in read])
+    def add_pictures(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
+        """Compare some more pictures."""
+        self._noun = "picture"
+        read = [(one, str(label)) for one, label in zip(examples, labels, strict=True) if one.features is not None]
+        features = np.stack([one.features for one, _ in read if one.features is not None])
+        self.add_features(features, [label for _, label in read], [one.item.name for one, _ in read])
 
-    def look(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
-        """Look at some more features."""
-        for key, label, name in zip(
-            hash_rows(features.reshape(len(features), -1)).tolist(), labels, names, strict=True
-        ):
-            if len(self._first) < MOST_COPIES:
+    def add_features(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
+        """Compare some more features."""
+        keys = hash_rows(features.reshape(len(features), -1)).tolist()
+        for key, label, name in zip(keys, labels, names, strict=True):
+            if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
             first, other = self._first.get(key, (name, label))
             if first != name:
                 (self.pairs if other == label else self.conflicts).append((name, first or f"one of {other} before"))
 
     def __str__(self) -> str:
-        words = []
-        if self.conflicts:
-            what = "1 picture has" if len(self.conflicts) == 1 else f"{len(self.conflicts)} pictures have"
-            words.append(f"{what} two labels, one of which is wrong: {_some_pairs(self.conflicts)}.")
-        if self.pairs:
-            what = "1 picture is" if len(self.pairs) == 1 else f"{len(self.pairs)} pictures are"
-            words.append(f"{what} learned twice, and so counted: {_some_pairs(self.pairs)}.")
-        return " ".join(words)
+        sentences = []
+        for pairs, one, several, what in (
+            (self.conflicts, "has", "have", "two labels, one of which is wrong"),
+            (self.pairs, "is", "are", "learned twice, and so counted"),
+        ):
+            if pairs:
+                named = ", ".join(f"{name} is {other}" for name, other in pairs[:MOST_NAMED])
+                more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
+                verb = one if len(pairs) == 1 else several
+                sentences.append(f"{count_noun(len(pairs), self._noun)} {verb} {what}: {named}{more}.")
+        return " ".join(sentences)
 
 
-def _some_pairs(pairs: Sequence[tuple[str, str]], most: int = 3) -> str:
-    more = f" and {len(pairs) - most} more" if len(pairs) > most else ""
-    return ", ".join(f"{one} is {other}" for one, other in pairs[:most]) + more
+class FitReport:
+    """Collects what is needed of the examples while they are learned.
 
+    Args:
+        most: How many will be learned at most; of too many only equal ones are looked for.
+    """
 
-def describe_accuracy(classifier: FewShotClassifier, learned: LearnedPictures, out: Path) -> str:
-    """How accurate a classifier is, as far as its own examples tell; nothing where none can be left out."""
-    coverage = classifier.coverage_
-    if coverage is None or len(classifier.classes_) < 2:
-        return ""
-    left_out, error = _left_out(classifier, learned, coverage.accuracy_of_all), classifier.support_calibration_error()
-    how = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
-    return f"{left_out.words} {how} Expected calibration error {error:.1%}."
+    def __init__(self, most: int) -> None:
+        self.repeats = RepeatedExamples()
+        self._features = FeatureBuffer(most) if most <= MOST_EXAMPLES else None
+        self._labels: list[str] = []
+        self._names: list[str] = []
+        self._times: list[float | None] = []
 
+    def add_pictures(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
+        """Collect some more pictures."""
+        self.repeats.add_pictures(examples, labels)
+        if self._features is not None:
+            for example in examples:
+                if example.features is not None:
+                    self._features.add(example.features)
+            self._labels += [str(label) for label in labels]
+            self._names += [example.item.name for example in examples]
+            self._times += [capture_time(example.item.read) for example in examples]
 
-def _left_out(classifier: FewShotClassifier, learned: LearnedPictures, alone: float) -> LeaveOneOutAccuracy:
-    if not learned.labels:
-        return LeaveOneOutAccuracy(alone)
-    features, labels = learned.features.array, np.unique(learned.labels, return_inverse=True)[1]
-    vectors = classifier.vectors(features)
-    bursts = find_groups(vectors, labels, learned.names, learned.times)
-    if not bursts.told_by:
-        return LeaveOneOutAccuracy(alone)
-    alike = vectors if classifier.reading_.head.adapts and classifier.base is None else None
-    return leave_out_groups(lambda: clone(classifier), features, labels, bursts, alone, alike)[1]
+    def add_features(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
+        """Collect some more features."""
+        self.repeats.add_features(features, labels, names)
+        if self._features is not None:
+            for row in features:
+                self._features.add(row)
+            self._labels += labels
+            self._names += names
+
+    def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:
+        """Return how accurate a classifier is, as far as its own examples tell; nothing where none can be left out."""
+        if classifier.coverage_ is None or len(classifier.classes_) < 2:
+            return ""
+        test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
+        error = classifier.support_calibration_error()
+        return f"{self._leave_out(classifier).sentences} {test} Expected calibration error {error:.1%}."
+
+    def _leave_out(self, classifier: FewShotClassifier) -> LeaveOneOutAccuracy:
+        """Return the accuracy that `anyshot advise` gives for the same head and examples."""
+        assert classifier.coverage_ is not None
+        if not self._labels or self._features is None:
+            return LeaveOneOutAccuracy(classifier.coverage_.accuracy_of_all)
+        features, labels = self._features.array, np.unique(self._labels, return_inverse=True)[1]
+        units = Float64View(features.reshape(len(features), -1), as_units=True)
+        groups = find_groups(units, labels, self._names, self._times)
+        return leave_out(classifier.learned_reading_, classifier.vectors(features), labels, groups).accuracy

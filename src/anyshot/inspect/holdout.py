@@ -15,14 +15,16 @@ from anyshot.classify.images import ImageClassifier, make_thumbnail
 from anyshot.classify.support import hash_rows
 from anyshot.data.packer import Item
 from anyshot.errors import BadInput
+from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text, join_some
 from anyshot.models.cache import FeatureCache
 from anyshot.models.examples import embed_readable
 from anyshot.progress import OnMessage, no_message
 
-SHOWN = 60  # mistakes on the page
-ENOUGH = 0.9  # of the rightly classified examples, that are not called none of these
-PART = 1024  # examples that are classified at once
+MOST_MISTAKES = 60  # mistakes that a page shows; all are in the JSON
+ENOUGH = 0.9  # share of the right answers that should be accepted: below, advice is given; not tuned
+PART = 1024  # examples that are classified at a time
 Share = tuple[float, float, float]
+"""A share, and the ends of its 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -96,141 +98,177 @@ class HoldoutResult:
             "smaller --reject; 0 never says none of these."
         )
 
+    @property
+    def sentences(self) -> list[str]:
+        """The whole result in sentences."""
+        accuracy, low, high = self.accuracy
+        sentences = [
+            f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {self.right} of {self.examples} examples of "
+            f"{len(self.classes)} classes. Mean over the classes: "
+            f"{np.mean([one.recall[0] for one in self.classes]):.1%}. (95 % intervals.)",
+            f"Expected calibration error {self.calibration_error:.1%}; {self.acceptance}",
+        ]
+        if self.strangers:
+            sentences.append(
+                f"{self.strangers} examples of other classes are not counted; {self.strangers_rejected:.1%} of these "
+                "are called none of the classes."
+            )
+        if self.learned:
+            sentences.append(
+                f"{self.learned} of the examples are among those that the classifier learned from, so the accuracy is "
+                "optimistic."
+            )
+        if self.absent:
+            sentences.append(f"Not tested, for want of examples: {join_some(self.absent)}.")
+        if self.confused:
+            pairs = [f"{label} for {answer} ({times})" for label, answer, times in self.confused[:3]]
+            sentences.append(f"Most often mistaken: {', '.join(pairs)}.")
+        return sentences
+
+    @property
+    def sections(self) -> list[Section]:
+        """The sentences, the classes that are recognised least first, and the surest mistakes."""
+        classes = [
+            [
+                one.name,
+                f"{one.right}/{one.examples}",
+                f"{one.recall[0]:.1%}",
+                f"{one.recall[1]:.1%} to {one.recall[2]:.1%}",
+                ", ".join(f"{name} {times}" for name, times in one.taken_for[:3]),
+            ]
+            for one in sorted(self.classes, key=lambda one: (one.recall[0], one.name))
+        ]
+        mistakes: list[list[Cell]] = [
+            [
+                Picture(one.place, one.name),
+                one.label,
+                one.taken_for + ("" if one.is_known else " (or none of these)"),
+                f"{one.probability:.0%}",
+            ]
+            for one in self.mistakes[:MOST_MISTAKES]
+        ]
+        some = f" ({MOST_MISTAKES} of {len(self.mistakes)}; all are in the JSON)"
+        by_class = Table("", ["class", "right", "recall", "95 % interval", "mostly taken for"], classes)
+        surest = Table("", ["example", "label", "taken for", "probability"], mistakes)
+        title = f"Mistakes, the surest first{some if len(self.mistakes) > MOST_MISTAKES else ''}"
+        last = [Section(title, [], [surest])] if mistakes else []
+        return [Section("In all", self.sentences[1:]), Section("Class by class", [], [by_class]), *last]
+
+    def to_text(self) -> str:
+        """Return the result for a terminal."""
+        return as_text(self.sentences[0], self.sections)
+
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all of it, for JSON."""
         return asdict(self)
 
 
 def share(right: int, examples: int) -> Share:
-    """A share with its 95 % interval (Clopper and Pearson), for examples that were drawn one by one."""
+    """Return a share with its 95 % interval (Clopper and Pearson 1934), for examples that were drawn one by one."""
     low = float(beta.ppf(0.025, right, examples - right + 1)) if right else 0.0
     high = float(beta.ppf(0.975, right + 1, examples - right)) if right < examples else 1.0
     return right / examples, low, high
 
 
 def measure_holdout(
-    classifier: FewShotClassifier, features: np.ndarray, labels: Sequence[Any], names_of: Sequence[str] | None = None
+    classifier: FewShotClassifier, features: np.ndarray, labels: Sequence[Any], names: Sequence[str] = ()
 ) -> HoldoutResult:
-    """Classify examples with labels, and count. `names_of` are what a person finds the examples by."""
-    names = classifier.classes_.astype(str)
-    truth = np.array([str(label) for label in labels])
-    parts = []
-    for start in range(0, len(truth), PART):
-        vectors = classifier.vectors(features[start : start + PART])
-        parts.append((classifier.logits_of(vectors), classifier.evidence_of(vectors)))
-    logits, evidence = (np.concatenate(each) for each in zip(*parts, strict=True))
-    threshold = classifier.threshold_
-    is_known, is_mine = evidence >= threshold, np.isin(truth, names)
-    if not is_mine.any():
-        raise BadInput(f"no example is of a class that the classifier has: it has {_some(names)}, not {_some(truth)}.")
-    answers = names[logits.argmax(1)]
-    right = (answers == truth) & is_mine
-    probabilities = softmax(logits, axis=1)
-    classes = []
-    for name in sorted(set(truth[is_mine])):
-        here = truth == name
-        own = float(probabilities[here][:, names == name].mean())
-        wrong = Counter(answers[here & ~right].tolist()).most_common()
-        counts = int(here.sum()), int(right[here].sum())
-        classes.append(ClassResult(name, *counts, share(counts[1], counts[0]), own, wrong))
-    order = np.argsort(names)
-    place = order[np.searchsorted(names, truth[is_mine], sorter=order)]
-    strangers = int((~is_mine).sum())
-    sure = probabilities.max(1)
-    wrong_places = sorted(np.flatnonzero(is_mine & ~right).tolist(), key=lambda one: (-sure[one], one))
-    pairs = Counter((str(truth[one]), str(answers[one])) for one in wrong_places)
+    """Classify labelled examples, and count.
+
+    Args:
+        classifier: A fitted classifier.
+        features: Features of the examples.
+        labels: Their labels; those of classes that the classifier does not have are strangers.
+        names: What a person finds the examples by.
+
+    Raises:
+        BadInput: If no example is of a class that the classifier has.
+    """
+    classes, truth = classifier.classes_.astype(str), np.array([str(label) for label in labels])
+    is_member = np.isin(truth, classes)
+    if not is_member.any():
+        raise BadInput(
+            f"no example is of a class that the classifier has: it has {_join_distinct(classes)}, not "
+            f"{_join_distinct(truth)}."
+        )
+    probabilities, is_known = _classify(classifier, features)
+    answers, sure = classes[probabilities.argmax(1)], probabilities.max(1)
+    right = (answers == truth) & is_member
+    wrong = is_member & ~right
+    wrong_places = sorted(np.flatnonzero(wrong).tolist(), key=lambda place: (-sure[place], place))
+    order = np.argsort(classes)
+    owner = order[np.searchsorted(classes, truth[is_member], sorter=order)]
+    confused = Counter((str(truth[place]), str(answers[place])) for place in wrong_places)
     keys = hash_rows(np.asarray(features).reshape(len(truth), -1))
     return HoldoutResult(
-        int(is_mine.sum()),
-        int(right.sum()),
-        share(int(right.sum()), int(is_mine.sum())),
-        calibration_error(probabilities[is_mine], place),
-        float(is_known[is_mine].mean()),
-        float(is_known[right].mean()) if right.any() else 0.0,
-        float(is_known[is_mine & ~right].mean()) if (is_mine & ~right).any() else 0.0,
-        classes,
-        strangers,
-        float((~is_known[~is_mine]).mean()) if strangers else 0.0,
-        sorted(set(names) - set(truth)),
-        [(label, answer, times) for (label, answer), times in pairs.most_common()],
-        [
-            Mistake(
-                one,
-                names_of[one] if names_of else f"example {one}",
-                str(truth[one]),
-                str(answers[one]),
-                round(float(sure[one]), 6),
-                bool(is_known[one]),
-            )
-            for one in wrong_places
+        examples=int(is_member.sum()),
+        right=int(right.sum()),
+        accuracy=share(int(right.sum()), int(is_member.sum())),
+        calibration_error=calibration_error(probabilities[is_member], owner),
+        accepted=float(is_known[is_member].mean()),
+        accepted_right=_mean(is_known[right]),
+        accepted_wrong=_mean(is_known[wrong]),
+        classes=[
+            _count_class(name, truth == name, right, answers, probabilities[:, classes == name])
+            for name in sorted(set(truth[is_member]))
         ],
-        int(np.isin(keys, classifier.support_.keys).sum()),
+        strangers=int((~is_member).sum()),
+        strangers_rejected=_mean(~is_known[~is_member]),
+        absent=sorted(set(classes) - set(truth)),
+        confused=[(label, answer, times) for (label, answer), times in confused.most_common()],
+        mistakes=[
+            Mistake(
+                place,
+                names[place] if len(names) else f"example {place}",
+                str(truth[place]),
+                str(answers[place]),
+                round(float(sure[place]), 6),
+                bool(is_known[place]),
+            )
+            for place in wrong_places
+        ],
+        learned=int(np.isin(keys, classifier.support_.keys).sum()),
     )
+
+
+def _classify(classifier: FewShotClassifier, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return probabilities, and whether each example is one of the classes at all."""
+    logits, evidence = [], []
+    for start in range(0, len(features), PART):
+        vectors = classifier.vectors(features[start : start + PART])
+        logits.append(classifier.logits_of(vectors))
+        evidence.append(classifier.evidence_of(vectors))
+    return softmax(np.concatenate(logits), axis=1), np.concatenate(evidence) >= classifier.threshold_
+
+
+def _count_class(
+    name: str, here: np.ndarray, right: np.ndarray, answers: np.ndarray, probability: np.ndarray
+) -> ClassResult:
+    examples, recognised = int(here.sum()), int(right[here].sum())
+    mistakes = Counter(answers[here & ~right].tolist()).most_common()
+    return ClassResult(
+        name, examples, recognised, share(recognised, examples), float(probability[here].mean()), mistakes
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else 0.0
 
 
 def measure_holdout_pictures(
     classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: OnMessage = no_message
 ) -> tuple[HoldoutResult, dict[int, bytes]]:
-    """The same for pictures, and small copies of the surest mistakes by their place."""
+    """Do the same for pictures, and return small copies of the surest mistakes, by their place."""
     doing = f"classifying {len(items)} pictures"
     rows, readable = embed_readable(classifier.backbone, items, doing, cache, say)
     if not readable:
         raise BadInput("none of the pictures could be read.")
     names, labels = [item.name for item in readable], [item.class_name for item in readable]
     result = measure_holdout(classifier.classifier, rows.array, labels, names)
-    shown = {mistake.place: readable[mistake.place] for mistake in result.mistakes[:SHOWN]}
+    shown = {mistake.place: readable[mistake.place] for mistake in result.mistakes[:MOST_MISTAKES]}
     read = classifier.backbone.read
     return result, {place: make_thumbnail(read(item.read(), item.name, item.box)) for place, item in shown.items()}
 
 
-def summary_lines(result: HoldoutResult) -> list[str]:
-    """The whole of a test, in sentences."""
-    accuracy, low, high = result.accuracy
-    lines = [
-        f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {result.right} of {result.examples} examples of "
-        f"{len(result.classes)} classes. Mean over the classes: "
-        f"{np.mean([one.recall[0] for one in result.classes]):.1%}. (95 % intervals.)",
-        f"Expected calibration error {result.calibration_error:.1%}; {result.acceptance}",
-    ]
-    if result.strangers:
-        lines.append(
-            f"{result.strangers} examples of other classes are not counted; {result.strangers_rejected:.1%} of these "
-            "are called none of the classes."
-        )
-    if result.learned:
-        lines.append(
-            f"{result.learned} of the examples are among those that the classifier learned from: this says too much "
-            "good of it."
-        )
-    if result.absent:
-        lines.append(f"Not tested, for want of examples: {_some(result.absent)}.")
-    if result.confused:
-        pairs = [f"{label} for {answer} ({times})" for label, answer, times in result.confused[:3]]
-        lines.append(f"Most often mistaken: {', '.join(pairs)}.")
-    return lines
-
-
-def as_text(result: HoldoutResult, worst: int = 10) -> str:
-    """For a terminal: the whole, then the classes that are recognised least."""
-    lines = summary_lines(result)
-    ranked = sorted(result.classes, key=lambda one: (one.recall[0], one.name))
-    lines += ["", f"{'class':30} {'right':>9} {'recall':>7} {'95 % interval':>16}  mostly taken for"]
-    for one in ranked[:worst]:
-        recall, low, high = one.recall
-        wrong = ", ".join(f"{name} {times}" for name, times in one.taken_for[:2])
-        numbers = f"{f'{one.right}/{one.examples}':>9} {recall:7.1%} {f'{low:.1%} to {high:.1%}':>16}"
-        lines.append(f"{one.name[:30]:30} {numbers}  {wrong}".rstrip())
-    if len(ranked) > worst:
-        lines.append(f"... and {len(ranked) - worst} classes that are recognised better: --json has them all.")
-    if result.mistakes:
-        lines += ["", "The surest mistakes:"]
-        lines += [
-            f"  {one.name}: {one.label}, taken for {one.taken_for} ({one.probability:.0%})"
-            for one in result.mistakes[:worst]
-        ]
-    return "\n".join(lines)
-
-
-def _some(names: Sequence[str] | np.ndarray) -> str:
-    distinct = sorted({str(name) for name in names})
-    return ", ".join(distinct[:5]) + (f" and {len(distinct) - 5} more" if len(distinct) > 5 else "")
+def _join_distinct(names: np.ndarray) -> str:
+    return join_some(sorted({str(name) for name in names}))

@@ -1,8 +1,8 @@
-"""What looks wrong in labelled features: images of another class, two classes that are one.
+"""Step: which labels may be wrong, and which two classes may be one.
 
-Two rankings of suspects, for two kinds of mistakes. An image that is least likely under its own label may be anything:
-this finds labels that were mixed up at random. One that is surely of another class finds those confused with a class
-that looks alike, where the own label is never out of the question.
+There are two rankings for two kinds of mistakes. The examples that are least likely under their own label find labels
+that were mixed up at random. The examples that are surely of another class find labels confused with a class that looks
+alike, where the own label is never out of the question. (docs/log/advice.md compares both with other rules.)
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,23 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax
 
-from anyshot.classify.calibration import adapted_to, fit_scale, leave_one_out
-from anyshot.classify.copies import Float64View, Labels, Vectors
-from anyshot.classify.support import build_support
-from anyshot.models.law import BoundHead
+from anyshot.classify.calibration import fit_scale
+from anyshot.classify.copies import Labels
+from anyshot.inspect.accuracy import leave_out_of_best
+from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.sections import Section, Table, picture_cell
 
-UNLIKELY = 0.02  # probability of its own class, below which an image is suspected
-SURE = 0.75  # and of another, above which it is
-ONE_CLASS = 0.65  # two classes are told apart less often than this
+# The three thresholds only decide where the lists end, and were not tuned; the rankings were compared with others.
+UNLIKELY = 0.02  # probability of its own label below which an example is listed
+SURE = 0.75  # probability of another class from which an example is listed
+ONE_CLASS = 0.65  # share of examples told from the other class below which two classes may be one; chance is 0.5
+LEAST_COMPARED = 4  # examples of each of two classes, to say that they may be one; not tuned
+MOST_LISTED = 40  # examples in a table; all are in the JSON
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """An image whose label may be wrong. Indices are those of images and classes."""
+    """An example whose label may be wrong."""
 
     image: int
     looks_like: int
@@ -35,86 +39,102 @@ class Suspect:
 
 
 @dataclass(frozen=True)
-class Suspects:
-    """Indices are those of images and classes."""
+class LabelErrors:
+    """Labels that may be wrong."""
 
-    predicted: Labels
-    """The class of each image when it is left out; -1 for the only image of a class."""
-    log_own: Float[np.ndarray, " image"]
-    """The logarithm of the probability of its own class; of the only image of a class, that of chance."""
-    unlikely: list[Suspect]
-    """Least likely under the own class first."""
-    mislabelled: list[Suspect]
-    """Most likely of another class first."""
-    same_class: list[tuple[int, int, float]]
-    """Two classes and how often an image of one is told from the other when only these two are asked for."""
+    unlikely: list[dict[str, Any]]
+    """Examples by how unlikely their own label is; the least likely first."""
+    mislabelled: list[dict[str, Any]]
+    """Examples by how likely another label is; the likeliest first."""
+    same_class: list[dict[str, Any]]
+    """Two classes, and the share of their examples that is told from the other."""
+    section: Section
 
-
-def find_suspects(vectors: Vectors, labels: Labels, reading: BoundHead) -> Suspects:
-    """Leave every image out once."""
-    order = np.argsort(labels, kind="stable")  # as a support has them
-    classes = labels[order]
-    if reading.head.adapts:
-        rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # read in double some at a time
-        rows = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
-        support = build_support(rows, classes, adapts=True)
-        left = adapted_to(support, rows, np.searchsorted(support.labels, classes))[1]
-        scores, owner = left.logits.numpy(), left.owner.numpy()
-    else:
-        support = build_support(np.asarray(vectors[order], np.float64), classes, order.astype(np.uint64), len(labels))
-        scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))
-    image = order[support.counts[np.searchsorted(support.labels, classes)] > 1]
-    predicted = np.full(len(labels), -1)
-    predicted[image] = scores.argmax(1)
-    log_own = np.full(len(labels), -np.log(len(support.labels)))
-    if len(owner):
-        log_own[image] = log_softmax(fit_scale(scores, owner) * scores, axis=1)[np.arange(len(owner)), owner]
-    suspects = suspects_of(scores, owner, image)
-    return Suspects(
-        predicted,
-        log_own,
-        sorted((one for one in suspects if one.log_own <= np.log(UNLIKELY)), key=lambda one: one.log_own),
-        sorted((one for one in suspects if one.other >= SURE), key=lambda one: (-one.other, one.log_own)),
-        _same_class(scores, owner),
-    )
+    @property
+    def suspects(self) -> set[int]:
+        """The numbers of all examples whose labels may be wrong."""
+        return {row["image"] for row in (*self.unlikely, *self.mislabelled)}
 
 
-def suspects_of(scores: np.ndarray, owner: Labels, image: Labels) -> list[Suspect]:
-    """All images that are not found in their own class, from scores of images that were left out."""
+def find_label_errors(case: AdviceCase) -> LabelErrors:
+    """Rank examples whose labels may be wrong, and pairs of classes that may be one."""
+    left_out = case.result(leave_out_of_best)
+    image = np.flatnonzero(left_out.is_scored)
+    scores, owner = left_out.scores[image], left_out.labels[image]
+    suspects = rank_suspects(scores, owner, image)
+    unlikely = sorted((one for one in suspects if one.log_own <= np.log(UNLIKELY)), key=lambda one: one.log_own)
+    sure = sorted((one for one in suspects if one.other >= SURE), key=lambda one: (-one.other, one.log_own))
+    unlikely_rows, sure_rows = ([_describe(case, one) for one in some] for some in (unlikely, sure))
+    same_class = [
+        {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
+        for one, other, share in find_same_classes(scores, owner)
+    ]
+    return LabelErrors(unlikely_rows, sure_rows, same_class, _describe_section(unlikely_rows, sure_rows))
+
+
+def rank_suspects(scores: Float[np.ndarray, "image way"], owner: Labels, image: Labels) -> list[Suspect]:
+    """Return the images that are not recognised when left out, with the probability of their own label.
+
+    Args:
+        scores: Scores of the images that were left out.
+        owner: Their labels.
+        image: Their numbers.
+    """
     if not len(owner) or scores.shape[1] < 2:
         return []
-    sure = log_softmax(fit_scale(scores, owner) * scores, axis=1)
-    best = sure.argmax(1)
+    log_probability = log_softmax(fit_scale(scores, owner) * scores, axis=1)
+    best = log_probability.argmax(1)
     return [
-        Suspect(int(image[i]), int(best[i]), float(sure[i, owner[i]]), float(np.exp(sure[i, best[i]])))
+        Suspect(
+            int(image[i]), int(best[i]), float(log_probability[i, owner[i]]), float(np.exp(log_probability[i, best[i]]))
+        )
         for i in np.flatnonzero(best != owner)
     ]
 
 
-def _same_class(scores: np.ndarray, owner: np.ndarray) -> list[tuple[int, int, float]]:
-    pairs = []
-    for one in range(scores.shape[1]):
-        for other in range(one + 1, scores.shape[1]):
-            either = (owner == one) | (owner == other)
-            if min((owner == one).sum(), (owner == other).sum()) < 4:
-                continue
-            right = np.where(scores[either, one] > scores[either, other], one, other) == owner[either]
-            if right.mean() < ONE_CLASS:
-                pairs.append((one, other, float(right.mean())))
-    return sorted(pairs, key=lambda pair: pair[2])
+def find_same_classes(scores: Float[np.ndarray, "image way"], owner: Labels) -> list[tuple[int, int, float]]:
+    """Return pairs of classes whose images are hardly told apart when only these two are compared."""
+    way = scores.shape[1]
+    wins, draws = np.zeros((way, way)), np.zeros((way, way))
+    for label in np.unique(owner):
+        mine = scores[owner == label]
+        wins[label] = (mine[:, [label]] > mine).sum(0)
+        draws[label] = (mine[:, [label]] == mine).sum(0)
+    counts = np.bincount(owner, minlength=way)
+    # Of equal scores the second class is right, as `argmax` of a pair has it for one of the two orders.
+    share = (wins + wins.T + draws.T) / np.maximum(counts + counts[:, None], 1)
+    enough = np.minimum(counts, counts[:, None]) >= LEAST_COMPARED
+    pairs = np.argwhere(np.triu(enough & (share < ONE_CLASS), 1)).tolist()
+    return sorted(((one, other, float(share[one, other])) for one, other in pairs), key=lambda pair: pair[2])
 
 
-def most_confused(predicted: Labels, labels: Labels, many: int = 5) -> list[dict[str, Any]]:
-    """The most common mistakes: a class, what it is taken for, and how often."""
-    judged = predicted >= 0  # all but the only images of their class
-    way = int(labels.max()) + 1
-    matrix = np.bincount(labels[judged] * way + predicted[judged], minlength=way * way).reshape(way, way)
-    share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    np.fill_diagonal(share, 0)
-    order = np.argsort(-share, axis=None, kind="stable")[:many]
-    places = [divmod(int(place), way) for place in order]
-    return [
-        {"class": one, "taken_for": other, "share": float(share[one, other])}
-        for one, other in places
-        if share[one, other] > 0
+def _describe(case: AdviceCase, one: Suspect) -> dict[str, Any]:
+    probabilities = {"own_probability": float(np.exp(one.log_own)), "probability": one.other}
+    return {**case.describe(one.image), "looks_like": case.class_names[one.looks_like], **probabilities}
+
+
+def _describe_section(unlikely: list[dict[str, Any]], sure: list[dict[str, Any]]) -> Section:
+    tables = [
+        Table(
+            f"Least likely under their own label ({len(unlikely)})",
+            ["example", "label", "probability of it", "looks like"],
+            [
+                [picture_cell(row), row["label"], f"{row['own_probability']:.1g}", row["looks_like"]]
+                for row in unlikely[:MOST_LISTED]
+            ],
+        ),
+        Table(
+            f"Most likely of another class ({len(sure)})",
+            ["example", "label", "looks like", "probability"],
+            [
+                [picture_cell(row), row["label"], row["looks_like"], f"{row['probability']:.0%}"]
+                for row in sure[:MOST_LISTED]
+            ],
+        ),
     ]
+    sentences = (
+        "There are two rankings: the first finds labels mixed up at random, the second those confused with a class "
+        "that looks alike. Look at them from the top, until the labels are right."
+    )
+    tables = [table for table in tables if table.rows]
+    return Section("Labels that may be wrong", [sentences if tables else "None."], tables)

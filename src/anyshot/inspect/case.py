@@ -1,0 +1,167 @@
+"""What advice is given on: labelled features, what else is known of them, and what the user asks for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.copies import Float64View
+from anyshot.classify.groups import Groups, find_groups
+from anyshot.classify.leave_one_out import LeftOut, leave_out
+from anyshot.errors import BadInput
+from anyshot.measure.evaluation import check_features, check_labels
+from anyshot.models.law import Parameters
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress
+
+HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")  # heads that need no training
+HEADS_OF_MAPS = ("cosine-frn", "frn")  # the same, of features at several positions
+MOST_FLOATS = 400_000_000  # numbers in the Gram matrices of all examples, 1.6 GB: beyond, heads of maps are not tried
+
+R = TypeVar("R")
+Labelled = tuple[ArrayLike | torch.Tensor, ArrayLike]
+
+
+@dataclass(frozen=True)
+class OtherFeatures:
+    """The accuracy of another backbone beside that of the features at hand, on a sample of the pictures."""
+
+    backbone: str
+    own: float
+    other: float
+    shot: int
+    way: int
+    examples: int
+
+
+class AdviceOptions(TypedDict, total=False):
+    """What may be known of labelled features beside their labels; `anyshot.advise` explains each."""
+
+    holdout: Labelled | None
+    names: Sequence[str]
+    times: Sequence[float | None]
+    groups: ArrayLike
+    picture: Callable[[int], np.ndarray] | None
+    parameters: Mapping[str, Parameters]
+    embed: Mapping[str, str]
+    registry: Registry
+    progress: OnProgress
+    other_features: Callable[[str, float], OtherFeatures | None]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Examples that were held out."""
+
+    features: torch.Tensor
+    labels: list[str]
+    codes: np.ndarray
+    """Their classes, counted as those of the examples at hand; -1 for other classes."""
+
+
+class AdviceCase:
+    """The one value that all steps of advice read; the arguments are those of `anyshot.advise`."""
+
+    def __init__(
+        self,
+        features: ArrayLike | torch.Tensor,
+        labels: ArrayLike,
+        heads: Sequence[str] = (),
+        shots: Sequence[int] = (),
+        way: int | Literal["all"] = "all",
+        episodes: int = 400,
+        seed: int = 0,
+        **options: Unpack[AdviceOptions],
+    ) -> None:
+        self.features = check_features(features)
+        self.class_names, self.labels = check_labels(labels, len(self.features))
+        self.heads, self.options = list(heads) or heads_for(self.features), options
+        self.shots, self.way, self.episodes, self.seed = shots, way, episodes, seed
+        self._results: dict[Callable[[AdviceCase], Any], Any] = {}
+        for head in self.heads:
+            self.registry.head(head)
+        if any(shot < 1 for shot in shots):
+            raise BadInput(f"{min(shots)} shots cannot be expected: name numbers from 1.")
+        if "groups" in options and np.shape(options["groups"]) != self.labels.shape:
+            raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
+        if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
+            theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (self.held_out.features, self.features))
+            raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
+
+    def result(self, step: Callable[["AdviceCase"], R]) -> R:
+        """Return what a step finds; it is computed once."""
+        if step not in self._results:
+            self._results[step] = step(self)
+        return self._results[step]
+
+    @property
+    def registry(self) -> Registry:
+        """What heads are looked up in."""
+        return self.options.get("registry", BUILTIN)
+
+    @property
+    def progress(self) -> OnProgress:
+        """What is told of progress."""
+        return self.options.get("progress", no_progress)
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """The number of examples of each class."""
+        return np.bincount(self.labels)
+
+    @cached_property
+    def unit_vectors(self) -> Float64View:
+        """The features as vectors of length one: what groups and copies are found by, whatever the head."""
+        return Float64View(self.features.flatten(1).numpy(), as_units=True)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Which examples belong together."""
+        if "groups" in self.options:
+            return Groups.from_names(self.options["groups"])
+        return find_groups(self.unit_vectors, self.labels, self.options.get("names", ()), self.options.get("times", ()))
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """Examples that were held out."""
+        holdout = self.options.get("holdout")
+        if holdout is None:
+            return None
+        labels = [str(label) for label in np.asarray(holdout[1]).tolist()]
+        places = {name: place for place, name in enumerate(self.class_names)}
+        return HeldOut(check_features(holdout[0]), labels, np.array([places.get(label, -1) for label in labels]))
+
+    def parameters(self, head: str) -> Parameters | None:
+        """Return what a head has learned before, or None."""
+        return self.options.get("parameters", {}).get(head)
+
+    def fit(self, head: str) -> FewShotClassifier:
+        """Return the classifier that `anyshot fit` makes of all examples with this head."""
+        learned = self.parameters(head)
+        values = None if learned is None else {name: value.double().numpy() for name, value in learned.items()}
+        embed = self.options.get("embed", {}).get(head)
+        classifier = FewShotClassifier(head, embed=embed, parameters=values, registry=self.registry)
+        return classifier.fit(self.features.numpy(), np.array(self.class_names)[self.labels])
+
+    def leave_out(self, head: str) -> LeftOut:
+        """Score every example without its group."""
+        fitted = self.fit(head)
+        return leave_out(fitted.learned_reading_, fitted.vectors(self.features.numpy()), self.labels, self.groups)
+
+    def describe(self, example: int) -> dict[str, Any]:
+        """Return the number, the name and the label of an example, for JSON."""
+        names = self.options.get("names", ())
+        name = names[example] if example < len(names) else f"example {example}"
+        return {"image": example, "name": name, "label": self.class_names[self.labels[example]]}
+
+
+def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
+    """Return heads that need no training; those of maps where these have several positions and are not too large."""
+    floats = len(maps) * maps.shape[-1] * (maps.shape[-1] + 1) // 2
+    has_maps = maps.ndim == 3 and maps.shape[1] > 1 and floats <= MOST_FLOATS
+    return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if has_maps else ())]

@@ -1,0 +1,117 @@
+"""The pages of `advise` and `test`: one file each that needs no network and no script, in the design of the report."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import vl_convert
+from markupsafe import Markup
+
+from anyshot.inspect.holdout import HoldoutResult
+from anyshot.inspect.sections import Section
+from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, apply_theme, inline_data
+from anyshot.show.pages import fill_template
+
+if TYPE_CHECKING:
+    from anyshot.inspect.advice import Advice
+
+Jpegs = Mapping[int, bytes]
+
+
+def render_advice(advice: "Advice", jpegs: Jpegs | None = None) -> str:
+    """Return the page of advice.
+
+    Args:
+        advice: The advice.
+        jpegs: Small JPEGs of `advice.pictures`, by the number of the example.
+    """
+    facts = [
+        (f"{advice.accuracy:.1%}", "held out" if advice.holdout else "left out"),
+        (advice.best, "head"),
+        (f"{sum(row['examples'] for row in advice.classes)}", f"examples of {len(advice.classes)} classes"),
+        (str(len(advice.suspects)), "labels that may be wrong"),
+        (str(advice.conflicts), "copies under two labels"),
+    ]
+    return _render("Advice", "advice", advice.headline, facts, advice.sections, jpegs or {}, draw_curves(advice))
+
+
+def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
+    """Return the page of a test.
+
+    Args:
+        result: What the test found.
+        jpegs: Small JPEGs of mistakes, by their place.
+        title: The title of the page.
+    """
+    facts = [
+        (f"{result.accuracy[0]:.1%}", "right"),
+        (f"{result.accepted:.1%}", "taken for one of the classes"),
+        (f"{result.calibration_error:.1%}", "calibration error"),
+        (str(len(result.mistakes)), "mistakes"),
+    ]
+    return _render(title, "test", result.sentences[0], facts, result.sections, jpegs)
+
+
+def _render(
+    title: str,
+    kind: str,
+    headline: str,
+    facts: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    jpegs: Jpegs,
+    figure: str = "",
+) -> str:
+    encoded = {place: b64encode(jpeg).decode() for place, jpeg in jpegs.items()}
+    css = files("anyshot.report").joinpath("page.css").read_text(encoding="utf-8")
+    return fill_template(
+        Path(__file__).with_name("page.html"),
+        title=title,
+        kind=kind,
+        headline=headline,
+        facts=facts,
+        sections=sections,
+        pictures=encoded,
+        figure=Markup(figure),
+        css=Markup(css),
+    )
+
+
+def draw_curves(advice: "Advice") -> str:
+    """Return an SVG of accuracy by shot with intervals; the forecast of the best head continues its curve, dashed."""
+    rows = [{"head": head, **row} for head, curve in advice.curves.items() for row in curve]
+    x = alt.X("shot:Q", title="examples per class (shot)", scale=alt.Scale(type="log", base=2))
+    y = alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    colours = alt.Scale(domain=list(advice.curves), range=[BLUE, ORANGE, GREEN, PINK, BLACK])
+    # Browsers and the renderer measure text differently: a legend above the chart has room for either.
+    legend = alt.Legend(orient="top", title=None, labelLimit=0, symbolType="stroke", symbolOpacity=1, columnPadding=30)
+    colour = alt.Color("head:N", scale=colours, legend=legend)
+    measured = alt.Chart(inline_data(rows)).encode(x=x, color=colour)
+    layers: list[alt.Chart] = [
+        measured.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy"), y2="high:Q"),
+        measured.mark_line(point=True).encode(y=y),
+    ]
+    if forecast := forecast_rows(advice):
+        future = alt.Chart(inline_data(forecast)).encode(x=x, color=colour)
+        layers += [
+            future.mark_area(opacity=0.1).encode(y="low:Q", y2="high:Q"),
+            future.mark_line(strokeDash=[5, 4], point=alt.OverlayMarkDef(filled=False, fill="white")).encode(y=y),
+        ]
+    return vl_convert.vegalite_to_svg(apply_theme(alt.layer(*layers).properties(width=620, height=300)).to_json())
+
+
+def forecast_rows(advice: "Advice") -> list[dict[str, Any]]:
+    """Return the points of the forecast, from the last measured one on."""
+    forecast = advice.forecasts.get(advice.best)
+    if forecast is None:
+        return []
+    now, last = forecast.accuracy, advice.curves[advice.best][-1]
+    half = (last["high"] - last["low"]) / 2
+    rows = [last] if last["shot"] < forecast.now else []
+    rows.append({"shot": forecast.now, "accuracy": now, "low": now - half, "high": min(now + half, 1)})
+    for more, gain, low, high in zip(forecast.more, forecast.gain, forecast.low, forecast.high, strict=True):
+        interval = {"low": now - half + low, "high": min(now + half + high, 1)}
+        rows.append({"shot": forecast.now + more, "accuracy": now + gain, **interval})
+    return [{"head": advice.best, **row} for row in rows]

@@ -1,0 +1,97 @@
+"""What `anyshot advise` (and `doctor --copies`) knows beyond features: pictures, capture times, and other networks."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyshot.classify.copies import Float64View, find_copies
+from anyshot.classify.images import DEFAULT_HEAD, make_thumbnail
+from anyshot.classify.likeness import PictureSketch
+from anyshot.data.pictures import capture_time
+from anyshot.data.store import Store
+from anyshot.inspect.case import AdviceOptions, OtherFeatures
+from anyshot.measure.evaluation import evaluate
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
+from anyshot.models.examples import Examples
+from anyshot.progress import progress
+
+# Another network is tried on a sample that takes about five seconds, unless the accuracy is ENOUGH; not tuned.
+SAMPLE_CLASSES, SAMPLE_IMAGES, SAMPLE_QUERIES, SAMPLE_EPISODES = 20, 12, 4, 100
+ENOUGH = 0.9
+
+ReadPicture = Callable[[int], np.ndarray]
+
+
+def describe_pictures(
+    examples: Examples, embedder: Embedder, options: AdviceOptions, cache: FeatureCache | None = None
+) -> AdviceOptions:
+    """Return options for `advise` with what the pictures tell: times, copies, and what another network would bring."""
+    more: AdviceOptions = {**options, "times": [capture_time(item.read) for item in examples.items]}
+    if examples.items:
+        more["picture"] = read_picture(examples, embedder)
+        if not embedder.name.startswith(DEFAULT_EMBEDDER):
+            more["other_features"] = lambda head, accuracy: (
+                None if accuracy >= ENOUGH else try_default_features(examples, head, options, cache)
+            )
+    return more
+
+
+def read_picture(examples: Examples, embedder: Embedder) -> ReadPicture:
+    """Return a function that reads the picture of an example, by its number, as the network sees it."""
+
+    def read(image: int) -> np.ndarray:
+        item = examples.items[image]
+        return embedder.read(item.read(), item.name, item.box)
+
+    return read
+
+
+def make_thumbnails(picture: ReadPicture | None, images: Iterable[int]) -> dict[int, bytes]:
+    """Return small JPEGs of some pictures."""
+    return {} if picture is None else {image: make_thumbnail(picture(image)) for image in images}
+
+
+def find_copies_in_store(store: Store, cache: FeatureCache | None = None) -> list[tuple[int, int]]:
+    """Return pairs of a store's pictures that are one, also cropped, turned or brighter, by the built-in network."""
+    embedder = load_embedder(DEFAULT_EMBEDDER)
+    with progress(f"embedding {len(store.items)} pictures", float(len(store.items))) as advance:
+        features = embedder.features(store.items, advance, cache)
+    with progress("comparing pictures", 1.0) as advance:
+        vectors = Float64View(torch.from_numpy(features).flatten(1).numpy(), as_units=True)
+        labels = np.unique(store.labels, return_inverse=True)[1]
+        pairs = find_copies(vectors, labels, lambda image: PictureSketch.of(np.asarray(store.items[image])), advance)
+    return [(one, other) for one, other, _ in pairs]
+
+
+def try_default_features(
+    examples: Examples, head: str, options: AdviceOptions, cache: FeatureCache | None = None
+) -> OtherFeatures:
+    """Measure the built-in network beside the features at hand, with the same episodes, on a sample of the pictures.
+
+    Args:
+        examples: The examples, with their pictures.
+        head: The head that is advised for the features at hand.
+        options: Options of `advise`; of them `parameters`, `embed` and `registry` are used.
+        cache: Features that were computed before.
+    """
+    rng, labels = np.random.default_rng(0), np.array(examples.labels)
+    names, counts = np.unique(labels, return_counts=True)
+    classes = rng.permutation(names[counts >= 3])[:SAMPLE_CLASSES]
+    sample = np.concatenate([rng.permutation(np.flatnonzero(labels == name))[:SAMPLE_IMAGES] for name in classes])
+    smallest = min(int((labels[sample] == name).sum()) for name in classes)
+    queries = max(1, min(SAMPLE_QUERIES, smallest // 3))
+    shot = smallest - queries
+
+    def measure(features: np.ndarray, head: str, **more: Any) -> float:
+        evaluation = evaluate(features, labels[sample], head, [shot], len(classes), queries, SAMPLE_EPISODES, **more)
+        return float(evaluation.accuracies(head).mean() / 100)
+
+    embedder = load_embedder(DEFAULT_EMBEDDER)
+    pictures = np.stack([read_picture(examples, embedder)(int(image)) for image in sample])
+    learned = {name: options[name] for name in ("parameters", "embed", "registry") if name in options}
+    own = measure(examples.features[sample], head, **learned)
+    other = measure(embedder.features(pictures, cache=cache), DEFAULT_HEAD)
+    return OtherFeatures(DEFAULT_EMBEDDER, own, other, shot, len(classes), len(sample))

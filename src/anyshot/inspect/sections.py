@@ -1,0 +1,84 @@
+"""Sections of advice: sentences and tables, printed in a terminal, as Markdown or on a page."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+MOST_PRINTED = 20  # rows of a table in a terminal; the page and the JSON have more
+
+
+class Picture(NamedTuple):
+    """An example in a table: shown where there is a picture of it, named elsewhere."""
+
+    image: int
+    name: str
+
+
+Cell = str | Picture
+
+
+class Table(NamedTuple):
+    """A title, the names of the columns, and rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+class Section(NamedTuple):
+    """What one step of advice says."""
+
+    title: str
+    sentences: Sequence[str]
+    tables: Sequence[Table] = ()
+    doubts: Sequence[str] = ()
+    """What the data are too few to say, in sentences."""
+
+
+def picture_cell(row: dict[str, Any]) -> Picture:
+    """Return the cell of an example that `AdviceCase.describe` describes."""
+    return Picture(row["image"], row["name"])
+
+
+def join_some(names: Sequence[str], most: int = 5) -> str:
+    """Return the first few names, for a sentence."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def as_text(headline: str, sections: Sequence[Section]) -> str:
+    """Return sections for a terminal."""
+    lines = [headline, ""]
+    for section in sections:
+        lines += [section.title, *(f"  {sentence}" for sentence in section.sentences)]
+        for table in section.tables:
+            rows = [table.columns, *(_to_strings(row) for row in table.rows[:MOST_PRINTED])]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            lines += [f"  {table.title}"] if table.title else []
+            lines += ["    " + "  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
+            if len(table.rows) > MOST_PRINTED:
+                lines.append("    ... more on the page (--out FOLDER)")
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def as_markdown(title: str, headline: str, sections: Sequence[Section]) -> str:
+    """Return sections as a Markdown page."""
+    lines = [f"# {title}", "", _escape(headline), ""]
+    for section in sections:
+        lines += [f"## {section.title}", "", *(line for text in section.sentences for line in (_escape(text), ""))]
+        for table in section.tables:
+            rule = "|".join("---" for _ in table.columns)
+            lines += [f"{_escape(table.title)}:", ""] if table.title else []
+            lines += [_to_row(table.columns), f"|{rule}|", *(_to_row(_to_strings(row)) for row in table.rows), ""]
+    return "\n".join(lines)
+
+
+def _to_strings(row: Sequence[Cell]) -> list[str]:
+    return [cell if isinstance(cell, str) else cell.name for cell in row]
+
+
+def _escape(sentence: str) -> str:
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in sentence)
+
+
+def _to_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_escape(cell).replace("\n", " ") for cell in cells) + " |"
