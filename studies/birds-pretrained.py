@@ -29,7 +29,6 @@ def study(heads=None):
             epochs=20 if head in LEARNING_RATES else 1,
             schedule="one-cycle",
             lr=LEARNING_RATES.get(head, 0.1),
-            temperature=10.0 if "cosine" in head else 1.0,
             validate_every=10,
             # One validation class has 44 images.
             validation_queries=min(16, 44 - train_shot),

@@ -54,16 +54,16 @@ class Recipe:
     """How features become a vector (flatten, mean, max, gram); the head's own where None."""
     feature_scale: float = 1.0
     """What the backbone's features are multiplied by (FRN on ResNet-12: 1 / sqrt 640)."""
-    temperature: float = 1.0
-    """Starting value of the learned scale of the logits."""
+    temperature: float | None = None
+    """Starting value of the learned scale of the logits; the head's own where None (`Registry.complete`)."""
     alpha: float = 0.0
     """FRN: starting value of log lambda."""
     layer_norm: bool = False
     """FEAT: LayerNorm after the attention."""
     contrastive: float = 0.0
-    """FEAT: weight of the auxiliary term (`law.contrastive`)."""
+    """FEAT: weight of its auxiliary term (`heads.contrastive_loss`)."""
     overlap: float = 0.0
-    """FRN: weight of the auxiliary term of its authors' code, where it is 0.03 (`gram.overlap`)."""
+    """FRN: weight of the auxiliary term of its authors' code, where it is 0.03 (`heads.overlap_loss`)."""
     augment: tuple[str, ...] = ()
     """What is done to training images, by name and in order."""
     optimiser: Literal["sgd", "adam"] = "sgd"

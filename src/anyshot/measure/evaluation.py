@@ -221,7 +221,7 @@ def evaluate_model(
     of unequal ones; `fitted` has what readouts learned (`fitted_on_training_classes`)."""
     kinds = [kind for kind in shots if isinstance(kind, str)]
     patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
-    asked = [(model.reading, readout) for readout in readouts]
+    asked = [(model.bound_head, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
     arrays = compute_readout_recalls(asked, model.vectors(features), fitted, plan, wanted, registry)
     of = [model_columns(model, data) | {"readout": readout} for readout in readouts]
@@ -346,7 +346,7 @@ def evaluate_store(
         recipe = embed.model.recipe
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
-        options["parameters"] = {recipe.head: embed.model.reading.parameters}
+        options["parameters"] = {recipe.head: embed.model.bound_head.parameters}
     if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
         options["base"] = (features(train), train.labels)

@@ -41,6 +41,7 @@ class Model(nn.Module):
         self, recipe: Recipe, channels: int, registry: Registry = BUILTIN, positions: int = 1, blank: bool = False
     ) -> None:
         super().__init__()
+        recipe = registry.complete(recipe)
         self.recipe, self.channels, self.positions = recipe, channels, positions
         self.content = ""
         """What a frozen backbone is known by (`Embedder.content`); empty where that is not known."""
@@ -56,6 +57,7 @@ class Model(nn.Module):
         with torch.no_grad():
             side = (positions, channels) if recipe.frozen else (channels, recipe.size, recipe.size)
             features = copy.deepcopy(self.backbone).eval()(torch.zeros(1, *side))
+        assert recipe.temperature is not None
         start = {"scale": torch.tensor(float(recipe.temperature)), **self.head.parameters(features, recipe)}
         self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
 
@@ -92,14 +94,14 @@ class Model(nn.Module):
         return read
 
     @property
-    def reading(self) -> BoundHead:
-        """The head with what it has learned."""
+    def bound_head(self) -> BoundHead:
+        """The head with its learned parameters."""
         return BoundHead(self.head, {name: value.detach().cpu() for name, value in self.learned.items()})
 
     def vectors(self, features: FeatureMaps) -> Vectors:
         """What a class is a mean of, of these features."""
         with torch.no_grad():
-            return self.embed(torch.from_numpy(features), self.reading.parameters)
+            return self.embed(torch.from_numpy(features), self.bound_head.parameters)
 
     def save(self, path: Path) -> None:
         """Write the weights as safetensors, with the recipe, and the name of the file of a head that is not ours."""

@@ -150,7 +150,7 @@ def _side_experiments(
             tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(embedded, *asked) | of)
-        numbers = {name: value.item() for name, value in model.reading.parameters.items() if value.numel() == 1}
+        numbers = {name: value.item() for name, value in model.bound_head.parameters.items() if value.numel() == 1}
         about = embedded.about() | of
         tables["learned"] += [about | {"parameter": name, "value": round(v, 5)} for name, v in numbers.items()]
         plan = protocol.plan(embedded.labels, embedded.class_names)

@@ -33,9 +33,8 @@ from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import training_device, use_threads
 from anyshot.models.embedders import load_embedder
-from anyshot.models.gram import class_overlap, gram
-from anyshot.models.heads import class_logits
-from anyshot.models.law import contrastive_logits, fold_logits
+from anyshot.models.heads import overlap_loss
+from anyshot.models.law import fold_logits
 from anyshot.models.model import Model, load_model, read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import progress
@@ -51,7 +50,7 @@ CHECK_EVERY = 20  # updates between looks at the loss: looking makes a GPU wait
 
 def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = BUILTIN, device: str | None = None) -> Model:
     """Train what the recipe says into `folder`, going on from what is there; returns the best model."""
-    registry.head(recipe.head)  # before the work, to say early what is misspelt
+    recipe = registry.complete(recipe)
     _batches(recipe, store.part("train").labels, 0)  # what does not fit is said before anything is written
     _claim(folder, recipe)
     with torch.random.fork_rng():
@@ -134,8 +133,10 @@ class Learner:
         torch.manual_seed(recipe.seed)
         self.model = Model(recipe, channels, registry, positions)
         self.head = self.model.head
-        if recipe.overlap and self.model.embed is not gram:
+        if recipe.overlap and self.head.auxiliary is not overlap_loss:
             raise BadInput(f"overlap is a term of heads that embed Gram matrices (frn), not of {recipe.head}.")
+        if recipe.batch and self.head.class_logits is None:
+            raise BadInput(f"{recipe.head} cannot be pretrained (batch={recipe.batch}): it has no class_logits.")
         if start is not None:
             self._begin(start)
         self.model.to(device)
@@ -185,17 +186,15 @@ class Learner:
 
     def _loss(self, vectors: Float[Tensor, "image d"], target: Tensor, shot: int) -> tuple[Tensor, Tensor]:
         learned = dict(self.model.learned.items())
-        if self.recipe.batch:
-            logits = class_logits(self.head, learned, vectors)
+        if self.head.class_logits is not None and self.recipe.batch:
+            logits = self.head.class_logits(learned, vectors)
             return F.cross_entropy(logits, target), logits
         classes = vectors.unflatten(0, (-1, shot))
         logits = fold_logits(self.head, learned, classes)
         loss = F.cross_entropy(logits, target)
-        if self.recipe.contrastive and self.head.couples:
-            aside = contrastive_logits(self.head, learned, classes)
-            loss = loss + self.recipe.contrastive * F.cross_entropy(aside, target)
-        if self.recipe.overlap:
-            loss = loss + self.recipe.overlap * class_overlap(classes.mean(1))
+        if self.head.auxiliary is not None:
+            term = self.head.auxiliary(self.head, learned, classes, self.recipe)
+            loss = loss if term is None else loss + term
         return loss, logits
 
 
@@ -288,7 +287,7 @@ class _Run:
         tested = {"queries": recipe.validation_queries, "episodes": recipe.validation_episodes, "seed": recipe.seed}
         plan = Plan(val.labels, shot=recipe.train_shot, class_names=val.class_names, **tested)
         vectors = model.vectors(model.features(val.items))
-        accuracy = 100 * float(compute_recalls(vectors, [model.reading], plan, [recipe.train_shot]).mean())
+        accuracy = 100 * float(compute_recalls(vectors, [model.bound_head], plan, [recipe.train_shot]).mean())
         if accuracy > self.best[0]:
             self.best = accuracy, {name: value.detach().clone() for name, value in model.state_dict().items()}
         return accuracy
