@@ -223,7 +223,8 @@ def evaluate_model(
     patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
     asked = [(model.bound_head, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
-    arrays = compute_readout_recalls(asked, model.vectors(features), fitted, plan, wanted, registry)
+    vectors = compute_vectors(torch.from_numpy(features), model.embed, model.bound_head.parameters)
+    arrays = compute_readout_recalls(asked, vectors, fitted, plan, wanted, registry)
     of = [model_columns(model, data) | {"readout": readout} for readout in readouts]
     return _recalls(of, arrays, plan, shots, patterns)
 

@@ -253,7 +253,7 @@ class Head:
 
     Args:
         embed: Features to vectors; see `Embed`. A recipe may name another of `EMBEDS`.
-        score: Query and prototypes to logits; see `Score`.
+        score: Queries and prototypes to logits; see `Score`.
         refine: Prototypes and counts to prototypes; see `Refine`. None leaves prototypes as they are.
         parameters: `parameters(features, recipe)` returns the starting values of what the head learns, given blank
             features "1 position channel". Every head also learns a temperature, `scale`. Parameters require gradients
@@ -274,7 +274,7 @@ class Head:
     """
 
     embed: Embed
-    score: Score | Callable[[Tensor, Tensor], Tensor]
+    score: Callable[..., Tensor]
     refine: Refine | None = None
     parameters: Callable[[Tensor, Recipe], dict[str, Tensor]] = _no_parameters
     needs_training: bool = False
@@ -330,7 +330,7 @@ class BoundHead:
 
     def score(self, query: Tensor, prototypes: Tensor) -> Tensor:
         """Return the logits of queries before they are scaled."""
-        return self.head.score(query, prototypes, self.parameters)  # type: ignore[call-arg]
+        return self.head.score(query, prototypes, self.parameters)
 
 
 # ----------------------------------------------------------------------------------------------------------------- fold
