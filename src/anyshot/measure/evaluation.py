@@ -410,7 +410,7 @@ UNEQUAL: dict[str, Callable[[Plan], np.ndarray]] = {"uniform": _uniform, "step":
 
 def check_features(features: ArrayLike | Tensor) -> Maps:
     """Features as float32 maps; vectors become maps of one position. A memory map of float32 is not read here."""
-    array = features if isinstance(features, Tensor) else np.asarray(features)
+    array = features.detach().cpu() if isinstance(features, Tensor) else np.asarray(features)
     if array.ndim not in (2, 3) or 0 in array.shape:
         raise BadInput(
             f'features must be vectors "image d" or maps "image position channel", none of them empty; these have '
@@ -431,9 +431,9 @@ def check_features(features: ArrayLike | Tensor) -> Maps:
     return maps
 
 
-def check_labels(labels: ArrayLike, images: int) -> tuple[list[str], Int[np.ndarray, " image"]]:
+def check_labels(labels: ArrayLike | Tensor, images: int) -> tuple[list[str], Int[np.ndarray, " image"]]:
     """Class names, and the labels as indices into them."""
-    array = np.asarray(labels)
+    array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if array.shape != (images,):
         raise BadInput(f"there must be one label for each example: {images} examples, labels of shape {array.shape}.")
     names, codes = np.unique(array, return_inverse=True)

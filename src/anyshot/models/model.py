@@ -188,7 +188,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, st
         aside.touch()
         mode = aside.stat().st_mode
         try:
-            save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, aside, about)
         except SafetensorError as error:  # a full disk, say
             raise OSError(str(error)) from None
         aside.chmod(mode)  # safetensors puts a file of its own in place, which nobody else may read

@@ -1,7 +1,7 @@
 """What a model of a study is made from: the data and the user's own code, as hashes in the model's `inputs.json`.
 
-A finished model counts as done only while its inputs are unchanged. Folders of version 0.1 have no such file: nothing is
-known of their inputs, and they count as done.
+A finished model counts as done only while its inputs are unchanged. Folders of version 0.1 have no such file: nothing
+is known of their inputs, and they count as done.
 """
 
 import dataclasses
