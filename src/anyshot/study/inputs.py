@@ -94,28 +94,25 @@ def _add_source(value: Any, name: str, sources: dict[str, str]) -> None:
     if isinstance(value, partial):
         _add_source((value.args, sorted(value.keywords.items())), f"{name}()", sources)
         value = value.func
-    key = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', name)}"
-    if key in sources or getattr(value, "__module__", "").startswith("anyshot."):
+    module = getattr(value, "__module__", None) or ""
+    key = f"{module}.{getattr(value, '__qualname__', name)}"
+    if key in sources or module.startswith("anyshot."):
         return
     try:
         sources[key] = inspect.getsource(value)
     except (OSError, TypeError):  # made at run time, or an object with __call__
         sources[key] = ""
-    functions = [one for one in vars(value).values() if inspect.isfunction(one)] if isinstance(value, type) else [value]
-    for function in functions:
-        for number, cell in enumerate(getattr(function, "__closure__", None) or ()):
+    members = vars(value).values() if isinstance(value, type) else [value]
+    for function in filter(inspect.isfunction, members):
+        for number, cell in enumerate(function.__closure__ or ()):
             _add_source(cell.cell_contents, f"{key}:{number}", sources)
-        scope = getattr(function, "__globals__", {})
-        for used in _names(getattr(function, "__code__", None)):
-            if used in scope and getattr(scope[used], "__module__", None) == value.__module__:
-                _add_source(scope[used], used, sources)
-            elif isinstance(scope.get(used), int | float | str | tuple):
-                sources[f"{key}:{used}"] = repr(scope[used])
+        for used in _names(function.__code__) & function.__globals__.keys():
+            named = function.__globals__[used]
+            if getattr(named, "__module__", None) == module or isinstance(named, int | float | str | tuple):
+                _add_source(named, f"{key}:{used}", sources)
 
 
-def _names(code: CodeType | None) -> set[str]:
+def _names(code: CodeType) -> set[str]:
     """Return the global names that a function uses, also in functions inside it."""
-    if code is None:
-        return set()
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
     return set(code.co_names).union(*map(_names, inner))

@@ -7,7 +7,7 @@ its recalls, and the study's tables are functions of these.
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from anyshot.progress import print_message
 from anyshot.recipe import Recipe
 from anyshot.study import cost
 from anyshot.study.inputs import check_inputs, describe_inputs, record_inputs
-from anyshot.study.launch import Submit, get_launcher
+from anyshot.study.launch import PendingJob, Submit, get_launcher
 from anyshot.study.study import Study, StudySource, list_pretrainings, pack_missing, select_recipes
 from anyshot.study.watch import WatchedModel, watch_study
 from anyshot.tables import Row, write_table
@@ -163,26 +163,28 @@ def _run_jobs(jobs: Sequence[Job], submit: Submit) -> None:
     """
     waiting, running = list(jobs), dict[Any, Job]()
     failures: list[str] = []
-    while True:
+    while waiting or running:
         unfinished = {job.recipe for job in [*waiting, *running.values()]}
         for job in [job for job in waiting if job.recipe.start not in unfinished]:
             waiting.remove(job)
             running[submit(run_job, job)] = job
-        if not running:
-            break
-        ended = [pending for pending in running if pending.done()]
-        for pending in ended:
+        for pending in _wait_for_any(running):
             job = running.pop(pending)
             with as_bad_input(BrokenProcessPool, "a worker was killed; the same command goes on where it stopped."):
                 failure = pending.result()
             if failure:
                 failures.append(failure)
                 waiting = [other for other in waiting if other.recipe.start != job.recipe]
-        if not ended:
-            time.sleep(0.1)
     if failures:
         more = f" ({len(failures) - 1} more failed; the others are done.)" if len(failures) > 1 else ""
         raise BadInput(failures[0] + more)
+
+
+def _wait_for_any(running: Iterable[PendingJob]) -> list[PendingJob]:
+    """Return the jobs that have ended, after there is one."""
+    while not (ended := [pending for pending in running if pending.done()]):
+        time.sleep(0.1)
+    return ended
 
 
 def run_job(job: Job) -> str:
