@@ -128,7 +128,7 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
     merged = {tuple(row[name] for name in names): row for row in published}
     for row in rows:
         key = tuple(row[name] for name in names)
-        merged[key] = _merge_row(merged[key], row, f"{path}, {' '.join(map(str, key))}") if key in merged else row
+        merged[key] = _merge_row(path, " ".join(map(str, key)), merged[key], row) if key in merged else row
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]
 
@@ -139,15 +139,15 @@ def _add_columns(published: Sequence[Row], example: Row) -> list[Row]:
     return [add_head_columns(missing | row) if "learner" in example else missing | row for row in published]
 
 
-def _merge_row(published: Row, row: Row, where: str) -> Row:
+def _merge_row(path: Path, name: str, published: Row, row: Row) -> Row:
     """Return the row that rests on more models; of two that rest on as many, the published one with all columns."""
     if _models(row) != _models(published):
         return row if _models(row) > _models(published) else published
     for value in VALUES:
         if value in row and abs(published[value] - row[value]) > TOLERANCE:
             raise BadInput(
-                f"{where}: {published[value]} is published, and this run has {row[value]}. Publish another training in "
-                "a folder of its own."
+                f"{path}: {published[value]} is published for {name}, and this run has {row[value]}. Publish another "
+                "training in a folder of its own."
             )
     return published | {name: value for name, value in row.items() if name not in published}
 
