@@ -82,25 +82,6 @@ class Score(Protocol):
         ...
 
 
-@runtime_checkable
-class AuxiliaryLoss(Protocol):
-    """A term that a head adds to its training loss."""
-
-    def __call__(self, head: "Head", parameters: Parameters, classes: Tensor, recipe: Recipe, /) -> Tensor | None:
-        """Return the weighted term.
-
-        Args:
-            head: The head that is trained.
-            parameters: What it has learned so far, by name.
-            classes: The vectors of a batch, "way shot d".
-            recipe: The recipe, which may hold the weight of the term.
-
-        Returns:
-            A scalar to add to the loss, or None for no term.
-        """
-        ...
-
-
 # ---------------------------------------------------------------------------------------------------------------- embed
 
 
@@ -269,7 +250,8 @@ class Head:
         adapts: Whether it estimates from the support itself how images vary (`empirical.adapt`).
         temperature: Starting value of `scale`, where the recipe does not say.
         lr: Learning rate of a short training from scratch (SGD, one-cycle) that does not diverge.
-        auxiliary: A term of the training loss; see `AuxiliaryLoss`.
+        auxiliary: `auxiliary(head, parameters, classes, recipe)` returns a weighted term of the training loss, given
+            the vectors of a batch "way shot d", or None for no term.
         class_logits: For pretraining: `class_logits(parameters, vectors)` returns logits among all training classes.
     """
 
@@ -286,7 +268,7 @@ class Head:
     adapts: bool = False
     temperature: float = 1.0
     lr: float = 0.1
-    auxiliary: AuxiliaryLoss | None = None
+    auxiliary: Callable[["Head", Parameters, Tensor, Recipe], Tensor | None] | None = None
     class_logits: Callable[[Parameters, Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
