@@ -6,7 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from anyshot.data.store import StoreSplit
 from anyshot.files import atomic_write
@@ -61,7 +61,7 @@ def _steps(many: int, most: int) -> list[int]:
 
 def _tile(image: np.ndarray) -> Image.Image:
     picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
-    return picture.resize((TILE, TILE), Image.Resampling.BICUBIC)
+    return ImageOps.fit(picture, (TILE, TILE), Image.Resampling.BICUBIC)
 
 
 def _fitting(name: str, draw: ImageDraw.ImageDraw) -> str:

@@ -1,9 +1,11 @@
 """The device that networks run on, and the number of threads."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
@@ -55,6 +57,16 @@ def training_device() -> str:
 def is_amp_on() -> bool:
     """Return whether `--amp` asked for training in bfloat16."""
     return _amp
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Return whether this CPU multiplies matrices in bfloat16.
+
+    On some processors torch dies of an illegal instruction there, so that another process has to try it.
+    """
+    trial = "import torch; a = torch.ones(8, 8).bfloat16(); a @ a; torch.conv2d(a[None, :, None], a[:, :, None, None])"
+    return subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode == 0
 
 
 @contextmanager
