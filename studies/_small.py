@@ -23,6 +23,7 @@ def small_study(data, packing, heads, epochs, train_images, seeds, validation_qu
             epochs=epochs,
             schedule="one-cycle",
             lr=BUILTIN.head(head).lr,
+            temperature=BUILTIN.head(head).temperature,
             validate_every=max(1, epochs // 8),
             validation_queries=validation_queries(train_shot),
             seed=seed,

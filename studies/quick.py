@@ -26,6 +26,7 @@ def study(heads=None):
             # The head's own temperature and learning rate. (Validation classes, cosine-proto at 1 shot: 43 % from a
             # temperature of 1, 48 % from 10; proto 50 and 48 %.)
             lr=BUILTIN.head(head).lr,
+            temperature=BUILTIN.head(head).temperature,
             validate_every=6,
         )
         for head in heads or ("proto", "cosine-proto")

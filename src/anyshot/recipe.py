@@ -57,8 +57,8 @@ class Recipe:
     """How features become a vector (flatten, mean, max, gram); the head's own where None."""
     feature_scale: float = 1.0
     """What the backbone's features are multiplied by (FRN on ResNet-12: 1 / sqrt 640)."""
-    temperature: float | None = None
-    """Starting value of the learned scale of the logits; the head's own where None (`Registry.complete`)."""
+    temperature: float = 1.0
+    """Starting value of the learned scale of the logits; `Head.temperature` is what suits a head."""
     alpha: float = 0.0
     """FRN: starting value of log lambda."""
     layer_norm: bool = False

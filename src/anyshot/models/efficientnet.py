@@ -161,7 +161,7 @@ class FoldedLite0(nn.Module):
             return self._features(images.flip(2, 3).contiguous(memory_format=torch.channels_last))
         return torch.cat([self._features(part.flip(2, 3).contiguous().to_mkldnn()) for part in images.split(PART)])
 
-    def _features(self, x: Grid) -> Maps:
+    def _features(self, x: Grid) -> Tensor:
         x = _convolve(self.convs[0], x, "hardtanh")
         for block, adds in zip(self.blocks, self.adds, strict=True):
             *before, project = cast(nn.ModuleList, block)

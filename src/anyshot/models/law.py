@@ -248,7 +248,7 @@ class Head:
         has_onnx: Whether `refine` can be written as ONNX operators.
         alternative_to: The name of the head that this one is an alternative of: gains are measured against it.
         adapts: Whether it estimates from the support itself how images vary (`empirical.adapt`).
-        temperature: Starting value of `scale`, where the recipe does not say.
+        temperature: Starting value of `scale` that suits a short training; studies pass it to their recipes.
         lr: Learning rate of a short training from scratch (SGD, one-cycle) that does not diverge.
         auxiliary: `auxiliary(head, parameters, classes, recipe)` returns a weighted term of the training loss, given
             the vectors of a batch "way shot d", or None for no term.

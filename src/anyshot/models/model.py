@@ -50,7 +50,6 @@ class Model(nn.Module):
         self, recipe: Recipe, channels: int, registry: Registry = BUILTIN, positions: int = 1, blank: bool = False
     ) -> None:
         super().__init__()
-        recipe = registry.complete(recipe)
         self.recipe, self.channels, self.positions = recipe, channels, positions
         self.content = ""
         """Identifies a frozen backbone (`Embedder.content`); empty where it is not known."""
@@ -67,7 +66,6 @@ class Model(nn.Module):
         with torch.no_grad():
             side = (positions, channels) if recipe.frozen else (channels, recipe.size, recipe.size)
             features = copy.deepcopy(self.backbone).eval()(torch.zeros(1, *side))
-        assert recipe.temperature is not None
         start = {"scale": torch.tensor(float(recipe.temperature)), **self.head.parameters(features, recipe)}
         self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
 

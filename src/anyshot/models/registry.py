@@ -68,13 +68,6 @@ class Registry:
             raise BadInput(f"{name} names a frozen backbone: to train it, name {kind}, and give the recipe its size.")
         return look_up("backbone", name, self.backbones)
 
-    def complete(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with the head's own temperature where it gives none, and so for what it starts from."""
-        start = self.complete(recipe.start) if isinstance(recipe.start, Recipe) else recipe.start
-        known = recipe.temperature is not None
-        temperature = recipe.temperature if known else self.head(recipe.head).temperature
-        return replace(recipe, temperature=temperature, start=start)
-
     def offers(self, recipe: Recipe) -> bool:
         """Return whether it has the head of a recipe, and the backbone where that is part of the model."""
         is_named = recipe.backbone in self.backbones or recipe.backbone.startswith(f"{TIMM}:")

@@ -88,7 +88,6 @@ class StudySource:
             study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
         _check(study, self.path)
         study = replace(study, adds=replace(study.adds, file=self.path.name))
-        study = replace(study, recipes=[study.registry.complete(recipe) for recipe in study.recipes])
         for recipe in [*study.recipes, *list_pretrainings(study.recipes)]:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)

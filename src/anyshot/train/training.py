@@ -65,8 +65,8 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = BUILT
     Raises:
         BadInput: Where the recipe does not suit the store, or the folder holds another recipe.
     """
-    recipe = registry.complete(recipe)
-    _draw_batches(recipe, store.part("train").labels, 0)  # raises before anything is written
+    registry.head(recipe.head)  # raises before anything is written, as does the next line
+    _draw_batches(recipe, store.part("train").labels, 0)
     _claim(folder, recipe)
     with torch.random.fork_rng():
         if not (folder / "model.safetensors").exists():
