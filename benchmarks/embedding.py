@@ -27,10 +27,10 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from anyshot.models.efficientnet import LAYER_BYTES, EfficientNetLite0, fold_for_inference, read_lite0_weights
+from anyshot.models.efficientnet import EfficientNetLite0, fold_for_inference, read_lite0_weights
 
 Run = Callable[[Tensor], Tensor]
-IMAGES, BATCHES, KEPT_LAYER_BYTES = 64, (4, 16, 64), 50_000_000
+IMAGES, BATCHES = 64, (4, 16, 64)
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_ARENA_MAX": "1"}
 TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
 
@@ -123,7 +123,7 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
     weights, network, ahead = read_lite0_weights(), EfficientNetLite0(), True
     network.load_state_dict(weights)
-    ours = fold_for_inference(network.eval(), LAYER_BYTES if asked.library else KEPT_LAYER_BYTES)
+    ours = fold_for_inference(network.eval())
     try:
         peer, eager = "timm", timm_network(weights)
     except ImportError:

@@ -9,7 +9,7 @@ The backbone is EfficientNet-Lite0 as it comes with the package, and stays as it
 all that can differ is the test shot. Images are cut to the bird's box, at 84 pixels.
 """
 
-from anyshot import Recipe, Study, packed
+from anyshot import BUILTIN, Recipe, Study, packed
 
 STORE = "cub84-lite0"
 # Chosen on validation classes, 16 shots, among 0.01 to 1 (docs/pretrained.md).
@@ -29,7 +29,7 @@ def study(heads=None):
             epochs=20 if head in LEARNING_RATES else 1,
             schedule="one-cycle",
             lr=LEARNING_RATES.get(head, 0.1),
-            temperature=10.0 if "cosine" in head else 1.0,
+            temperature=BUILTIN.head(head).temperature,
             validate_every=10,
             # One validation class has 44 images.
             validation_queries=min(16, 44 - train_shot),

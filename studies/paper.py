@@ -57,6 +57,8 @@ def recipe(data, backbone, head, train_shot):
         head=head,
         train_shot=train_shot,
         way=way,
+        # Every head starts at 1: the paper's trainings are long enough for the scale of a cosine to grow.
+        temperature=1.0,
         augment=(CROP[data], "flip", "jitter"),
         **from_scratch(data, backbone),
     )

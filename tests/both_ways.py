@@ -1,6 +1,6 @@
-"""Under torchrun: train a model in float64 in one process, then over all, and print the largest difference of a weight.
+"""Under torchrun: train heads in float64 in one process, then over all, and print the largest differences of a weight.
 
-    torchrun --nproc-per-node 2 tests/both_ways.py HEAD FOLDER
+    torchrun --nproc-per-node 2 tests/both_ways.py FOLDER HEAD ...
 
 (Used by the tests of studies.)"""
 
@@ -29,17 +29,18 @@ def trained(model, part):
     return learner.model.state_dict()
 
 
-def main(head, folder):
+def main(folder, *heads):
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double  # images and features become float() on their way
     torch.set_num_threads(1)
     part = store(Path(folder)).part("train")
-    alone = trained(recipe(head), part)
+    alone = {head: trained(recipe(head), part) for head in heads}
     dist.init_process_group("gloo")
-    shared = trained(recipe(head), part)
-    assert all(value.dtype != torch.float32 for value in shared.values())
-    if dist.get_rank() == 0:
-        print(max(float((shared[name] - value).abs().max()) for name, value in alone.items()))
+    for head in heads:
+        shared = trained(recipe(head), part)
+        assert all(value.dtype != torch.float32 for value in shared.values())
+        if dist.get_rank() == 0:
+            print(head, max(float((shared[name] - value).abs().max()) for name, value in alone[head].items()))
     dist.destroy_process_group()
 
 

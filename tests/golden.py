@@ -16,12 +16,12 @@ from anyshot.recipe import Recipe
 from anyshot.train.training import Learner
 
 
-def losses_of_updates(learner: Learner, number: int = 3) -> Iterator[float]:
+def losses_of_updates(learner: Learner, number: int = 3, device: str = "cpu") -> Iterator[float]:
     """The losses of a learner's updates at half its pace, on images drawn from a seed; they lie class by class."""
     recipe = learner.recipe
     images = np.random.default_rng(0).integers(0, 256, (recipe.images, recipe.size, recipe.size, 1), np.uint8)
     shot = recipe.images // recipe.way
-    target = torch.arange(recipe.way).repeat_interleave(shot)
+    target = torch.arange(recipe.way, device=device).repeat_interleave(shot)
     learner.model.train()
     for step in range(number):
         yield float(learner.update(images, target, shot, seed=step, pace=0.5)[0])

@@ -293,7 +293,7 @@ def test_timm_models_by_name(tmp_path, monkeypatch):
     made.save(tmp_path / "model")
     loaded = ImageClassifier.load(tmp_path / "model")
     assert loaded.predict(sorted(folder.rglob("*.png"))).tolist() == sorted(["red", "green", "blue"] * 4)
-    monkeypatch.setattr("anyshot.models.timm_backbone._unreachable", lambda hub: "")
+    monkeypatch.setattr("anyshot.models.timm_backbone._explain_unreachable", lambda hub: "")
     with pytest.raises(BadInput, match="timm could not make 'huge'"):
         ImageClassifier("timm:huge")
     with pytest.raises(BadInput, match="timm has no model named 'hgue'"):

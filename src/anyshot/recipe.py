@@ -1,7 +1,7 @@
-"""A recipe: all that makes one trained model, frozen. Its id is the hash of its JSON.
+"""A recipe: everything that determines one trained model. Its id is the hash of its JSON.
 
-The JSON has every field of the first version, and of later ones those that are not at their default: a field that is
-added renames no model that exists. (A changed default of a first field does: it is another recipe.)
+The JSON has every field of the first version, and of later fields those that are not at their default, so that a new
+field renames no existing model. (Changing the default of a first field would.)
 """
 
 import hashlib
@@ -14,7 +14,10 @@ from typing import Any, Literal
 
 from anyshot.errors import BadInput, as_bad_input, check_names
 
-LARGEST, MOST_VALUES = 1024, 70_000_000  # of width and side; of the first layer's output for one image
+MAX_SIDE = 1024  # of the network's input in pixels, and of its width in channels
+MAX_VALUES = 70_000_000  # of the first layer's output for one image: 280 MB
+MAX_INTEGER = 1 << 32  # of counts and seeds that come from a file
+MAX_TEXT = 200  # characters of a name
 # The fields of the first version; do not add to them.
 FIRST_FIELDS = {
     "data", "head", "train_shot", "way", "mixed", "batch", "start", "backbone",
@@ -55,15 +58,15 @@ class Recipe:
     feature_scale: float = 1.0
     """What the backbone's features are multiplied by (FRN on ResNet-12: 1 / sqrt 640)."""
     temperature: float = 1.0
-    """Starting value of the learned scale of the logits."""
+    """Starting value of the learned scale of the logits; `Head.temperature` is what suits a head."""
     alpha: float = 0.0
     """FRN: starting value of log lambda."""
     layer_norm: bool = False
     """FEAT: LayerNorm after the attention."""
     contrastive: float = 0.0
-    """FEAT: weight of the auxiliary term (`law.contrastive`)."""
+    """FEAT: weight of its auxiliary term (`heads.contrastive_loss`)."""
     overlap: float = 0.0
-    """FRN: weight of the auxiliary term of its authors' code, where it is 0.03 (`gram.overlap`)."""
+    """FRN: weight of the auxiliary term of its authors' code, where it is 0.03 (`heads.overlap_loss`)."""
     augment: tuple[str, ...] = ()
     """What is done to training images, by name and in order."""
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -105,9 +108,9 @@ class Recipe:
         self._check_types()
         check_names("optimiser", [self.optimiser], ("sgd", "adam"))
         check_names("schedule", [self.schedule], ("step", "one-cycle"))
-        if set("/\\\0") & set(self.data + self.head):  # they are part of a folder's name
+        if set("/\\\0") & set(self.data + self.head):  # they become part of a folder's name
             raise BadInput(f"{self.data!r}, {self.head!r}: names of data and heads in a recipe have no slashes.")
-        if max(self.width, self.size) > LARGEST or self.width * self.size**2 > MOST_VALUES:
+        if max(self.width, self.size) > MAX_SIDE or self.width * self.size**2 > MAX_VALUES:
             raise BadInput(f"a network of width {self.width} on images of side {self.size} is too large.")
         at_least = {"train_shot": 1 if self.batch else 2, "way": 2, "epochs": 1, "width": 1, "size": 1}
         for name, least in at_least.items():
@@ -118,24 +121,10 @@ class Recipe:
                 raise BadInput(f"a batch of {self.images} images cannot be cut into classes of {shot} (mixed shots).")
 
     def _check_types(self) -> None:
-        """Recipes come from files too: a value is what its field says, and a number is finite and bearable."""
+        """Raise BadInput where a value is not of its field's type: recipes come from files too."""
         for field in fields(self):
-            value, kind = getattr(self, field.name), field.type
-            kind = kind.__name__ if isinstance(kind, type) else str(kind)
-            several = value if kind.startswith("tuple") and isinstance(value, tuple) else [value]
-            if value is None and kind.endswith("None"):
-                continue
-            if kind.startswith("Recipe"):
-                fits = isinstance(value, Recipe) or (isinstance(value, str) and 0 < len(value) <= 200)
-            elif "float" in kind:
-                fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
-            elif "int" in kind:
-                fits = all(type(one) is int and 0 <= one < 1 << 32 for one in several)
-            elif kind == "bool":
-                fits = isinstance(value, bool)
-            else:
-                fits = all(isinstance(one, str) and len(one) <= 200 for one in several)
-            if not fits or (kind.startswith("tuple") and several is not value):
+            value = getattr(self, field.name)
+            if not _has_type(value, field.type.__name__ if isinstance(field.type, type) else str(field.type)):
                 raise BadInput(f"{field.name} of a recipe cannot be {str(value)[:80]!r}.")
 
     @property
@@ -145,12 +134,12 @@ class Recipe:
 
     @property
     def id(self) -> str:
-        """The hash of the recipe's JSON: equal recipes, and only they, share it."""
+        """The first 12 digits of the hash of its JSON: equal recipes, and only they, share it."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     @property
     def label(self) -> str:
-        """The head as tables name it: one trained with mixed shots is a learner of its own."""
+        """The head as tables name it; training with mixed shots makes another learner."""
         return f"{self.head}-mixed" if self.mixed else self.head
 
     @property
@@ -160,25 +149,25 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """What the model's folder is called: for people first, unique by the id."""
+        """The name of the model's folder: readable, and unique by the id."""
         shot = "" if self.batch else f"{self.train_shot}shot-"
         backbone = re.sub(r"[^\w.-]+", "_", self.backbone)  # it may be named by a path
         return f"{self.data}-{backbone}-{self.label}-{shot}{self.id}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, without those that were added later and are at their default."""
+        """Return its fields, without those that were added later and are at their default."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         later = {field.name: field.default for field in fields(self) if field.name not in FIRST_FIELDS}
         shown = {name: value for name, value in values.items() if name not in later or value != later[name]}
         return shown | ({"start": self.start.to_dict()} if isinstance(self.start, Recipe) else {})
 
     def to_json(self) -> str:
-        """What `from_json` reads; the id is its hash."""
+        """Return the JSON that `from_json` reads; the id is its hash."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
-        """The recipe that `to_json` wrote; a field that recipes do not have is refused."""
+        """Return the recipe that `to_json` wrote; raise BadInput for a field that recipes do not have."""
         with as_bad_input((json.JSONDecodeError, RecursionError), "a recipe is not written as JSON."):
             return cls._from_dict(json.loads(text))
 
@@ -196,7 +185,24 @@ class Recipe:
         return cls(**values)
 
     def learning_rate(self, done: float) -> float:
-        """Share of the starting learning rate after a share `done` of all updates (0 <= done < 1)."""
+        """Return the share of the learning rate to use after a share `done` of all updates (0 <= done < 1)."""
         if self.schedule == "step":
             return self.factor ** sum(done * self.epochs >= drop for drop in self.drops)
         return done / 0.3 if done < 0.3 else (1 - done) / 0.7
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    """Return whether a value is of the kind that a field's annotation names, and a number finite and not too large."""
+    if value is None and kind.endswith("None"):
+        return True
+    if kind.startswith("tuple"):
+        return isinstance(value, tuple) and all(_has_type(one, kind[6:].partition(",")[0]) for one in value)
+    if kind.startswith("Recipe"):
+        return isinstance(value, Recipe) or (isinstance(value, str) and 0 < len(value) <= MAX_TEXT)
+    if kind.startswith("float"):
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    if kind == "int":
+        return type(value) is int and 0 <= value < MAX_INTEGER
+    if kind == "bool":
+        return isinstance(value, bool)
+    return isinstance(value, str) and len(value) <= MAX_TEXT

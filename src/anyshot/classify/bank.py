@@ -160,7 +160,8 @@ class ClassBank:
             if ledger is None:
                 raise BadInput(f"the class bank {self._place} has no classes yet.")
             means, counts = torch.from_numpy(ledger.sums / ledger.counts[:, None]), torch.from_numpy(ledger.counts)
-            score = head.score(torch.from_numpy(vector)[None], head.refined(means, counts, parameters))[0].numpy()
+            refined = head.refined(means, counts, parameters)
+            score = head.score(torch.from_numpy(vector)[None], refined, parameters)[0].numpy()
             order = np.argsort(-score, kind="stable")[:k]
             labels.append(ledger.labels_of(order))
             scores.append(score[order])

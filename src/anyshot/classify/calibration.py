@@ -107,10 +107,10 @@ def leave_one_out(
                 assert head.refine is not None
                 sets, counts = means.repeat(len(own), 1, 1), many.repeat(len(own), 1)
                 sets[mine], counts[mine] = without[own], left[own]
-                out[here] = head.score(query[:, None], head.refine(sets, counts, reading.parameters))[:, 0]
+                out[here] = reading.score(query[:, None], head.refine(sets, counts, reading.parameters))[:, 0]
             else:
-                scores = head.score(query, means)
-                scores[mine] = head.score(query[:, None], without[own, None])[:, 0, 0]
+                scores = reading.score(query, means)
+                scores[mine] = reading.score(query[:, None], without[own, None])[:, 0, 0]
                 out[here] = scores
     return out.numpy(), owners[queries]
 
@@ -177,7 +177,7 @@ def gap_scale(reading: BoundHead, support: Support) -> float:
     A rule of thumb, not a calibration: one example a class says nothing about how images of a class differ."""
     centres = prototypes(reading, support)
     query = torch.from_numpy(support.sums / support.counts[:, None])
-    scores = reading.head.score(query, centres).numpy()
+    scores = reading.score(query, centres).numpy()
     gap = np.diag(scores).mean() - scores[~np.eye(len(scores), dtype=bool)].mean() if len(scores) > 1 else 0.0
     return float(4 / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0
 

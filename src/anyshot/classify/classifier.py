@@ -256,7 +256,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
         self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
         self.apply_ = readout.applied
-        self.learned_reading_ = readout.reading(BoundHead(head, self.learned_), self.fitted_)
+        self.learned_reading_ = readout.bind(BoundHead(head, self.learned_), self.fitted_)
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
         unfit = f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
         with as_bad_input((RuntimeError, KeyError), unfit):
@@ -381,7 +381,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def logits_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, "image way"]:
         """Logits of `vectors`, for those who ask several classifiers about the same images."""
-        return self.scale_ * self.reading_.head.score(self._coordinates(vectors), self.prototypes_).numpy()
+        return self.scale_ * self.reading_.score(self._coordinates(vectors), self.prototypes_).numpy()
 
     def evidence_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, " image"]:
         """How much speaks for one of the classes rather than none of these: the best logit, over that of a new class
@@ -399,7 +399,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         settled = self._settled
         if settled.searches:
             return settled.search.best(vectors, k, self.scale_ if sums else None)
-        scores = self.reading_.head.score(self._coordinates(vectors), self.prototypes_).numpy()
+        scores = self.reading_.score(self._coordinates(vectors), self.prototypes_).numpy()
         order = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
         log_sums = logsumexp(self.scale_ * scores, axis=1) if sums else None
         return TopK(settled.order[order], np.take_along_axis(scores, order, 1), log_sums)
@@ -418,7 +418,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         here = support.owner == np.searchsorted(support.labels, label)
         mine = self._coordinates(support.examples[here])
         alone = self.reading_.head.refined(mine, torch.ones(len(mine), dtype=torch.int64), self.reading_.parameters)
-        scores = self.reading_.head.score(self._coordinates(vector[None]), alone)[0]
+        scores = self.reading_.score(self._coordinates(vector[None]), alone)[0]
         return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":

@@ -145,7 +145,7 @@ def _probe(classifier: FewShotClassifier, features: int) -> np.ndarray:
     ledger, law = classifier.ledger_, classifier.learned_reading_
     means = torch.from_numpy(ledger.sums[:8] / ledger.counts[:8, None])
     refined = law.head.refined(means, torch.from_numpy(ledger.counts[:8]), law.parameters)
-    return law.head.score(torch.from_numpy(vectors), refined).numpy()
+    return law.score(torch.from_numpy(vectors), refined).numpy()
 
 
 def _support_tensors(support: Support) -> dict[str, torch.Tensor]:

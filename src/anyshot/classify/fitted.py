@@ -243,7 +243,7 @@ class FittedState:
         query = self.coordinates(torch.from_numpy(vectors))
         means = self.coordinates(torch.from_numpy((support.sums[owner] - vectors) / left[:, None]))
         own = self.reading.head.refined(means, torch.from_numpy(left), self.reading.parameters)
-        mine = self.reading.head.score(query[:, None], own[:, None])[:, 0, 0].numpy()
+        mine = self.reading.score(query[:, None], own[:, None])[:, 0, 0].numpy()
         best = self.search.best(vectors, 2)
         other = np.where(best.rows[:, 0] == rows[owner], best.scores[:, 1], best.scores[:, 0])
         nothing = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.adapts else 0 * mine

@@ -64,10 +64,10 @@ class _Graph(nn.Module):
             query, prototypes = (vectors - self.centre) @ self.matrix, (prototypes - self.centre) @ self.matrix
         if counts is not None:
             prototypes = self.head.refined(prototypes, counts, parameters)
-        logits = self.scale * self.head.score(query, prototypes)
+        logits = self.scale * self.head.score(query, prototypes, parameters)
         if not self.adapts:
             return logits, vectors
-        return logits, vectors, logits.amax(1) - self.scale * self.head.score(query, self.unseen)[:, 0]
+        return logits, vectors, logits.amax(1) - self.scale * self.head.score(query, self.unseen, parameters)[:, 0]
 
 
 def export_backbone(backbone: Embedder, path: Path) -> None:

@@ -146,6 +146,7 @@ def study(
     ready: bool = False,
     device: str = "",
     images: OptionalPath = None,
+    amp: bool = False,
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
 
@@ -159,12 +160,13 @@ def study(
         out: Folder of results; runs/NAME by default. What is done there is skipped.
         data: Folder of stores.
         on: Where models run: here, ray, ray://ADDRESS, or slurm. (Under torchrun: each model over all its processes.)
-        workers: Models trained side by side here; by default what is measured to be faster, within cores and memory.
+        workers: Models trained side by side here; by default one per core, as far as memory holds them.
         dry_run: List models, updates, images and the estimated time on this machine, and do nothing.
         tensorboard: Mirror the histories as event files into OUT/tensorboard.
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
         device: Where models train, as torch names it: cpu, cuda, cuda:1, mps; a GPU by default, where there is one.
         images: What its store is made of where DATA lacks it: an archive, folder or file as `anyshot pack` takes it.
+        amp: Train backbones in bfloat16, for GPUs; the models keep their names.
     """
     from anyshot.models.devices import use_device
     from anyshot.study.runner import plan_study, run_study
@@ -175,7 +177,7 @@ def study(
     source = StudySource(path, heads or None)
     folder = out or Path("runs") / path.stem
     if dry_run:
-        print(plan_study(source, folder, data, only, workers, on))
+        print(plan_study(source, data, only, workers))
         return
     from anyshot.report import show_report, write_report
 
@@ -185,7 +187,8 @@ def study(
         folder = out or Path("runs") / f"{path.stem}-ready"
         rows = run_ready(source, folder, only)
     else:
-        rows = run_study(source, folder, data, only, workers, on, tensorboard, device, images)
+        where = {"workers": workers, "on": on, "tensorboard": tensorboard, "device": device, "amp": amp}
+        rows = run_study(source, folder, data, only, images=images, **where)
     if rows:
         show_report([folder])
         print(f"open {write_report([folder], folder / 'report.html')}")

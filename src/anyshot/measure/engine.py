@@ -272,14 +272,14 @@ class _Chunk:
 
     def logits(self, reading: BoundHead) -> Logits:
         if inner := reading.inner:
-            return inner.of(*self._about_zero() if not inner.centred else self._products, self.bank.d)
+            return inner.from_products(*self._about_zero() if not inner.centred else self._products, self.bank.d)
         means, query = self._sums / self.shots[..., None], self._query
         if self.bank.centre is not None:
             means, query = means + self.bank.centre, query + self.bank.centre
         means = self._refined(reading, means)
         score = reading.head.score
         if not isinstance(score, InnerProductScore | QuadraticScore):
-            return score(query[:, None], means).mT
+            return reading.score(query[:, None], means).mT
         # All patterns as rows of one product: one product per pattern would read the queries as many times.
         logits = score.by_prototype(query, means.flatten(1, 2), alike=self._one_shot_a_pattern)
         return logits.unflatten(1, means.shape[1:3])

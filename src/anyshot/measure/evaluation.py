@@ -221,9 +221,10 @@ def evaluate_model(
     of unequal ones; `fitted` has what readouts learned (`fitted_on_training_classes`)."""
     kinds = [kind for kind in shots if isinstance(kind, str)]
     patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
-    asked = [(model.reading, readout) for readout in readouts]
+    asked = [(model.bound_head, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
-    arrays = compute_readout_recalls(asked, model.vectors(features), fitted, plan, wanted, registry)
+    vectors = compute_vectors(torch.from_numpy(features), model.embed, model.bound_head.parameters)
+    arrays = compute_readout_recalls(asked, vectors, fitted, plan, wanted, registry)
     of = [model_columns(model, data) | {"readout": readout} for readout in readouts]
     return _recalls(of, arrays, plan, shots, patterns)
 
@@ -348,7 +349,7 @@ def evaluate_store(
         recipe = embed.model.recipe
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
-        options["parameters"] = {recipe.head: embed.model.reading.parameters}
+        options["parameters"] = {recipe.head: embed.model.bound_head.parameters}
     if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
         options["base"] = (features(train), train.labels)
@@ -411,7 +412,7 @@ UNEQUAL: dict[str, Callable[[Plan], np.ndarray]] = {"uniform": _uniform, "step":
 
 def check_features(features: ArrayLike | Tensor) -> Maps:
     """Features as float32 maps; vectors become maps of one position. A memory map of float32 is not read here."""
-    array = features if isinstance(features, Tensor) else np.asarray(features)
+    array = features.detach().cpu() if isinstance(features, Tensor) else np.asarray(features)
     if array.ndim not in (2, 3) or 0 in array.shape:
         raise BadInput(
             f'features must be vectors "image d" or maps "image position channel", none of them empty; these have '
@@ -432,9 +433,9 @@ def check_features(features: ArrayLike | Tensor) -> Maps:
     return maps
 
 
-def check_labels(labels: ArrayLike, images: int) -> tuple[list[str], Int[np.ndarray, " image"]]:
+def check_labels(labels: ArrayLike | Tensor, images: int) -> tuple[list[str], Int[np.ndarray, " image"]]:
     """Class names, and the labels as indices into them."""
-    array = np.asarray(labels)
+    array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if array.shape != (images,):
         raise BadInput(f"there must be one label for each example: {images} examples, labels of shape {array.shape}.")
     names, codes = np.unique(array, return_inverse=True)

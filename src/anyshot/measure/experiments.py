@@ -129,7 +129,7 @@ def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries
     model = embedded.model
     if not supports_consistency(model.head):
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
-    learned = model.reading.parameters
+    learned = model.bound_head.parameters
     readings = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = embedded.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
     shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
@@ -146,5 +146,5 @@ def model_terms(embedded: EmbeddedSplit, episodes: int, seed: int, queries: int 
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
     plan = embedded.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
-    ratio = term_ratio(embedded.vectors(), model.reading.parameters, plan)
+    ratio = term_ratio(embedded.vectors(), model.bound_head.parameters, plan)
     return embedded.about() | round_row(vars(ratio), 5)

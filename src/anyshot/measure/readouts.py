@@ -39,7 +39,7 @@ def compute_readout_recalls(
         readout = registry.readout(name or "own")
         learned = fitted(name) if readout.fit else {}
         bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
-        readings = [registry.readout(asked[index][1]).reading(asked[index][0], learned) for index in members]
+        readings = [registry.readout(asked[index][1]).bind(asked[index][0], learned) for index in members]
         share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
         out |= dict(zip(members, compute_recalls(bank, readings, plan, shots, share), strict=True))
     return [out[index] for index in range(len(asked))]

@@ -1,6 +1,8 @@
-"""Backbones: images in, features "image position channel" out. Conv-4 and ResNet-12, and what any other has to bring.
+"""Backbones: images in, features "image position channel" out.
 
-Pooling comes before the activation: equal for a monotone activation, and a quarter of its cost.
+To add a backbone, write its module here or in a file of its own, and add it to `BACKBONES`.
+
+Pooling comes before the activation: the result is equal for a monotone activation, at a quarter of its cost.
 """
 
 import itertools
@@ -25,7 +27,10 @@ HALVES: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.5,) * 3, (0.5,) * 3)} 
 
 
 class Conv4(nn.Module):
-    """Four blocks of 3x3 convolution, batch norm, max pool, ReLU; 113,088 parameters at width 64 for colour images."""
+    """Conv-4 (Vinyals et al. 2016): four blocks of 3x3 convolution, batch norm, max pool and ReLU.
+
+    It has 113,088 parameters at width 64 for colour images.
+    """
 
     def __init__(self, channels: int = 3, width: int = 64, fused: bool = False) -> None:
         super().__init__()
@@ -50,8 +55,11 @@ class Conv4(nn.Module):
 
 
 class ResNet12(nn.Module):
-    """Four residual blocks of three convolutions, 64 to 640 channels; 12,424,320 parameters for colour images. Another
-    width of the first block makes all narrower or wider alike."""
+    """ResNet-12 (Oreshkin et al. 2018, with the widths of Lee et al. 2019): four residual blocks of three convolutions.
+
+    It has 64, 160, 320 and 640 channels and 12,424,320 parameters for colour images. Another width of the first block
+    scales all others.
+    """
 
     def __init__(self, channels: int = 3, width: int = 64) -> None:
         super().__init__()

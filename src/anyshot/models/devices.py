@@ -1,4 +1,4 @@
-"""Where networks run: the device that `--device` named, or the usual one; and on how many threads."""
+"""The device that networks run on, and the number of threads."""
 
 import subprocess
 import sys
@@ -16,32 +16,47 @@ from anyshot.errors import BadInput
 T = TypeVar("T")
 R = TypeVar("R")
 
-_device = ""  # what `--device` named; one choice for a whole process, like its number of threads
+# What `--device` and `--amp` chose: one choice for a whole process, like its number of threads.
+_device = ""
+_amp = False
 
 
-def use_device(name: str) -> None:
-    """Run networks on this device (cpu, cuda, cuda:1, mps) from now on; a sentence where torch does not have it."""
-    global _device
+def use_device(name: str, amp: bool = False) -> None:
+    """Run networks on this device from now on.
+
+    Args:
+        name: cpu, cuda, cuda:1 or mps; empty for the default device.
+        amp: Whether models train in bfloat16 even where their recipe does not say so.
+
+    Raises:
+        BadInput: Where torch does not have this device.
+    """
+    global _device, _amp
     if name:
         try:
             torch.zeros(1, device=name).cpu()
         except (RuntimeError, AssertionError, NotImplementedError, ValueError):
-            there = ["cpu"]
-            there += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-            there += ["mps"] if torch.backends.mps.is_available() else []
-            raise BadInput(f"there is no device {name!r} here: torch has {', '.join(there)}.") from None
-    _device = name
+            available = ["cpu"]
+            available += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+            available += ["mps"] if torch.backends.mps.is_available() else []
+            raise BadInput(f"there is no device {name!r} here: torch has {', '.join(available)}.") from None
+    _device, _amp = name, amp
 
 
 def embedding_device() -> str:
-    """Where pictures are embedded: on the device that was named, else on the CPU."""
+    """Return the device that pictures are embedded on: the chosen one, else the CPU."""
     return _device or "cpu"
 
 
 def training_device() -> str:
-    """Where models are trained: on the device that was named, else CUDA or MPS where there is one, else the CPU."""
+    """Return the device that models train on: the chosen one, else CUDA or MPS where there is one, else the CPU."""
     best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     return _device or best
+
+
+def is_amp_on() -> bool:
+    """Return whether `--amp` asked for training in bfloat16."""
+    return _amp
 
 
 @cache
@@ -56,7 +71,7 @@ def has_bfloat16() -> bool:
 
 @contextmanager
 def use_threads(number: int) -> Iterator[None]:
-    """While it lasts, torch uses so many threads for an operation."""
+    """Let torch use so many threads per operation, inside this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -66,8 +81,13 @@ def use_threads(number: int) -> Iterator[None]:
 
 
 def map_in_threads(work: Callable[[T], R], tasks: Iterable[T], ahead: int = 2) -> Iterator[R]:
-    """The results of tasks in their order, in as many threads as torch may use, each on one core of torch; so many per
-    thread are ahead of the caller."""
+    """Yield the results of tasks in their order, computed in as many threads as torch may use.
+
+    Args:
+        work: What is called with each task; torch uses one thread inside it.
+        tasks: The tasks.
+        ahead: How many tasks per thread run ahead of the caller.
+    """
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1))
     with use_threads(threads), pool:

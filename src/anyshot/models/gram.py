@@ -1,4 +1,9 @@
-"""Gram matrices as vectors, and the ridge reconstruction of the FRNs (Sec. 3.3) as a refinement of their mean."""
+"""Gram matrices as vectors, and the ridge reconstruction of FRN as a refinement of their mean.
+
+FRN (Wertheimer et al. 2021) reconstructs the features of a query from those of a class's support by ridge regression.
+The reconstruction depends on the support through its Gram matrix alone, so a class is the mean of Gram matrices
+(Sec. 3.3 of the paper). With S that mean and r the ridge, the hat matrix H = (S + r I)^-1 S rebuilds a query.
+"""
 
 from functools import cache, partial
 from math import isqrt, sqrt
@@ -10,46 +15,54 @@ from torch import Tensor
 
 from anyshot.models.law import Counts, Features, Parameters, Prototypes, Vectors
 
-SAFE = 0.05  # ridge over the norm of a Gram, from where inverting by halves is as exact as by Cholesky
+# The ridge over the norm of a Gram matrix from which `_invert_by_halves` is as exact as Cholesky; measured in
+# tests/test_heads.py at 24 and 64 channels.
+SAFE_RIDGE_SHARE = 0.05
+SMALLEST_HALF = 16  # channels; below, a factorisation is faster than halving again
+MIN_NORM = 1e-12  # of a Gram matrix: the ridge of blank features must still be invertible
 
 
 def gram(features: Features, parameters: Parameters) -> Vectors:
-    """Upper triangle of X^T X / positions, off-diagonal times sqrt 2: an inner product of two such vectors is the trace
-    inner product of the matrices (the paper's elementwise product summed, Eq. 5), at half the size."""
+    """Return the packed Gram matrix X^T X / positions of each image.
+
+    An inner product of two such vectors is the trace inner product of the matrices (the sum of the elementwise product
+    of Eq. 5), at half the size.
+    """
     matrix = features.mT @ features / features.shape[-2]
     return pack_symmetric(matrix)
 
 
 def pack_symmetric(matrix: Float[Tensor, "*batch channel channel"]) -> Vectors:
-    """A symmetric matrix as a vector with the same inner products; `unpack` undoes it."""
+    """Return the upper triangles of symmetric matrices, off-diagonal entries times sqrt 2, to keep inner products."""
     return _Pack.apply(matrix)
 
 
 def unpack_symmetric(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
-    """The matrix of a packed one."""
+    """Return the matrices that `pack_symmetric` packed."""
     return _Unpack.apply(vectors)
 
 
 def class_overlap(classes: Float[Tensor, "way d"]) -> Float[Tensor, ""]:
-    """The auxiliary term that FRN's authors train with: how much the features of different classes lie in the same
-    directions. With S_i the features of class i, all divided by the norm of all of them, it is the sum over pairs of
-    |S_i S_j^T|^2, which is the inner product of their Grams.
+    """Return how much the features of different classes share directions (Wertheimer et al. 2021).
+
+    With S_i the features of class i, all divided by the norm of all of them, it is the sum over pairs of classes of
+    |S_i S_j^T|^2, which is the inner product of their Gram matrices.
 
     Args:
-        classes: The packed Gram of each class; a mean, a sum, any multiple of it gives the same.
+        classes: The packed Gram matrix of each class; a mean, a sum or any common multiple gives the same.
     """
-    together = classes.sum(0)
-    pairs = (together.square().sum() - classes.square().sum()) / 2
-    return pairs / torch.einsum("ii->", unpack_symmetric(together)).square()
+    total = classes.sum(0)
+    pairs = (total.square().sum() - classes.square().sum()) / 2
+    return pairs / torch.einsum("ii->", unpack_symmetric(total)).square()
 
 
 class _Pack(torch.autograd.Function):
-    """Packing keeps inner products, so each direction is the other's gradient: gathers both ways, never a scatter."""
+    """Packing keeps inner products, so packing and unpacking are each other's gradient, and neither needs a scatter."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> Tensor:
         triangle = _triangle(matrix.shape[-1], matrix.device, matrix.dtype)
-        return _gather(matrix.flatten(-2), triangle.take).mul_(triangle.weight)
+        return _gather(matrix.flatten(-2), triangle.sources).mul_(triangle.weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -61,7 +74,7 @@ class _Unpack(torch.autograd.Function):
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
         channel = _channel(vectors.shape[-1])
         triangle = _triangle(channel, vectors.device, vectors.dtype)
-        return _gather(vectors / triangle.weight, triangle.put).unflatten(-1, (channel, channel))
+        return _gather(vectors / triangle.weight, triangle.places).unflatten(-1, (channel, channel))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -69,18 +82,18 @@ class _Unpack(torch.autograd.Function):
 
 
 def _gather(x: Float[Tensor, "*batch d"], places: Tensor) -> Float[Tensor, "*batch taken"]:
-    """x[..., places], by the one form of it that is fast on a CPU."""
+    """Return x[..., places]; `index_select` on two axes is the one form of it that is fast on a CPU."""
     return x.reshape(-1, x.shape[-1]).index_select(1, places).view(*x.shape[:-1], len(places))
 
 
 def _channel(d: int) -> int:
-    """The side of a matrix with d entries in its triangle."""
+    """Return the side of a matrix with d entries in its triangle."""
     return (isqrt(8 * d + 1) - 1) // 2
 
 
 class _Triangle(NamedTuple):
-    take: Tensor  # where the triangle's entries lie in the flat matrix
-    put: Tensor  # which entry of the triangle each place of the flat matrix shows
+    sources: Tensor  # the place in the flat matrix of each entry of the triangle
+    places: Tensor  # the entry of the triangle that each place of the flat matrix shows
     weight: Tensor
 
 
@@ -88,71 +101,75 @@ class _Triangle(NamedTuple):
 def _triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triangle:
     row, column = torch.triu_indices(channel, channel, device=device)
     number = torch.arange(len(row), device=device)
-    put = torch.empty(channel, channel, dtype=torch.long, device=device)
-    put[row, column] = number
-    put[column, row] = number
+    places = torch.empty(channel, channel, dtype=torch.long, device=device)
+    places[row, column] = number
+    places[column, row] = number
     weight = torch.where(row == column, 1.0, torch.tensor(sqrt(2.0), dtype=dtype, device=device))
-    return _Triangle(row * channel + column, put.flatten(), weight.to(dtype))
+    return _Triangle(row * channel + column, places.flatten(), weight.to(dtype))
 
 
 def ridge_hat_matrix(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""] | None = None) -> Vectors:
-    """(S + r I)^-1 S = I - r (S + r I)^-1, what reconstructs a query from the support's features; packed.
+    """Return the packed hat matrices (S + r I)^-1 S = I - r (S + r I)^-1.
 
     Args:
-        grams: S.
-        ridge: r.
-        share: What part of the norm of S the ridge is, where that is known: no norm is taken then.
+        grams: The packed matrices S.
+        ridge: The ridge r of each.
+        share: The ridge as a share of the norm of S, where that is known and need not be computed.
     """
     if grams.requires_grad or ridge.requires_grad:
         inverse = _RidgeInverse.apply(grams, ridge)
         return _eye_like(inverse) - ridge[..., None] * inverse
     eye, size = _eye_like(grams), ridge[..., None]
-    # (vecdot is cheaper than `norm`)
-    shares = ridge / torch.linalg.vecdot(grams, grams).sqrt() if share is None else share
-    invert = _inverse_by_halves if bool((shares >= SAFE).all()) else partial(_inverse, ridge=ridge.reshape(-1))
-    # The matrices have no name here: they are gone before others as large are made.
+    shares = ridge / torch.linalg.vecdot(grams, grams).sqrt() if share is None else share  # cheaper than `norm`
+    is_safe = bool((shares >= SAFE_RIDGE_SHARE).all())
+    invert = _invert_by_halves if is_safe else partial(_invert, ridge=ridge.reshape(-1))
+    # No local name for the matrices, so that their memory is freed before others as large are made.
     inverse = invert(unpack_symmetric(torch.addcmul(grams, size, eye).view(-1, len(eye))))
     return torch.addcmul(eye, size, pack_symmetric(inverse).view(grams.shape), value=-1)
 
 
-def _inverse(
+def _invert(
     matrix: Float[Tensor, "*batch channel channel"], ridge: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch channel channel"]:
-    """Of Grams with so much added to their diagonal, by Cholesky; in 64 bits where what was added is lost in 32; and
-    where it is less than the rounding of the Gram itself, which may then be far from positive definite, by eigenvalues
-    that are at least as large."""
+    """Return the inverses of Gram matrices whose diagonal already has the ridge added, by Cholesky.
+
+    Where the ridge is lost in 32 bits they are inverted in 64; where it is less than the rounding of the matrix, which
+    may then be far from positive definite, by its eigenvalues, none smaller than the ridge.
+    """
     for precision in (matrix.dtype, torch.float64):
         factor, failed = torch.linalg.cholesky_ex(matrix.to(precision), upper=True)
-        if not failed.any():  # LAPACK's matrices lie column by column: this way round, packing needs no copy
+        if not failed.any():  # LAPACK stores matrices column by column: transposed, packing needs no copy
             return torch.cholesky_inverse(factor, upper=True).mT.to(matrix.dtype)
     values, vectors = torch.linalg.eigh(matrix.double())
     values = values.maximum(ridge.double()[..., None])
     return ((vectors / values[..., None, :]) @ vectors.mT).to(matrix.dtype)
 
 
-def _inverse_by_halves(matrix: Float[Tensor, "batch channel channel"]) -> Float[Tensor, "batch channel channel"]:
-    """Of symmetric positive definite matrices (Schur's complement), down to where a factorisation has little to do: up
-    to a quarter faster, as most of it is products, and no less exact where they are well conditioned (`SAFE`). Not for
-    training: its gradient would be slow."""
-    if (channel := matrix.shape[-1]) <= 16:
+def _invert_by_halves(matrix: Float[Tensor, "batch channel channel"]) -> Float[Tensor, "batch channel channel"]:
+    """Return the inverses of symmetric positive definite matrices, block by block (Schur complement).
+
+    It is up to a quarter faster than Cholesky, because most of it is matrix products, and as exact where matrices are
+    well conditioned (`SAFE_RIDGE_SHARE`). It is not for training: its gradient would be slow.
+    """
+    if (channel := matrix.shape[-1]) <= SMALLEST_HALF:
         return torch.cholesky_inverse(torch.linalg.cholesky(matrix, upper=True), upper=True).mT
     first, last = slice(channel // 2), slice(channel // 2, None)
-    corner, side = _inverse_by_halves(matrix[:, first, first]), matrix[:, last, first]
+    corner, side = _invert_by_halves(matrix[:, first, first]), matrix[:, last, first]
     across = side @ corner
-    other = _inverse_by_halves(torch.baddbmm(matrix[:, last, last], across, side.mT, alpha=-1))
+    other = _invert_by_halves(torch.baddbmm(matrix[:, last, last], across, side.mT, alpha=-1))
     below = other @ across
     corner = torch.baddbmm(corner, across.mT, below)
     return torch.cat([torch.cat([corner, -below.mT], 2), torch.cat([-below, other], 2)], 1)
 
 
 class _RidgeInverse(torch.autograd.Function):
-    """(S + r I)^-1 by Cholesky, from and to packed matrices; its gradient is two products, not a way back."""
+    """(S + r I)^-1 of packed matrices by Cholesky; its gradient is two products."""
 
     @staticmethod
     def forward(ctx: Any, grams: Tensor, ridge: Tensor) -> Tensor:
         matrix = unpack_symmetric(grams)
         matrix.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
-        inverse = _inverse(matrix, ridge)
+        inverse = _invert(matrix, ridge)
         ctx.save_for_backward(inverse.mT)
         return pack_symmetric(inverse)
 
@@ -168,33 +185,36 @@ def _eye_like(packed: Vectors) -> Float[Tensor, " d"]:
 
 
 def reconstruct(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
-    """FRN (Eq. 5): ridge = lambda |S|_F, so the reconstruction ignores shot, scale and width."""
+    """Return the hat matrices of FRN (Eq. 5), with a ridge of lambda |S|_F.
+
+    Thus the reconstruction does not depend on shot, scale and width.
+    """
     share = parameters["alpha"].exp()
-    return ridge_hat_matrix(prototypes, share * _norm(prototypes), share)
+    return ridge_hat_matrix(prototypes, share * prototypes.norm(dim=-1).clamp_min(MIN_NORM), share)
 
 
 def reconstruct_rows(rows: Float[Tensor, "*batch row channel"], parameters: Parameters) -> Vectors:
-    """`reconstruct` from the features of the support instead of their mean Gram: S^T (S S^T + r I)^-1 S. Its systems
-    are as large as there are features, so it is cheaper where these are few and channels many."""
+    """Return the same as `reconstruct`, from the features of the support: S^T (S S^T + r I)^-1 S.
+
+    Its systems are as large as there are features, so it is cheaper where features are few and channels many.
+    """
     s = rows / sqrt(rows.shape[-2])
     small = s @ s.mT
-    ridge = parameters["alpha"].exp() * small.flatten(-2).norm(dim=-1).clamp_min(1e-12)
+    ridge = parameters["alpha"].exp() * small.flatten(-2).norm(dim=-1).clamp_min(MIN_NORM)
     small.diagonal(dim1=-2, dim2=-1).add_(ridge[..., None])
     half = torch.linalg.solve_triangular(torch.linalg.cholesky(small), s, upper=False)
     return pack_symmetric(half.mT @ half)
 
 
 def reconstruct_old(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
-    """The original FRN: the mean squared error of the scaled reconstruction, -<(I - rho H)^2, query Gram>.
+    """Return what scores a query by the mean squared error of its scaled reconstruction, -<(I - rho H)^2, query Gram>.
 
-    Its ridge is lambda n / d for n support features; for a mean of Grams per feature n cancels and lambda / d remains.
-    (The original adds 1e-6 once a pool, we once a feature: the law then holds to the last digit.)"""
+    This is FRN as its authors published it (Wertheimer et al. 2021). Their ridge is lambda n / d for n features; for a
+    mean of Gram matrices per feature n cancels and lambda / d remains. They add 1e-6 once per support, we once
+    per feature, so that a support given twice changes nothing.
+    """
     eye = _eye_like(prototypes)
     channel = _channel(len(eye))
     ridge = (parameters["alpha"].exp() / channel + 1e-6).expand(prototypes.shape[:-1])
     error = unpack_symmetric(eye - parameters["beta"].exp() * ridge_hat_matrix(prototypes, ridge))
     return pack_symmetric(-error @ error)
-
-
-def _norm(vectors: Vectors) -> Float[Tensor, "*batch"]:
-    return vectors.norm(dim=-1).clamp_min(1e-12)  # blank features: their ridge must still be invertible

@@ -1,16 +1,19 @@
-"""The law, its three slots, and batch folding.
+"""The law that every learner follows, its slots, and batch folding.
 
 A class is the mean, over its support images, of one vector per image, and the number of images. Every learner is that
 law with three slots:
 
     logits = scale * score(embed(query), refine(mean over the support of embed(image), count))
 
-`embed` takes features to a vector, `refine` takes prototypes and their counts to prototypes, `score` takes a query
-and a prototype to a logit (higher = likelier). A head is these three small functions; the paper's are in `heads`.
+`embed` turns features into a vector, `refine` turns prototypes and their counts into prototypes, `score` turns a query
+and a prototype into a logit (higher means likelier). A head is these small functions; the paper's are in `heads`.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -23,26 +26,86 @@ Vectors = Float[Tensor, "*batch d"]
 Prototypes = Float[Tensor, "*batch way d"]
 Counts = Int[Tensor, "*#batch way"]
 Parameters = Mapping[str, Tensor]
-Embed = Callable[[Tensor, Parameters], Tensor]
-Score = Callable[[Tensor, Tensor], Tensor]
-Refine = Callable[[Tensor, Tensor, Parameters], Tensor]
+
+
+@runtime_checkable
+class Embed(Protocol):
+    """A function that turns the features of images into one vector per image."""
+
+    def __call__(self, features: Tensor, parameters: Parameters, /) -> Tensor:
+        """Return the vectors of images.
+
+        Args:
+            features: Features "image position channel", with any leading axes.
+            parameters: What the head has learned, by name.
+
+        Returns:
+            Vectors "image d", with the same leading axes. A class is the mean of those of its images.
+        """
+        ...
+
+
+@runtime_checkable
+class Refine(Protocol):
+    """A function that turns the mean vectors of classes into what queries are scored against."""
+
+    def __call__(self, prototypes: Tensor, counts: Tensor, parameters: Parameters, /) -> Tensor:
+        """Return refined prototypes.
+
+        Args:
+            prototypes: Mean vectors "way d", with any leading axes.
+            counts: The number of images behind each prototype, "way", broadcast over the leading axes.
+            parameters: What the head has learned, by name.
+
+        Returns:
+            One row per class, "way refined", with the same leading axes; its length may be another than d, as long as
+            `score` knows what to do with it.
+        """
+        ...
+
+
+@runtime_checkable
+class Score(Protocol):
+    """A function that compares queries with prototypes."""
+
+    def __call__(self, query: Tensor, prototypes: Tensor, parameters: Parameters, /) -> Tensor:
+        """Return the logits of queries before they are scaled.
+
+        Args:
+            query: Vectors "query d", with any leading axes.
+            prototypes: Refined prototypes "way refined", with the same leading axes or axes that broadcast.
+            parameters: What the head has learned, by name. A score that learns nothing may leave this argument out.
+
+        Returns:
+            Logits "query way", higher for more likely classes.
+        """
+        ...
+
 
 # ---------------------------------------------------------------------------------------------------------------- embed
 
 
 def flatten(features: Features, parameters: Parameters) -> Vectors:
-    """All positions side by side: 1600 numbers for Conv-4 at 84x84."""
+    """Concatenate all positions: 1600 numbers for Conv-4 at 84x84."""
     return features.flatten(-2)
 
 
 def mean_pool(features: Features, parameters: Parameters) -> Vectors:
-    """Global average pool."""
+    """Average over positions."""
     return features.mean(-2)
 
 
 def max_pool(features: Features, parameters: Parameters) -> Vectors:
-    """Global max pool."""
+    """Take the maximum over positions."""
     return features.amax(-2)
+
+
+def normalize(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """Scale vectors to length one; a vector of zeros stays zero."""
+    tiny = torch.finfo(vectors.dtype).tiny
+    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp_min(tiny)  # squares of huge numbers overflow
+    length = vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
+    return vectors / length if vectors.requires_grad else vectors.div_(length)
 
 
 # ---------------------------------------------------------------------------------------------------------------- score
@@ -50,39 +113,54 @@ def max_pool(features: Features, parameters: Parameters) -> Vectors:
 
 @dataclass(frozen=True)
 class InnerProductScore:
-    """A score that needs only the inner products of query and prototype (qp) and of each with itself (qq, pp): many
-    heads and shots can be answered from one matrix product. `centred`: the score does not change when all vectors move
-    together, so it is computed about their centre, where it loses no digits. `norms`: it looks at qq and pp at all."""
+    """A score that needs only inner products: of query and prototype (qp), and of each with itself (qq, pp).
+
+    Many heads and shots can be answered from one matrix product.
+
+    Args:
+        name: What tables call the score.
+        from_products: `from_products(qp, qq, pp, d)` returns the logits, where d is the length of the vectors.
+        centred: Whether the score does not change when all vectors are shifted together. It is then computed about
+            their centre, where it loses no digits.
+        norms: Whether it uses qq and pp at all.
+    """
 
     name: str
-    of: Callable[[Tensor, Tensor, Tensor, int], Tensor]
+    from_products: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     centred: bool = False
     norms: bool = True
 
     def __call__(
-        self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"]
+        self,
+        query: Float[Tensor, "*#batch query d"],
+        prototypes: Float[Tensor, "*#batch way d"],
+        parameters: Parameters | None = None,
     ) -> Float[Tensor, "*#batch query way"]:
-        query, prototypes = self._about_centre(query, prototypes)
+        """Return logits, one row per query."""
+        query, prototypes = self._centre(query, prototypes)
         if not self.norms:
             qp = query @ prototypes.mT
-            return self.of(qp, qp, qp, query.shape[-1])
+            return self.from_products(qp, qp, qp, query.shape[-1])
         # The product comes last: gradients are added in the order of operations, and published models depend on it.
         qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
-        return self.of(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
+        return self.from_products(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
 
     def by_prototype(
         self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"], alike: bool
     ) -> Float[Tensor, "*#batch way query"]:
-        """The same, one row per prototype: the product is faster that way round when prototypes are fewer than queries.
-        (Whether all classes have the same count makes no difference here.)"""
-        query, prototypes = self._about_centre(query, prototypes)
+        """Return logits, one row per prototype.
+
+        The product is faster this way round when prototypes are fewer than queries. `alike`, whether all classes have
+        the same count, makes no difference here.
+        """
+        query, prototypes = self._centre(query, prototypes)
         qp = prototypes @ query.mT
         if not self.norms:
-            return self.of(qp, qp, qp, query.shape[-1])
+            return self.from_products(qp, qp, qp, query.shape[-1])
         qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
-        return self.of(qp, qq[..., None, :], pp[..., :, None], query.shape[-1])
+        return self.from_products(qp, qq[..., None, :], pp[..., :, None], query.shape[-1])
 
-    def _about_centre(self, query: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    def _centre(self, query: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
         if not self.centred:
             return query, prototypes
         centre = prototypes.mean(-2, keepdim=True).detach()
@@ -104,27 +182,34 @@ def _dot(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
 
 @dataclass(frozen=True)
 class QuadraticScore:
-    """A score with a square in it: prototypes hold what a query's numbers, their squares and 1 are multiplied by."""
+    """A score that is quadratic in the query: prototypes hold the weights of its numbers, of their squares and of 1."""
 
     name: str
 
     def __call__(
-        self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way weights"]
+        self,
+        query: Float[Tensor, "*#batch query d"],
+        prototypes: Float[Tensor, "*#batch way weights"],
+        parameters: Parameters | None = None,
     ) -> Float[Tensor, "*#batch query way"]:
-        linear, square, constant = self._weights(query, prototypes)
+        """Return logits, one row per query."""
+        linear, square, constant = self._split_weights(query, prototypes)
         return query @ linear.mT + query.square() @ square.mT + constant.mT
 
     def by_prototype(
         self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way weights"], alike: bool
     ) -> Float[Tensor, "*#batch way query"]:
-        """The same, one row per prototype. Where the weights of the squares are alike for all classes they change no
-        prediction, and are left out."""
-        linear, square, constant = self._weights(query, prototypes)
+        """Return logits, one row per prototype.
+
+        Where all classes have the same count (`alike`), the weights of the squares are the same for all of them. They
+        then change no prediction and are left out.
+        """
+        linear, square, constant = self._split_weights(query, prototypes)
         logits = linear @ query.mT + constant
         return logits if alike else logits + square @ query.square().mT
 
     @staticmethod
-    def _weights(query: Tensor, prototypes: Tensor) -> tuple[Tensor, ...]:
+    def _split_weights(query: Tensor, prototypes: Tensor) -> tuple[Tensor, ...]:
         d = query.shape[-1]
         return prototypes.split([d, d, 1], -1)
 
@@ -142,30 +227,36 @@ def _no_parameters(features: Features, recipe: Recipe) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Head:
-    """A learner: three slots, and what it learns.
+    """A learner: the slots of the law, what it learns, and what it is best trained with.
+
+    A hyperparameter of a head is an argument of the function that makes it, and its name in the registry says which
+    value it has: `heads={"shrink-4": shrink(4)}`.
 
     Args:
-        embed: `embed(features, parameters)`, features "image position channel" to vectors "image d"; a recipe may name
-            another of `EMBEDS`.
-        score: `score(query, prototypes)`, vectors "query d" and "way d" (with any leading axes) to logits "query way".
-        refine: `refine(prototypes, counts, parameters)`, prototypes "way d" (with any leading axes) and the number of
-            images behind each to prototypes; None leaves them as they are.
-        parameters: `parameters(features, recipe)`, the starting values of what the head learns, for blank features "1
-            position channel"; every head also learns a temperature, `scale`. While they are learned they require
-            gradients, by which a head with dropout knows.
+        embed: Features to vectors; see `Embed`. A recipe may name another of `EMBEDS`.
+        score: Queries and prototypes to logits; see `Score`.
+        refine: Prototypes and counts to prototypes; see `Refine`. None leaves prototypes as they are.
+        parameters: `parameters(features, recipe)` returns the starting values of what the head learns, given blank
+            features "1 position channel". Every head also learns a temperature, `scale`. Parameters require gradients
+            while they are learned; a head with dropout can tell training by that.
         needs_training: Whether the head is of no use with its starting values.
         couples: Whether refining one prototype looks at the other classes of the episode.
         refine_folds: How a head that couples refines all folds of a batch at once:
             `refine_folds(prototypes, prototypes without the query, counts, parameters)`.
-        refine_rows: `refine_rows(rows, parameters)` from the features of the support, where that is cheaper than from
-            their mean Gram.
+        refine_rows: `refine_rows(rows, parameters)` refines from the features of the support, where that is cheaper
+            than from their mean Gram matrix.
         has_onnx: Whether `refine` can be written as ONNX operators.
         alternative_to: The name of the head that this one is an alternative of: gains are measured against it.
         adapts: Whether it estimates from the support itself how images vary (`empirical.adapt`).
+        temperature: Starting value of `scale` that suits a short training; studies pass it to their recipes.
+        lr: Learning rate of a short training from scratch (SGD, one-cycle) that does not diverge.
+        auxiliary: `auxiliary(head, parameters, classes, recipe)` returns a weighted term of the training loss, given
+            the vectors of a batch "way shot d", or None for no term.
+        class_logits: For pretraining: `class_logits(parameters, vectors)` returns logits among all training classes.
     """
 
     embed: Embed
-    score: Score
+    score: Callable[..., Tensor]
     refine: Refine | None = None
     parameters: Callable[[Tensor, Recipe], dict[str, Tensor]] = _no_parameters
     needs_training: bool = False
@@ -175,6 +266,16 @@ class Head:
     has_onnx: bool = True
     alternative_to: str = ""
     adapts: bool = False
+    temperature: float = 1.0
+    lr: float = 0.1
+    auxiliary: Callable[["Head", Parameters, Tensor, Recipe], Tensor | None] | None = None
+    class_logits: Callable[[Parameters, Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        """Let a score of two arguments ignore the parameters."""
+        arguments = inspect.signature(self.score).parameters.values()
+        if sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in arguments) == 2:
+            object.__setattr__(self, "score", _ignore_parameters(self.score))
 
     @property
     def score_name(self) -> str:
@@ -184,22 +285,34 @@ class Head:
     def refined(
         self, prototypes: Prototypes, counts: Counts, parameters: Parameters
     ) -> Float[Tensor, "*batch way refined"]:
-        """What queries are scored against."""
+        """Return what queries are scored against."""
         return prototypes if self.refine is None else self.refine(prototypes, counts, parameters)
+
+
+def _ignore_parameters(score: Callable[..., Tensor]) -> Score:
+    @wraps(score)
+    def score_without_parameters(query: Tensor, prototypes: Tensor, parameters: Any = None) -> Tensor:
+        return score(query, prototypes)
+
+    return score_without_parameters
 
 
 @dataclass(frozen=True)
 class BoundHead:
-    """A head with its parameters: one way to read a bank of vectors."""
+    """A head together with its parameters."""
 
     head: Head
     parameters: Parameters
 
     @property
     def inner(self) -> InnerProductScore | None:
-        """The score, where the shared products of queries and prototypes are all it needs."""
+        """The score, where the shared products of queries and prototypes are all it needs; else None."""
         score = self.head.score
         return score if self.head.refine is None and isinstance(score, InnerProductScore) else None
+
+    def score(self, query: Tensor, prototypes: Tensor) -> Tensor:
+        """Return the logits of queries before they are scaled."""
+        return self.head.score(query, prototypes, self.parameters)
 
 
 # ----------------------------------------------------------------------------------------------------------------- fold
@@ -208,42 +321,40 @@ class BoundHead:
 def fold_logits(
     head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"]
 ) -> Float[Tensor, "way*shot way"]:
-    """Logits of batch folding (Sec. 4.1): every image is a query once; its own class is the mean of the other shot - 1
-    images, every other class the mean of all its shot images. Exact for every head; gradients flow through both roles.
+    """Return the logits of batch folding (Sec. 4.1).
 
-    All classes are told the same count, shot - 1: a head that saw that one class has an image less would read off the
-    answer."""
+    Every image is a query once. Its own class is the mean of the other shot - 1 images, every other class the mean of
+    all its shot images. This is exact for every head, and gradients flow through both roles.
+
+    All classes are given the same count, shot - 1: a head that saw that one class has an image less could read off the
+    answer.
+    """
     way, shot, _ = vectors.shape
+    score = BoundHead(head, parameters).score
     total = vectors.sum(1)
-    everyone = total / shot
-    others = ((total[:, None] - vectors) / (shot - 1)).flatten(0, 1)  # the own class, without the query
+    means = total / shot
+    others = ((total[:, None] - vectors) / (shot - 1)).flatten(0, 1)  # a query's own class, without the query
     query = vectors.flatten(0, 1)
     own = torch.eye(way, dtype=torch.bool, device=vectors.device).repeat_interleave(shot, 0)
     count = torch.tensor([shot - 1], device=vectors.device)
     if head.couples:  # each fold has its own set of prototypes: refining once would show the query to its own class
         if head.refine_folds is None:
-            sets = head.refined(torch.where(own[..., None], others[:, None], everyone), count.expand(way), parameters)
+            sets = head.refined(torch.where(own[..., None], others[:, None], means), count.expand(way), parameters)
         else:
-            sets = head.refine_folds(everyone, others, count.expand(way), parameters)
-        return parameters["scale"] * head.score(query[:, None], sets)[:, 0]
-    logits = head.score(query, head.refined(everyone, count.expand(way), parameters))
-    mine = head.score(query[:, None], head.refined(others, count.expand(len(others)), parameters)[:, None])[:, 0]
+            sets = head.refine_folds(means, others, count.expand(way), parameters)
+        return parameters["scale"] * score(query[:, None], sets)[:, 0]
+    logits = score(query, head.refined(means, count.expand(way), parameters))
+    mine = score(query[:, None], head.refined(others, count.expand(len(others)), parameters)[:, None])[:, 0]
     return parameters["scale"] * torch.where(own, mine, logits)
 
 
 def contrastive_logits(
     head: Head, parameters: Parameters, vectors: Float[Tensor, "way shot d"]
 ) -> Float[Tensor, "way*shot way"]:
-    """Logits of FEAT's auxiliary term: the images of a class refine each other, and each image should find the mean of
-    its own refined class."""
+    """Return the logits of FEAT's auxiliary term (Ye et al. 2020).
+
+    The images of a class refine each other, and each image should be nearest to the mean of its own refined class.
+    """
     single = torch.ones(vectors.shape[:2], dtype=torch.long, device=vectors.device)
     centres = head.refined(vectors, single, parameters).mean(1)
-    return parameters["scale"] * head.score(vectors.flatten(0, 1), centres)
-
-
-def normalize(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Vectors of length one; a vector of zeros stays one."""
-    tiny = torch.finfo(vectors.dtype).tiny
-    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp_min(tiny)  # squares of huge numbers overflow
-    length = vectors.norm(dim=-1, keepdim=True).clamp_min(tiny)
-    return vectors / length if vectors.requires_grad else vectors.div_(length)
+    return parameters["scale"] * BoundHead(head, parameters).score(vectors.flatten(0, 1), centres)

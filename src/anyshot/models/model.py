@@ -34,9 +34,17 @@ Reader = Callable[..., FeatureMaps]
 
 
 class Model(nn.Module):
-    """Images in, features out; the head reads them. `channels` are those of the images; head and backbone are those
-    that the recipe names in the registry. A frozen backbone is no part of the model: features in, of so many
-    `positions` and channels, and features out. Of one that is `blank` all weights are loaded next."""
+    """A backbone, a head and the head's learned parameters: images in, features out.
+
+    A frozen backbone is not part of the model, which then takes features.
+
+    Args:
+        recipe: What the model is made by.
+        channels: Channels of the images, or of features.
+        registry: What the recipe's head and backbone are looked up in.
+        positions: Positions of features, where the backbone is frozen.
+        blank: Whether all weights are loaded next, so that a backbone need not bring its own.
+    """
 
     def __init__(
         self, recipe: Recipe, channels: int, registry: Registry = BUILTIN, positions: int = 1, blank: bool = False
@@ -44,10 +52,11 @@ class Model(nn.Module):
         super().__init__()
         self.recipe, self.channels, self.positions = recipe, channels, positions
         self.content = ""
-        """What a frozen backbone is known by (`Embedder.content`); empty where that is not known."""
+        """Identifies a frozen backbone (`Embedder.content`); empty where it is not known."""
         if recipe.frozen and (recipe.feature_scale != 1 or recipe.augment or recipe.start is not None):
-            why = "neither scaled, augmented nor started"
-            raise BadInput(f"features of a frozen backbone are taken as they are: {why}.")
+            raise BadInput(
+                "features of a frozen backbone are used as they are: its recipe has no feature_scale, augment or start."
+            )
         self.head = registry.head(recipe.head)
         self.kind = FROZEN if recipe.frozen else registry.backbone(recipe.backbone)
         self.embed = look_up("embed", recipe.embed, EMBEDS) if recipe.embed else self.head.embed
@@ -61,21 +70,23 @@ class Model(nn.Module):
         self.learned = nn.ParameterDict({name: nn.Parameter(value) for name, value in start.items()})
 
     def forward(self, images: Float[Tensor, "image ..."]) -> Maps:
+        """Return the features of prepared images."""
         return self.backbone(images) * self.recipe.feature_scale
 
     def features(self, images: Shaped[np.ndarray, "image ..."] | Frames, done: OnProgress = no_progress) -> FeatureMaps:
-        """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions.
-        Features of a frozen backbone stay as they are."""
+        """Return features of stored images, with the evaluation transform; features are returned as they are."""
         return self.reader()(images, done)
 
     def reader(self, device: str | None = None) -> "Reader":
-        """`features` of the model as it is now, made ready once for those who ask often; on a device of its own where
-        one is named."""
+        """Return `features` as a function of the current weights, for repeated calls.
+
+        Batch norm is folded into the convolutions. The function runs on `device`, or where the model is.
+        """
         recipe, kind = self.recipe, self.kind
         if recipe.frozen:
-            return partial(_as_they_are, recipe)
+            return partial(_return_features, recipe)
         place = torch.device(device or next(self.parameters()).device)
-        backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
+        backbone = _fold_norms(copy.deepcopy(self.backbone).to(place).eval())
 
         @torch.inference_mode()
         def read(
@@ -98,25 +109,29 @@ class Model(nn.Module):
         return read
 
     @property
-    def reading(self) -> BoundHead:
-        """The head with what it has learned."""
+    def bound_head(self) -> BoundHead:
+        """The head with its learned parameters."""
         return BoundHead(self.head, {name: value.detach().cpu() for name, value in self.learned.items()})
 
     def vectors(self, features: FeatureMaps) -> Vectors:
-        """What a class is a mean of, of these features."""
+        """Return the vectors of features; a class is the mean of its images' vectors."""
         with torch.no_grad():
-            return self.embed(torch.from_numpy(features), self.reading.parameters)
+            return self.embed(torch.from_numpy(features), self.bound_head.parameters)
 
     def save(self, path: Path) -> None:
-        """Write the weights as safetensors, with the recipe, and the name of the file of a head that is not ours."""
+        """Write weights and recipe as safetensors, with the name of the user's file that has its head or backbone."""
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
         about |= {"positions": str(self.positions), "content": self.content} if self.recipe.frozen else {}
         write_tensors(path, self.state_dict(), about | ({"made_with": self.made_with} if self.made_with else {}))
 
 
 def find_model(path: Path, hint: str = "") -> Path:
-    """A trained model's file or folder: where it is, or the name of one that comes with anyshot (without its id).
-    `hint` ends the sentence where there is none."""
+    """Return the file or folder of a trained model.
+
+    Args:
+        path: Where it is, or the name of a model that comes with anyshot, with or without its id.
+        hint: What the error message adds where there is none.
+    """
     if path.is_file() or (path / "model.safetensors").is_file():
         return path
     ready = [
@@ -129,28 +144,31 @@ def find_model(path: Path, hint: str = "") -> Path:
         return by_name[path.name]
     if not path.exists():
         such = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
-        ours = f"one that comes with anyshot{such}{hint}"
-        raise BadInput(f"there is no trained model {path}: name its folder, or {ours}.")
+        raise BadInput(
+            f"there is no trained model {path}: name its folder, or one that comes with anyshot{such}{hint}."
+        )
     return path
 
 
-def _count(path: Path, about: Mapping[str, str], what: str, of: Container[int]) -> int:
-    """A number that a model's file says of what it reads."""
-    text = about.get(what, "")
+def _read_count(path: Path, about: Mapping[str, str], name: str, allowed: Container[int]) -> int:
+    """Return a number of the metadata of a model's file."""
+    text = about.get(name, "")
     number = int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
-    if number not in of:
-        expected = "1 or 3" if isinstance(of, tuple) else "a number"
-        raise BadInput(f"{path} says {about.get(what)!r} {what} of what it reads: {expected} was expected.")
+    if number not in allowed:
+        expected = "1 or 3" if isinstance(allowed, tuple) else "a number"
+        raise BadInput(f"{path} says {about.get(name)!r} {name} of what it reads: {expected} was expected.")
     return number
 
 
 def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
-    """A trained model, ready to read images.
+    """Load a trained model.
 
     Args:
         path: Its file, the folder that holds it, or the name of one that comes with anyshot.
-        registry: What its head and backbone are looked up in: a model with one of another's needs that of the file that
-            has it (`registry_of`).
+        registry: What its head and backbone are looked up in; for those of a user's file, that of `load_registry`.
+
+    Raises:
+        BadInput: Where there is no such model, or its file is damaged or needs another registry.
     """
     path = find_model(path)
     models = sorted(path.glob("*/model.safetensors"))
@@ -165,8 +183,8 @@ def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
         recipe = Recipe.from_json(about["recipe"])
     if (file := about.get("made_with")) and not registry.offers(recipe):
         raise BadInput(f"{path} was made with {file}, which has its head or backbone: name that file, --using {file}.")
-    channels = _count(path, about, "channels", range(1, 10**6) if recipe.frozen else (1, 3))
-    positions = _count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
+    channels = _read_count(path, about, "channels", range(1, 10**6) if recipe.frozen else (1, 3))
+    positions = _read_count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
     model = Model(recipe, channels, registry, positions, blank=True)
     model.content = about.get("content", "")
     _check_weights(path, state, model.state_dict())
@@ -176,7 +194,7 @@ def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
 
 
 def _check_weights(path: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Whether a file holds the weights of its recipe, all of them finite."""
+    """Raise BadInput where a file does not hold the weights of its recipe, all of them finite."""
     shapes = {name: (value.shape, value.is_floating_point()) for name, value in expected.items()}
     for name in sorted(shapes.keys() | state.keys()):
         value = state.get(name)
@@ -187,40 +205,40 @@ def _check_weights(path: Path, state: Mapping[str, Tensor], expected: Mapping[st
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
-    """A safetensors file of tensors and words, whole or not at all; without a copy of them in memory."""
+    """Write tensors and metadata to a safetensors file, atomically and without a copy in memory."""
     with atomic_write(path) as aside:
         aside.touch()
         mode = aside.stat().st_mode
         try:
-            save_file({name: value.contiguous() for name, value in tensors.items()}, aside, about)
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, aside, about)
         except SafetensorError as error:  # a full disk, say
             raise OSError(str(error)) from None
-        aside.chmod(mode)  # safetensors puts a file of its own in place, which nobody else may read
+        aside.chmod(mode)  # safetensors replaces the file by one that nobody else may read
         if about:
-            _put_in_order(aside)
+            _sort_metadata(aside)
 
 
-def _put_in_order(path: Path) -> None:
-    """Sort the words of a file: safetensors writes them in any order, and equal models should be equal bytes."""
+def _sort_metadata(path: Path) -> None:
+    """Sort the metadata of a file: safetensors writes it in any order, and equal models should be equal bytes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         header = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
-        words = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
-        assert len(words) == size, "the same words take the same room"
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        assert len(text) == size
         file.seek(8)
-        file.write(words)
+        file.write(text)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and words of a safetensors file; nothing in it can run."""
+    """Return the tensors and the metadata of a safetensors file; no code of it runs."""
     check_file(path)
     damaged, again = (SafetensorError, json.JSONDecodeError, OSError), ": remove it and run the same command again."
     with as_bad_input(damaged, f"{path} is damaged or cut short", again), safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
-def _as_they_are(
+def _return_features(
     recipe: Recipe, features: Float[np.ndarray, "image ..."], done: OnProgress = no_progress
 ) -> FeatureMaps:
     if features.dtype == np.uint8:
@@ -231,8 +249,8 @@ def _as_they_are(
     return maps
 
 
-def _fused(module: nn.Module) -> nn.Module:
-    """Fold every batch norm into the convolution of the same place, wherever a module lists both."""
+def _fold_norms(module: nn.Module) -> nn.Module:
+    """Fold every batch norm of a list `norms` into the convolution at the same place of the list `convs`."""
     for part in module.modules():
         if isinstance(convs := getattr(part, "convs", None), nn.ModuleList):
             pairs: Iterable = zip(convs, cast(nn.ModuleList, part.norms), strict=True)

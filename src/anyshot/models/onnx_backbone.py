@@ -1,14 +1,14 @@
 """Any network as an ONNX file: pictures in, features out, by ONNX Runtime.
 
-What a picture is made into first stands in the file's metadata, as `anyshot export` writes it:
+How pictures are prepared is read from the file's metadata, as `anyshot export` writes it:
 
-    anyshot.side       pixels of the square that it sees
-    anyshot.margin     larger pictures are resized to so much more before the centre is cut
+    anyshot.side       side of the square input, in pixels
+    anyshot.margin     larger pictures are resized to so many times the side before the centre is cut
     anyshot.resample   bilinear or bicubic
-    anyshot.mean, anyshot.deviation    what pixels from 0 to 255 are normalised by, a number per channel
-    anyshot.output     the name of the output that is the features; the first where it is not said
+    anyshot.mean, anyshot.deviation    mean and standard deviation of pixels from 0 to 255, a number per channel
+    anyshot.output     name of the output with the features; the first by default
 
-A file without them is given what most networks of ImageNet were trained with, and that is said.
+A file without them gets what most networks of ImageNet were trained with, and a warning.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
 MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
-SIDE, MOST_SIDE, MOST_MARGIN = 224.0, 4096, 4
+DEFAULT_SIDE, MAX_SIDE, MAX_MARGIN = 224.0, 4096, 4
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
 def onnx_metadata(embeds: Embedder, output: str) -> dict[str, str]:
-    """What a file of this embedder that takes pixels from 0 to 255 says of its pictures."""
+    """Return the metadata of a file of this embedder that takes pixels from 0 to 255."""
     return {
         "anyshot.side": str(embeds.side),
         "anyshot.margin": repr(embeds.margin),
@@ -45,7 +45,7 @@ def onnx_metadata(embeds: Embedder, output: str) -> dict[str, str]:
 
 
 def onnx_embedder(path: Path) -> Embedder:
-    """The embedder of an ONNX file."""
+    """Return the embedder of an ONNX file."""
     with as_bad_input(ImportError, MISSING):
         import onnxruntime
     data = read_bytes(path, 1 << 31)
@@ -65,8 +65,8 @@ def onnx_embedder(path: Path) -> Embedder:
             stacklevel=3,
         )
     margin = network.number("anyshot.margin", 1.0)
-    if not 1 <= margin <= MOST_MARGIN:
-        raise BadInput(f"{path} wants pictures resized to {margin:g} times what it sees: 1 to {MOST_MARGIN} are given.")
+    if not 1 <= margin <= MAX_MARGIN:
+        raise BadInput(f"{path} asks for a margin of {margin:g}: it can be from 1 to {MAX_MARGIN}.")
     return Embedder(
         network,
         network.side,
@@ -79,7 +79,7 @@ def onnx_embedder(path: Path) -> Embedder:
 
 
 def _providers(onnxruntime: Any) -> list[Any]:
-    """What runs the file: the GPU that was named, where the runtime was built for it, and the CPU for all else."""
+    """Return the execution providers: the chosen GPU, where the runtime was built for it, and the CPU."""
     kind, _, number = embedding_device().partition(":")
     if kind == "cpu":
         return ["CPUExecutionProvider"]
@@ -90,7 +90,7 @@ def _providers(onnxruntime: Any) -> list[Any]:
 
 
 class _Network:
-    """A session of ONNX Runtime on uint8 pictures "image side side 3"."""
+    """A session of ONNX Runtime that takes uint8 pictures "image side side 3"."""
 
     def __init__(self, session: Any, words: Mapping[str, str], path: Path) -> None:
         self._session, self._words, self._path = session, words, path
@@ -101,32 +101,40 @@ class _Network:
         self._name, shape, self._type = inputs[0].name, inputs[0].shape, inputs[0].type
         if self._type != "tensor(uint8)" and self._type not in TYPES:
             raise BadInput(f"{path} takes {self._type}: pictures are float, float16, double or uint8.")
-        self._last = shape[3] in (1, 3) and shape[1] not in (1, 3)  # whether the channels come last
-        height, width = shape[1:3] if self._last else shape[2:]
         self._batch = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 0
-        self.side = height if isinstance(height, int) else int(self.number("anyshot.side", SIDE))
-        if not 0 < self.side <= MOST_SIDE:
-            raise BadInput(f"{path} takes pictures of {self.side} pixels a side: 1 to {MOST_SIDE} are given.")
-        if isinstance(width, int) and width != self.side:
-            raise BadInput(f"{path} takes pictures of {height} x {width}: they must be square.")
-        self.channels = 1 if shape[3 if self._last else 1] == 1 else 3
-        self.is_normalised = "anyshot.mean" in words or self._type == "tensor(uint8)"
-        default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
-        self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
-        self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
-        if not (self._deviation > 0).all():
-            raise BadInput(f"{path} has a deviation of {self._deviation.min():g}: pixels are divided by it.")
-        resample = words.get("anyshot.resample", "bilinear")
-        if resample not in get_args(Resample):
-            raise BadInput(f"{path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")
-        self.resample: Resample = resample  # type: ignore[assignment]
+        self._channels_last = shape[3] in (1, 3) and shape[1] not in (1, 3)
+        self.channels = 1 if shape[3 if self._channels_last else 1] == 1 else 3
+        self.side = self._read_side(*(shape[1:3] if self._channels_last else shape[2:]))
+        self._read_normalisation()
         outputs = [one.name for one in session.get_outputs()]
         self._output = words.get("anyshot.output", outputs[0])
         if self._output not in outputs:
             raise BadInput(f"{path} has no output {self._output!r}: it has {', '.join(outputs)}.")
 
+    def _read_side(self, height: Any, width: Any) -> int:
+        """Return the side of the square input; dynamic axes are names or None."""
+        side = height if isinstance(height, int) else int(self.number("anyshot.side", DEFAULT_SIDE))
+        if not 0 < side <= MAX_SIDE:
+            raise BadInput(f"{self._path} takes pictures of {side} pixels a side: 1 to {MAX_SIDE} are given.")
+        if isinstance(width, int) and width != side:
+            raise BadInput(f"{self._path} takes pictures of {height} x {width}: they must be square.")
+        return side
+
+    def _read_normalisation(self) -> None:
+        """Read how pixels are normalised and pictures resized."""
+        self.is_normalised = "anyshot.mean" in self._words or self._type == "tensor(uint8)"
+        default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
+        self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
+        self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
+        if not (self._deviation > 0).all():
+            raise BadInput(f"{self._path} has a deviation of {self._deviation.min():g}: pixels are divided by it.")
+        resample = self._words.get("anyshot.resample", "bilinear")
+        if resample not in get_args(Resample):
+            raise BadInput(f"{self._path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")
+        self.resample: Resample = resample  # type: ignore[assignment]
+
     def number(self, key: str, default: float) -> float:
-        """A number of the metadata."""
+        """Return a number of the metadata."""
         return self._numbers(key, [default])[0]
 
     def _numbers(self, key: str, default: list[float]) -> list[float]:
@@ -142,16 +150,16 @@ class _Network:
         pixels: np.ndarray = convert_channels(pictures, self.channels)
         if self._type != "tensor(uint8)":
             pixels = ((pixels - self._mean) / self._deviation).astype(TYPES[self._type])
-        if not self._last:
+        if not self._channels_last:
             pixels = pixels.transpose(0, 3, 1, 2)
         parts = [self._run(part) for part in self._batches(np.ascontiguousarray(pixels))]
         features = np.concatenate(parts)[: len(pictures)].astype(np.float32)
-        if features.ndim == 4:  # maps, as convolutional networks give them
+        if features.ndim == 4:  # feature maps "image channel height width"
             features = features.reshape(*features.shape[:2], -1).transpose(0, 2, 1)
         return np.ascontiguousarray(features)
 
     def _batches(self, pixels: np.ndarray) -> list[np.ndarray]:
-        """As many at once as the file wants; blank pictures fill up the last batch."""
+        """Split pictures into batches of the size that the file asks for; blank pictures fill up the last."""
         if not self._batch:
             return [pixels]
         blank = np.zeros((-len(pixels) % self._batch, *pixels.shape[1:]), pixels.dtype)

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.errors import BadInput
-from anyshot.models.law import Counts, Features, Head, Parameters, Prototypes, QuadraticScore, euclidean, normalize
+from anyshot.models.law import Counts, Head, Parameters, Prototypes, QuadraticScore, normalize
 from anyshot.models.readouts import Readout
 
 Vectors = Float[Tensor, "image d"]
@@ -159,14 +159,3 @@ def as_posterior(head: Head) -> Head | None:
 
 
 POSTERIOR = Readout(fit_posterior, whiten, as_posterior)
-
-
-def long_units(features: Features, parameters: Parameters) -> Vectors:
-    """All positions side by side, d numbers of length sqrt(d): a Euclidean score, which is divided by d, sees the
-    distance of vectors of length one."""
-    vectors = features.flatten(-2)
-    return normalize(vectors) * vectors.shape[-1] ** 0.5
-
-
-# A model to be read with the posterior: trained on what the posterior looks at, the distance between unit vectors.
-UNIT_PROTO = Head(long_units, euclidean, alternative_to="proto")

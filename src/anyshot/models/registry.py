@@ -1,7 +1,7 @@
-"""What is offered: heads, backbones and readouts by name, as one value that is passed to whoever has to look one up.
+"""The registry: heads, backbones and readouts by name, as one value that is passed to whoever looks one up.
 
-`PACKAGE` holds our own. A Python file of anyone's may define another, and wherever that file is named (`--using FILE`)
-what it offers is known beside ours:
+`BUILTIN` holds the package's own. A user's Python file may define another registry, and wherever that file is named
+(`--using FILE`) its entries are known beside the built-in ones:
 
     registry = Registry(heads={"mine": Head(...)})
 """
@@ -17,10 +17,9 @@ from types import ModuleType
 
 from anyshot.errors import BadInput, describe_unknown_name, first_line, look_up
 from anyshot.models.backbones import BACKBONES, Backbone
-from anyshot.models.empirical import POSTERIOR_HEAD
-from anyshot.models.heads import HEADS, LINEAR, PRETRAINING
+from anyshot.models.heads import FEATURE_HEADS, HEADS, PRETRAINING
 from anyshot.models.law import Head
-from anyshot.models.posterior import POSTERIOR, UNIT_PROTO
+from anyshot.models.posterior import POSTERIOR
 from anyshot.models.readouts import READOUTS, Readout, split_readout_name
 from anyshot.recipe import Recipe
 
@@ -29,13 +28,13 @@ TIMM = "timm"
 
 @dataclass(frozen=True)
 class Registry:
-    """What is offered by name. `a | b` has what both offer, b's where they share a name.
+    """Heads, backbones and readouts by name. `a | b` has the entries of both, b's where they share a name.
 
     Args:
         heads: Heads by name.
         backbones: Backbones by name.
-        readouts: Readouts by name; that of a numbered one, such as pca60, goes without the number.
-        file: Name of the Python file they come from, if they are not ours: what is trained with them remembers it.
+        readouts: Readouts by name; a numbered one, such as pca60, without its number.
+        file: Name of the user's Python file that they come from; models trained with them record it.
     """
 
     heads: Mapping[str, Head] = field(default_factory=dict)
@@ -44,7 +43,7 @@ class Registry:
     file: str = ""
 
     def __or__(self, other: "Registry") -> "Registry":
-        """Both, the other's first where they share a name."""
+        """Join two registries; the second wins where they share a name."""
         return Registry(
             {**self.heads, **other.heads},
             {**self.backbones, **other.backbones},
@@ -53,11 +52,11 @@ class Registry:
         )
 
     def head(self, name: str) -> Head:
-        """The head of this name."""
+        """Return the head of this name."""
         return look_up("head", name, self.heads)
 
     def backbone(self, name: str) -> Backbone:
-        """The backbone of this name, to be trained: one that is offered, or `timm:NAME`."""
+        """Return the backbone of this name, to be trained: an entry, or `timm:NAME`."""
         kind = name.partition(":")[0]
         if kind == TIMM and name not in self.backbones:
             from anyshot.models.timm_backbone import trainable_timm
@@ -70,12 +69,12 @@ class Registry:
         return look_up("backbone", name, self.backbones)
 
     def offers(self, recipe: Recipe) -> bool:
-        """Whether the head of a recipe is there, and its backbone where it is part of the model."""
+        """Return whether it has the head of a recipe, and the backbone where that is part of the model."""
         is_named = recipe.backbone in self.backbones or recipe.backbone.startswith(f"{TIMM}:")
         return recipe.head in self.heads and (recipe.frozen or is_named)
 
     def readout(self, name: str) -> Readout:
-        """The readout of this name; that of a numbered one, such as pca60, keeps as many dimensions."""
+        """Return the readout of this name; the number of a numbered one, such as pca60, is passed to its `fit`."""
         readout = self.readouts.get(name)
         if readout is not None and not readout.is_numbered:
             return readout
@@ -89,11 +88,11 @@ class Registry:
         return replace(readout, fit=lambda vectors, labels: fit(vectors, labels, number), is_numbered=False)
 
     def fits(self, readout: str, head: str) -> bool:
-        """Whether a readout fits a head."""
+        """Return whether a readout suits a head."""
         return self.readout(readout).head(self.head(head)) is not None
 
     def check_readout(self, readout: str, head: str) -> Readout:
-        """The readout, if it fits the head."""
+        """Return the readout, or raise BadInput where it does not suit the head."""
         offered = self.readout(readout)
         if offered.head(self.head(head)) is None:
             raise BadInput(f"the readout {readout} does not fit {head}: it fits {offered.fits}.")
@@ -101,15 +100,15 @@ class Registry:
 
 
 BUILTIN = Registry(
-    {**HEADS, **LINEAR, "unit-proto": UNIT_PROTO, "posterior": POSTERIOR_HEAD, **PRETRAINING},
+    {**HEADS, **FEATURE_HEADS, **PRETRAINING},
     BACKBONES,
-    {**READOUTS, "posterior": POSTERIOR},
+    {**READOUTS, "posterior": POSTERIOR},  # Gaussian classes whose covariances were estimated on base classes
 )
 PACKAGE = BUILTIN  # its name in version 0.1
 
 
 def run_python_file(path: Path) -> ModuleType:
-    """A Python file of a user's, run; it may import what lies beside it."""
+    """Run a user's Python file, which may import modules beside it, and return it as a module."""
     if not path.is_file():
         raise BadInput(f"there is no Python file {path}.")
     spec = importlib.util.spec_from_file_location(f"anyshot_using_{path.stem}", path.resolve())
@@ -127,7 +126,7 @@ def run_python_file(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def user_code_errors(path: Path) -> Iterator[None]:
-    """While a user's own code runs: what it raises is one sentence that says where; `--debug` shows all of it."""
+    """Re-raise what a user's own code raises as BadInput that names the line; `--debug` shows the traceback."""
     try:
         yield
     except BadInput:
@@ -139,7 +138,7 @@ def user_code_errors(path: Path) -> Iterator[None]:
 
 
 def load_registry(using: Path | None) -> Registry:
-    """Ours, and what the Python file offers that the user has named."""
+    """Return the built-in registry, joined with that of a user's Python file where one is named."""
     if using is None:
         return BUILTIN
     theirs = getattr(run_python_file(using), "registry", None)

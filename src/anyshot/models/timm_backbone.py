@@ -1,7 +1,7 @@
 """Models of timm with their weights: `timm:NAME`, where timm knows the NAME (also hf-hub:OWNER/NAME, local-dir:PATH).
 
-Weights that are on this machine are taken from there, without a network. Others come from the hub, which is asked once
-whether it is there: who cannot reach it should not have to wait to be told.
+Weights on this machine are used without a network connection. Others come from the hub, after one short request that
+tells whether it can be reached.
 """
 
 import contextlib
@@ -23,16 +23,21 @@ from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder, PixelNetwork, hash_weights
 from anyshot.recipe import Recipe
 
-PATIENCE = 5.0  # seconds for the hub to answer at all
+HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 
 
 def timm_embedder(name: str, fetch: bool = True) -> Embedder:
-    """The embedder of a timm model; without `fetch`, as where a classifier from anyone names it, only one whose weights
-    are on this machine: those that the hub's client has kept, or safetensors in a folder."""
+    """Return the embedder of a timm model.
+
+    Args:
+        name: The model, as timm names it.
+        fetch: Whether weights may come from the hub. Without it, as where a stranger's classifier names the model, they
+            must be on this machine: in the cache of the hub's client, or as safetensors in a folder.
+    """
     kind, _, folder = name.partition(":")
     if not fetch and kind == "local-dir" and not any(Path(folder).glob("*.safetensors")):
         raise BadInput(f"the classifier names {folder}, which holds no safetensors: name it yourself, as backbone=...")
-    model, device = _made(_timm(), name, fetch).eval(), embedding_device()
+    model, device = _create_model(_import_timm(), name, fetch).eval(), embedding_device()
     model = model.to(device)
     config = model.pretrained_cfg
     mean, deviation = (torch.tensor(config[key], device=device).view(3, 1, 1) for key in ("mean", "std"))
@@ -73,16 +78,18 @@ class _Trainable(nn.Module):
 
 
 def trainable_timm(name: str) -> Backbone:
-    """A timm model that a recipe can name: it brings its weights, and is trained further."""
+    """Return a timm model as a backbone that a recipe can name: it brings its weights and is trained further."""
 
     def blank(channels: int, recipe: Recipe) -> nn.Module:
         with as_bad_input(Exception, f"timm could not make {name!r}", "."), _offline():  # whatever timm raises
-            return _Trainable(_timm().create_model(name, pretrained=False, num_classes=0))
+            return _Trainable(_import_timm().create_model(name, pretrained=False, num_classes=0))
 
-    return Backbone(lambda channels, recipe: _Trainable(_made(_timm(), name, fetch=True)), 1.0, HALVES, blank)
+    return Backbone(
+        lambda channels, recipe: _Trainable(_create_model(_import_timm(), name, fetch=True)), 1.0, HALVES, blank
+    )
 
 
-def _timm() -> Any:
+def _import_timm() -> Any:
     missing = as_bad_input(ImportError, "timm models need the packages of an extra: pip install 'anyshot[timm]'.")
     # A RuntimeError, as beside a torch and a torchvision that do not fit.
     with (
@@ -93,8 +100,8 @@ def _timm() -> Any:
     return timm
 
 
-def _made(timm: Any, name: str, fetch: bool) -> Any:
-    """The model with its weights: those of this machine, else those of the hub."""
+def _create_model(timm: Any, name: str, fetch: bool) -> Any:
+    """Return the model with weights from this machine, else from the hub."""
     is_on_a_hub = not name.startswith("local-dir:")
     if is_on_a_hub and ":" not in name and not timm.is_model(name):
         raise BadInput(f"timm has no model named {name!r}.")
@@ -110,7 +117,7 @@ def _made(timm: Any, name: str, fetch: bool) -> Any:
                 f"anyshot serve timm:{name}."
             ) from None
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    if why := _unreachable(hub):
+    if why := _explain_unreachable(hub):
         raise BadInput(f"the weights of timm:{name} are not on this machine, and {hub} cannot be reached ({why}).")
     with as_bad_input(Exception, f"timm could not make {name!r} with its weights", "."):
         return timm.create_model(name, pretrained=True, num_classes=0)
@@ -118,7 +125,7 @@ def _made(timm: Any, name: str, fetch: bool) -> Any:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """While it lasts, the hub's client looks only at what it has on this machine, and so does torch's."""
+    """Make the hub's client and torch's use only what is on this machine, inside this context."""
     switches: list[tuple[Any, str, Any]] = [(torch.hub, "urlopen", _no_download)]
     with contextlib.suppress(ImportError):
         from huggingface_hub import constants
@@ -138,10 +145,10 @@ def _no_download(*_: object, **__: object) -> NoReturn:
     raise OSError("its weights are not on this machine")
 
 
-def _unreachable(hub: str) -> str:
-    """Why an address does not answer; empty where it does, with whatever answer."""
+def _explain_unreachable(hub: str) -> str:
+    """Return why an address cannot be reached; empty where it answers, whatever the answer."""
     try:
-        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=PATIENCE).close()
+        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=HUB_TIMEOUT).close()
     except urllib.error.HTTPError:
         return ""
     except (OSError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Where the models of a study run: in processes of this machine, under torchrun, on Ray, on Slurm.
+"""Launchers: run the models of a study in processes of this machine, under torchrun, on Ray or on Slurm.
 
-A launcher is a context that yields `submit(work, job)`, which returns something with `done()` and `result()`. That is
-all in which they differ: the work, its order, its resuming and the table are the study's, and the same everywhere.
-Folders of data and results must be seen by all machines; a lost worker's job is started again and goes on from there.
+A launcher is a context that yields `submit(work, job)`, which returns something with `done()` and `result()`. Launchers
+differ in nothing else: the jobs, their order, resuming and the tables belong to the study.
+All machines must see the folders of data and results. The job of a lost worker is started again and resumes.
 """
 
 import multiprocessing
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,55 +24,74 @@ Work = Callable[[Any], str]
 
 @runtime_checkable
 class PendingJob(Protocol):
-    """A job under way."""
+    """A submitted job."""
 
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Return whether the job has ended."""
+        ...
 
-    def result(self) -> str: ...
+    def result(self) -> str:
+        """Wait for the job and return its error message, empty where it went well."""
+        ...
 
 
 Submit = Callable[[Work, Any], PendingJob]
 RETRIES = 5  # of a job whose machine was lost
+# How long a process of torchrun waits for the others. One validates and tests while the others wait: hours for a large
+# model, where torch's own limit is 10 minutes.
+GROUP_TIMEOUT = timedelta(hours=12)
 
 
 def get_launcher(on: str, workers: int, threads: int, logs: Path) -> AbstractContextManager[Submit]:
-    """The launcher that `on` names: here, ray, ray://address, or slurm."""
+    """Return the launcher that `on` names: here, ray, ray://address, or slurm; under torchrun always torchrun's."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return _torchrun()
+        return _use_torchrun()
     if on == "here":
-        return _here(workers)
+        return _use_processes(workers)
     if on == "ray" or on.startswith("ray://"):
-        return _ray(None if on == "ray" else on, threads)
+        return _use_ray(None if on == "ray" else on, threads)
     if on == "slurm":
-        return _slurm(logs, threads)
+        return use_slurm(logs, threads)
     raise BadInput(f"a study runs on here, ray, ray://ADDRESS or slurm, not on {on!r}.")
 
 
 @contextmanager
-def _here(workers: int) -> Iterator[Submit]:
-    """Processes of this machine; where it has GPUs, one GPU each."""
+def _use_processes(workers: int) -> Iterator[Submit]:
+    """Run jobs in processes of this machine; where it has GPUs and `--device` names none of them, on one GPU each."""
+    import torch
+
+    from anyshot.models.devices import training_device
+
     context = multiprocessing.get_context("spawn")
-    numbers = context.Queue()
+    gpus = [] if ":" in training_device() else visible_gpus(torch.cuda.device_count())
+    own_gpus = context.Queue()
     for number in range(workers):
-        numbers.put(number)
-    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), numbers)) as pool:
+        own_gpus.put(gpus[number % len(gpus)] if gpus else "")
+    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), own_gpus)) as pool:
         try:
             yield pool.submit
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _start_worker(parent: int, numbers: Any) -> None:
-    number = numbers.get()
-    import torch
-
-    if gpus := torch.cuda.device_count():  # asked without waking them
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
+def _start_worker(parent: int, own_gpus: Any) -> None:
+    if gpu := own_gpus.get():
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     exit_with_parent(parent)
 
 
+def visible_gpus(count: int) -> list[str]:
+    """Return the GPUs that a study may use, as CUDA_VISIBLE_DEVICES names them.
+
+    Args:
+        count: How many torch sees. Where the user has set CUDA_VISIBLE_DEVICES, these are the first entries of it.
+    """
+    chosen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return (chosen or [str(number) for number in range(count)])[:count]
+
+
 def exit_with_parent(parent: int) -> None:
-    """A worker must not outlive its study, however the study ended."""
+    """End this process when its parent ends: a worker must not outlive its study, however the study ended."""
 
     def follow() -> None:
         while os.getppid() == parent:
@@ -82,17 +102,17 @@ def exit_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def _torchrun() -> Iterator[Submit]:
-    """All processes that torchrun started work on each model together, one model after the other."""
+def _use_torchrun() -> Iterator[Submit]:
+    """Run one job after the other, each in all processes that torchrun started."""
     import torch
     import torch.distributed as dist
 
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=GROUP_TIMEOUT)
 
     def submit(work: Work, job: Any) -> PendingJob:
-        if failure := work(job):  # perhaps of this process only: it must not leave the others waiting
+        if failure := work(job):  # it may have failed in this process only: the others must not wait for it
             raise BadInput(failure)
         future: Future[str] = Future()
         future.set_result("")
@@ -105,8 +125,8 @@ def _torchrun() -> Iterator[Submit]:
 
 
 @contextmanager
-def _ray(address: str | None, threads: int) -> Iterator[Submit]:
-    """A task a model, with a GPU each where the cluster has any; a task whose machine is lost is started elsewhere."""
+def _use_ray(address: str | None, threads: int) -> Iterator[Submit]:
+    """Run each job as a Ray task, with a GPU each where the cluster has any; Ray retries tasks of lost machines."""
     with as_bad_input(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
         import ray
     started = not ray.is_initialized()
@@ -126,9 +146,12 @@ def _ray(address: str | None, threads: int) -> Iterator[Submit]:
 
 
 @contextmanager
-def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]:
-    """A Slurm job a model, through submitit; one that runs out of time or is preempted is queued again. Partition,
-    account, time and GPUs are told by sbatch's own variables (SBATCH_PARTITION, SBATCH_TIMELIMIT, SBATCH_GRES, ...)."""
+def use_slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]:
+    """Run each job as a Slurm job, through submitit; one that runs out of time or is preempted is queued again.
+
+    Partition, account, time and GPUs are set by sbatch's own variables (SBATCH_PARTITION, SBATCH_TIMELIMIT,
+    SBATCH_GRES, ...).
+    """
     with as_bad_input(ImportError, "`--on slurm` needs the extra: pip install 'anyshot[slurm]'."):
         import submitit
     if cluster == "slurm" and shutil.which("sbatch") is None:
@@ -138,7 +161,7 @@ def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]
     jobs: list[Any] = []
 
     def submit(work: Work, job: Any) -> PendingJob:
-        jobs.append(executor.submit(_Again(work), job))
+        jobs.append(executor.submit(_Requeued(work), job))
         return jobs[-1]
 
     try:
@@ -149,8 +172,8 @@ def _slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Submit]
                 job.cancel(check=False)
 
 
-class _Again:
-    """Work that is queued again as it was: what it had done lies in its folder."""
+class _Requeued:
+    """Work that submitit queues again unchanged: it resumes from the model's folder."""
 
     def __init__(self, work: Work) -> None:
         self.work = work

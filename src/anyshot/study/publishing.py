@@ -1,5 +1,6 @@
-"""What a study found, for others to read: one folder of tables and figures, with recipes and histories, without images,
-weights or anything that only this machine needs. A report can be made from it as from the run itself.
+"""Publishing: the results of a study for others to read, in one folder of tables, figures, recipes and histories.
+
+It holds no images, no weights and nothing that only this machine needs. A report can be made from it as from the run.
 
     about.json, MODEL/recipe.json, MODEL/history.csv    as the study left them
     *.csv                                               what published.md says of each
@@ -15,9 +16,9 @@ from anyshot.errors import BadInput
 from anyshot.files import atomic_write, write_text
 from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.experiments import embed_split, model_consistency, model_terms, supports_consistency
-from anyshot.measure.grid import add_head_columns, build_grids
+from anyshot.measure.grid import Grid, add_head_columns, build_grids
 from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences, paired_gains, study_tables
-from anyshot.models.model import load_model
+from anyshot.models.model import Model, load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
 from anyshot.show import figures, summaries
@@ -26,13 +27,23 @@ from anyshot.show.pages import fill_template
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Study, StudySource, select_recipes
 from anyshot.tables import Row, as_written, read_table, round_row, write_table
+from anyshot.text import group_by
 from anyshot.train.training import open_training_features
 
 UNEQUAL = ("step", "long-tailed")
 
 
 def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "", *, add: bool = False) -> None:
-    """Write all that the run of a study found to `out`: in place of what was published there before, or added to it."""
+    """Write the results of a study's run to a folder.
+
+    Args:
+        source: The study.
+        run: Folder of its results.
+        data: Folder of stores.
+        out: Folder to write, in place of what was published there before.
+        only: Which models, by the words of their names; all where empty.
+        add: Whether to add these models to what is published in `out`.
+    """
     if out.exists() and not (out / "gains.csv").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} holds something else than a published study: name a new or empty folder.")
     if add and not out.exists():
@@ -42,12 +53,7 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
     with atomic_write(out) as aside, progress("publishing", float(len(recipes))) as advance:
         if add:
             shutil.copytree(out, aside, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
-        for recipe in recipes:
-            _copy(run / recipe.name / "recipe.json", aside / recipe.name / "recipe.json")
-            if (run / recipe.name / "history.csv").exists():  # models that come with a study have none
-                _copy(run / recipe.name / "history.csv", aside / recipe.name / "history.csv")
-        if not (aside / "about.json").exists():
-            _copy(run / "about.json", aside / "about.json")
+        _copy_records(run, aside, recipes)
         recalls = recalls_of_study(study, recipes, run)
         tables: dict[str, list[Row]] = {
             **study_tables(recalls),
@@ -58,64 +64,92 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
         if add:
             tables = {name: merge_rows(out / f"{name}.csv", rows) for name, rows in tables.items()}
         for name, rows in tables.items():
-            if rows or name == "gains":  # which says that a folder was published
+            if rows or name == "gains":  # the file that marks a folder as published
                 write_table(aside / f"{name}.csv", rows)
         _draw(tables, aside)
         write_text(aside / "README.md", _page(source.path.stem, aside))
 
 
+def _copy_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
+    """Copy recipes, histories and what the results depend on."""
+    for recipe in recipes:
+        _copy(run / recipe.name / "recipe.json", folder / recipe.name / "recipe.json")
+        if (run / recipe.name / "history.csv").exists():  # models that come with a study have none
+            _copy(run / recipe.name / "history.csv", folder / recipe.name / "history.csv")
+    if not (folder / "about.json").exists():
+        _copy(run / "about.json", folder / "about.json")
+
+
 def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
-    """What follows from the tables: comparisons, and all figures."""
+    """Write the comparisons that follow from the tables, and all figures."""
     rows = tables["table"]
     scored = [grid for grid in build_grids(rows) if grid.is_scored]
     charts: dict[str, Any] = {}
     if any(summaries.find_counterpart(grid, scored) for grid in scored):
         charts["tradeoff"] = figures.scatter(scored)
-    for kind, (compare, _) in COMPARISONS.items():
-        if compared := compare(rows):
-            if kind != "gains":
-                write_table(folder / f"{kind}.csv", [round_row(row) for row in compared])
+    for kind, compared in ((kind, compare(rows)) for kind, (compare, _) in COMPARISONS.items()):
+        if compared and kind != "gains":
+            write_table(folder / f"{kind}.csv", [round_row(row) for row in compared])
+        if compared:
             charts[kind] = draw(kind, rows)
     charts |= {name: chart(tables[name]) for name, chart in FIGURES.items() if tables.get(name)}
-    for setting in dict.fromkeys(grid.setting for grid in scored):
-        here = [grid for grid in scored if grid.setting == setting]
-        charts["heatmaps-" + setting.replace("/", "-")] = figures.draw_heatmaps(here)
+    charts |= _draw_heatmaps(scored)
     for name, chart in charts.items():
         figures.save_chart(chart, folder / "figures" / f"{name}.svg")
 
 
-# What names a row of any table; and how many models it rests on, where that is not one.
+def _draw_heatmaps(scored: Sequence[Grid]) -> dict[str, Any]:
+    """Return a chart for each setting, of all its grids."""
+    by_setting = group_by(scored, lambda grid: grid.setting)
+    return {"heatmaps-" + name.replace("/", "-"): figures.draw_heatmaps(grids) for name, grids in by_setting.items()}
+
+
+# The columns that identify a row of any table, and those that count the models it rests on, where that is not one.
 NAMES = (*GRID, "against", "against_readout", "score", "parameter", "train_shot", "seed", "test_shot", "own_shot")
 COUNTS = ("seeds", "models")
 VALUES = ("accuracy", "sensitivity")
-SAME = 1e-2  # points: what weights of half precision, or another build of the same libraries, may decide otherwise
+TOLERANCE = 1e-2  # points by which weights of half precision, or another build of the same libraries, may differ
 
 
 def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a published table and those that a run adds to it. A row that is there stays, and is given what
-    columns it lacked; one that rests on more models takes its place. What is there and rests on as many must be the
-    same: another training belongs into a folder of its own."""
-    there, rows = (read_table(path) if path.exists() else []), [as_written(row) for row in rows]
-    if not there or not rows:
-        return there or rows
-    # Tables had them later, and hold one setting.
-    missing = {name: rows[0][name] for name in SETTING if name in rows[0] and name not in there[0]}
-    there = [add_head_columns(missing | row) if "learner" in rows[0] else missing | row for row in there]
-    names = [name for name in NAMES if name in rows[0] and name in there[0]]
-    merged = {tuple(row[name] for name in names): row for row in there}
+    """Return the rows of a published table with those of another run added.
+
+    A published row stays and gets the columns that it lacked, but a row that rests on more models replaces it.
+
+    Raises:
+        BadInput: Where a row that rests on as many models has another value: another training belongs into a folder of
+            its own.
+    """
+    published, rows = (read_table(path) if path.exists() else []), [as_written(row) for row in rows]
+    if not published or not rows:
+        return published or rows
+    published = _add_columns(published, rows[0])
+    names = [name for name in NAMES if name in rows[0] and name in published[0]]
+    merged = {tuple(row[name] for name in names): row for row in published}
     for row in rows:
         key = tuple(row[name] for name in names)
-        old = merged.get(key, {})
-        if not old or _models(row) > _models(old):
-            merged[key] = row
-        elif _models(row) == _models(old):
-            for value in VALUES:
-                if value in row and abs(old[value] - row[value]) > SAME:
-                    both = f"{old[value]} is published for {' '.join(map(str, key))}, and this run has {row[value]}"
-                    raise BadInput(f"{path}: {both}. Publish another training in a folder of its own.")
-            merged[key] = old | {name: value for name, value in row.items() if name not in old}
+        merged[key] = _merge_row(path, " ".join(map(str, key)), merged[key], row) if key in merged else row
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]
+
+
+def _add_columns(published: Sequence[Row], example: Row) -> list[Row]:
+    """Add the columns that tables of earlier versions lack; these hold one setting."""
+    missing = {name: example[name] for name in SETTING if name in example and name not in published[0]}
+    return [add_head_columns(missing | row) if "learner" in example else missing | row for row in published]
+
+
+def _merge_row(path: Path, name: str, published: Row, row: Row) -> Row:
+    """Return the row that rests on more models; of two that rest on as many, the published one with all columns."""
+    if _models(row) != _models(published):
+        return row if _models(row) > _models(published) else published
+    for value in VALUES:
+        if value in row and abs(published[value] - row[value]) > TOLERANCE:
+            raise BadInput(
+                f"{path}: {published[value]} is published for {name}, and this run has {row[value]}. Publish another "
+                "training in a folder of its own."
+            )
+    return published | {name: value for name, value in row.items() if name not in published}
 
 
 def _models(row: Row) -> float:
@@ -135,39 +169,52 @@ def _copy(source: Path, target: Path) -> None:
 def _side_experiments(
     study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Advance
 ) -> dict[str, list[Row]]:
-    """Consistency, the ratio of FRN's terms, and unequal shots, of all models that they concern; each model embeds the
-    test images once."""
+    """Return the tables of consistency, the ratio of FRN's terms, learned numbers and unequal shots.
+
+    Each model embeds the test images once for all of them.
+    """
     tables: dict[str, list[Row]] = {"consistency": [], "terms": [], "learned": []}
     unequal: list[Recalls] = []
     protocol = study.protocol
-    asked = (min(1000, protocol.episodes), protocol.seed, protocol.queries)
+    episodes = (min(1000, protocol.episodes), protocol.seed, protocol.queries)
     for recipe in recipes:
         model = load_model(run / recipe.name, study.registry)
         store = open_training_features(recipe, study.store(recipe.data, data), study.registry)
         embedded = embed_split(store, model)
-        of = {"seed": recipe.seed}
+        about, seed = embedded.about(), {"seed": recipe.seed}
         if supports_consistency(model.head):
-            tables["consistency"] += [row | of for row in model_consistency(embedded, *asked)]
+            tables["consistency"] += [row | seed for row in model_consistency(embedded, *episodes)]
         if recipe.head == "frn":
-            tables["terms"].append(model_terms(embedded, *asked) | of)
-        numbers = {name: value.item() for name, value in model.reading.parameters.items() if value.numel() == 1}
-        about = embedded.about() | of
-        tables["learned"] += [about | {"parameter": name, "value": round(v, 5)} for name, v in numbers.items()]
+            tables["terms"].append(model_terms(embedded, *episodes) | seed)
+        tables["learned"] += [about | seed | row for row in _learned_numbers(model)]
         plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
         fitted = fit_readouts_on_training_classes(model, store, study.registry)
         tested = embedded.features, fitted, readouts, plan, UNEQUAL, study.registry
         unequal += evaluate_model(model, recipe.data, *tested)
         advance(1.0, recipe.name)
-    tables["unequal"] = [row for one in unequal for row in one.rows()]
-    tables["unequal-gains"] = paired_gains(unequal)
-    tables["unequal-differences"] = accuracy_differences(unequal)
-    tables["unequal-recall"] = [round_row(row) for one in unequal for row in one.by_own_shot()]
+    tables |= _unequal_tables(unequal)
     return {name: table for name, table in tables.items() if table}
 
 
+def _learned_numbers(model: Model) -> list[Row]:
+    """Return a row for each single number that a head has learned, such as its temperature."""
+    values = {name: value.item() for name, value in model.bound_head.parameters.items() if value.numel() == 1}
+    return [{"parameter": name, "value": round(value, 5)} for name, value in values.items()]
+
+
+def _unequal_tables(unequal: Sequence[Recalls]) -> dict[str, list[Row]]:
+    """Return the tables of episodes whose classes have different shots."""
+    return {
+        "unequal": [row for one in unequal for row in one.rows()],
+        "unequal-gains": paired_gains(unequal),
+        "unequal-differences": accuracy_differences(unequal),
+        "unequal-recall": [round_row(row) for one in unequal for row in one.by_own_shot()],
+    }
+
+
 def _page(name: str, folder: Path) -> str:
-    """The first page of a folder of tables."""
+    """Return the first page of a folder of tables."""
     scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.is_scored]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = []

@@ -1,11 +1,11 @@
-"""Trained models that come with a study, and their features of its test classes: seen without images or training.
+"""Trained models that come with a study, with their features of its test classes: tested without images or training.
 
     ready/STUDY/test.npz                  the label of each test image, the name of each class
     ready/STUDY/MODEL/model.safetensors   weights as float16, the recipe inside
     ready/STUDY/MODEL/features.npz        features of the test images as float16
-    ready/STUDY/MODEL/readouts.safetensors   what readouts were fitted on the training classes, as float16
+    ready/STUDY/MODEL/readouts.safetensors   readouts fitted on the training classes, as float16
 
-The folder `ready` lies beside the study's file.
+The folder `ready` is beside the study's file.
 """
 
 import shutil
@@ -34,7 +34,7 @@ from anyshot.tables import Row
 
 
 def run_ready(source: StudySource, out: Path, only: str = "") -> list[Row]:
-    """Test the models that come with a study at its full protocol; write and return its table."""
+    """Test the models that come with a study by its full protocol, write its tables, return the rows of the first."""
     study, folder = source.load(), _folder(source.path)
     if not (folder / "test.npz").is_file():
         others = sorted(path.parent.name for path in folder.parent.glob("*/test.npz"))
@@ -65,7 +65,7 @@ def run_ready(source: StudySource, out: Path, only: str = "") -> list[Row]:
 
 
 def write_ready(source: StudySource, study: Study, recipes: Sequence[Recipe], run: Path, data: Path) -> Path:
-    """Keep these models of a run, and their features, beside the study; returns the folder."""
+    """Write models of a run, and their features, beside the study for `--ready`, and return the folder."""
     folder = _folder(source.path)
     if len({recipe.data for recipe in recipes}) != 1:
         raise BadInput("models that come with a study must share one data set.")
@@ -101,17 +101,17 @@ def _fitted(folder: Path) -> FitReadout:
     tensors = read_tensors(path)[0] if path.is_file() else {}
 
     def fitted(readout: str) -> Parameters:
-        of = f"{readout}."
-        return {name.removeprefix(of): value.float() for name, value in tensors.items() if name.startswith(of)}
+        prefix = f"{readout}."
+        return {name.removeprefix(prefix): value.float() for name, value in tensors.items() if name.startswith(prefix)}
 
     return fitted
 
 
 def _write_arrays(path: Path, **arrays: Any) -> None:
-    """As np.savez_compressed, a tenth smaller."""
+    """Write arrays as np.savez_compressed does, but with LZMA, which is a tenth smaller."""
     with atomic_write(path) as aside, ZipFile(aside, "w", ZIP_LZMA) as archive:
         for name, array in arrays.items():
-            entry = ZipInfo(f"{name}.npy")  # of a fixed date: the same arrays are the same bytes
+            entry = ZipInfo(f"{name}.npy")  # has a fixed date, so that equal arrays are equal bytes
             entry.compress_type = ZIP_LZMA
             with archive.open(entry, "w") as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)

@@ -1,7 +1,7 @@
-"""A study: recipes, stores, readouts and a protocol, as a value; where it comes from; which of its models are meant.
+"""A study as a value: recipes, stores, readouts and a protocol; how it is loaded, and how its models are selected.
 
-A study is a Python file with a function `study(heads) -> Study`; the package's own lie in `studies/`, and a path names
-any other. `runner` does what of it is missing.
+A study is a Python file with a function `study(heads) -> Study`. The package's own are in `studies/`; others are
+named by their path. `runner` trains and tests its models.
 """
 
 import json
@@ -34,51 +34,53 @@ class Study:
     recipes: Sequence[Recipe]
     """The models to train."""
     stores: Mapping[str, Callable[[Path], Store]]
-    """The name a recipe gives its data, and a function that opens or makes the store in the folder of data."""
+    """By the name that recipes use: a function that opens the store in the folder of data, or makes it there."""
     readouts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Readouts of each head besides its own."""
+    """Readouts of each head besides `own`."""
     protocol: Protocol = field(default_factory=Protocol)
     """Shots and episodes that all its models are tested on."""
     adds: Registry = field(default_factory=Registry)
-    """Heads, backbones and readouts of this study that the package does not have."""
+    """The study's own heads, backbones and readouts."""
     train_images: Mapping[str, int] = field(default_factory=dict)
-    """How many training images a data set has, for an estimate of the cost where its store is not at hand."""
+    """Training images of each data set, to estimate the cost before its store is made."""
 
     @property
     def registry(self) -> Registry:
-        """What recipes and readouts are looked up in."""
+        """The registry that recipes and readouts are looked up in."""
         return BUILTIN | self.adds
 
     def store(self, name: str, data: Path) -> Store:
-        """The store of this name in the folder of data, made where it has to be."""
+        """Open the store of this name in the folder of data, or make it."""
         opens = look_up("store in this study", name, self.stores)
         with user_code_errors(Path(self.adds.file)):
             store = opens(data)
         if not isinstance(store, Store):
-            raise BadInput(f"what should open {name} in {self.adds.file} gives a {type(store).__name__}, not a Store.")
+            raise BadInput(
+                f"the function that opens {name} in {self.adds.file} returned a {type(store).__name__}, not a Store."
+            )
         return store
 
     def readouts_of(self, recipe: Recipe) -> tuple[str, ...]:
-        """The readouts that a model is tested with."""
+        """Return the readouts that a model is tested with."""
         return ("own", *self.readouts.get(recipe.head, ()))
 
     def result(self, recipe: Recipe, folder: Path) -> Path:
-        """The file that says a model is done: its recalls under this protocol, or the model itself in pretraining."""
+        """Return the file that says a model is done: its recalls under this protocol, or a pretrained model itself."""
         if recipe.batch:
             return folder / "model.safetensors"
-        decides: dict[str, Any] = asdict(self.protocol) | {"readouts": self.readouts_of(recipe)}
-        return folder / f"recalls-{sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]}.npz"
+        tested: dict[str, Any] = asdict(self.protocol) | {"readouts": self.readouts_of(recipe)}
+        return folder / f"recalls-{sha256(json.dumps(tested, sort_keys=True).encode()).hexdigest()[:8]}.npz"
 
 
 @dataclass(frozen=True)
 class StudySource:
-    """Where a study comes from, small enough to be sent to another process, which loads it anew."""
+    """The file of a study and the heads chosen: small enough to send to another process, which loads it there."""
 
     path: Path
     heads: tuple[str, ...] | None = None
 
     def load(self) -> Study:
-        """The study, its names looked up."""
+        """Run the study's file and return the study, after a check of all names."""
         module = run_python_file(self.path)
         if not callable(getattr(module, "study", None)):
             raise BadInput(f"{self.path} is not a study: it must define a function study(heads) that returns a Study.")
@@ -98,20 +100,20 @@ class StudySource:
         return study
 
 
-def _is_whole(protocol: Protocol) -> bool:
+def _has_valid_numbers(protocol: Protocol) -> bool:
     numbers = (protocol.way, protocol.queries, protocol.episodes, protocol.seed, *protocol.shots)
     return bool(protocol.shots) and all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _check(study: Any, path: Path) -> None:
-    """Whether what a user's function returns is a study, of the parts that a study has."""
+    """Raise BadInput where a user's function did not return a Study with parts of the right types."""
     if not isinstance(study, Study):
         raise BadInput(f"study(heads) of {path} returns a {type(study).__name__}: it must return a Study.")
     parts = {
         "recipes": isinstance(study.recipes, Sequence) and all(isinstance(one, Recipe) for one in study.recipes),
         "stores": isinstance(study.stores, Mapping) and all(callable(opens) for opens in study.stores.values()),
         "readouts": isinstance(study.readouts, Mapping) and all(isinstance(v, tuple) for v in study.readouts.values()),
-        "protocol": isinstance(study.protocol, Protocol) and _is_whole(study.protocol),
+        "protocol": isinstance(study.protocol, Protocol) and _has_valid_numbers(study.protocol),
         "adds": isinstance(study.adds, Registry),
         "train_images": isinstance(study.train_images, Mapping),
     }
@@ -123,7 +125,7 @@ def _check(study: Any, path: Path) -> None:
 
 
 def find_study(name: str) -> Path:
-    """The file of a study: a path, or the name of one of the package's own."""
+    """Return the file of a study, given its path or the name of one of the package's own."""
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise BadInput(f"there is no study file {name}.")
@@ -136,7 +138,7 @@ def find_study(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Packed:
-    """A store in a folder of data, which `anyshot pack` makes of images; see `packed`."""
+    """A store in a folder of data that `anyshot pack` makes from images; see `packed`."""
 
     name: str
     kind: str
@@ -146,6 +148,7 @@ class Packed:
     options: Mapping[str, Any]
 
     def __call__(self, data: Path) -> Store:
+        """Open the store, or raise BadInput with the command that makes it."""
         path = data / self.name
         if not self.is_in(data):
             words = {f"--{name.replace('_', '-')}": value for name, value in self.options.items()}
@@ -158,11 +161,11 @@ class Packed:
         return open_store(path)
 
     def is_in(self, data: Path) -> bool:
-        """Whether it has been made."""
+        """Return whether the store has been made."""
         return (data / self.name / "store.json").is_file()
 
     def make(self, data: Path, images: Path, say: OnMessage) -> None:
-        """Make it of images: of what its kind reads, or of the same set as one .npz, which is cut already."""
+        """Make the store from images: a source of its kind, or the same images as one .npz, which are cut already."""
         if not images.exists():
             raise BadInput(f"there is no {images} to make the store {data / self.name} of.")
         is_npz = images.suffix.lower() == ".npz"
@@ -174,8 +177,7 @@ class Packed:
 def packed(
     name: str, kind: str, size: int | None = None, embed: str = "", fit: Fit | None = None, **options: Any
 ) -> Packed:
-    """A store in a folder of data that is opened, made of what `anyshot study --images` names, or said how to make; for
-    `Study.stores`.
+    """Return an entry of `Study.stores`: a store that is opened, or made from what `anyshot study --images` names.
 
     Args:
         name: Name of the store.
@@ -189,7 +191,7 @@ def packed(
 
 
 def pack_missing(study: Study, recipes: Sequence[Recipe], data: Path, images: Path, say: OnMessage) -> None:
-    """Make the store of these recipes of images, where it is not there."""
+    """Make the missing store of these recipes from images."""
     stores = [study.stores[name] for name in dict.fromkeys(recipe.data for recipe in recipes)]
     missing = [store for store in stores if isinstance(store, Packed) and not store.is_in(data)]
     if len(missing) > 1:
@@ -202,13 +204,18 @@ def pack_missing(study: Study, recipes: Sequence[Recipe], data: Path, images: Pa
 
 
 def list_pretrainings(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """The pretrainings that recipes begin with, each once."""
+    """Return the pretrainings that recipes start from, each once."""
     return list(dict.fromkeys(recipe.start for recipe in recipes if isinstance(recipe.start, Recipe)))
 
 
 def select_recipes(recipes: Sequence[Recipe], only: str) -> list[Recipe]:
-    """The recipes that `only` names: words among data, backbone, head, 4-shot, seed-0, joined by slashes, matched whole
-    and all of them (cub/conv4/frn); several such names are separated by commas."""
+    """Return the recipes that match a selection.
+
+    Args:
+        recipes: All recipes of a study.
+        only: Words of a model's path (data, backbone, head, 4-shot, seed-0) joined by slashes, all of which must match,
+            such as cub/conv4/frn; several selections are separated by commas. Empty selects all.
+    """
     wanted = [name.split("/") for name in only.split(",") if name]
     words = sorted({word for recipe in recipes for word in recipe.path})
     check_names("word to select models by", (word for name in wanted for word in name), words)

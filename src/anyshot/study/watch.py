@@ -1,7 +1,6 @@
-"""The live view of a study: read from the histories that its models write, wherever they run.
+"""The progress of a study, read from the histories that its models write, wherever they run.
 
-In a terminal a table (models done, running, time left, last validation accuracy), elsewhere plain lines. With
-TensorBoard the same histories are mirrored into event files, and only then is torch imported here.
+In a terminal it is a live table, elsewhere plain lines. With TensorBoard the histories are mirrored into event files.
 """
 
 import os
@@ -24,17 +23,17 @@ EVERY = 10.0  # seconds between plain lines
 
 @dataclass
 class WatchedModel:
-    """A model of a study: where its history lies, and where the file that says it is done."""
+    """A model of a study: the folder with its history, and the file whose presence says that it is done."""
 
     recipe: Recipe
     folder: Path
     result: Path
     rows: list[Row] = field(default_factory=list)
-    read: float = 0.0  # when the history that `rows` holds was written
+    read: float = 0.0  # modification time of the history that `rows` holds
     done: bool = False
 
     def look(self) -> int:
-        """Read what is new; how many rows had been read before."""
+        """Read new rows of the history, and return how many had been read before."""
         before = len(self.rows)
         self.done = self.result.exists()
         path = self.folder / "history.csv"
@@ -44,11 +43,12 @@ class WatchedModel:
 
     @property
     def is_running(self) -> bool:
+        """Whether its training has begun and it is not done."""
         return not self.done and (self.folder / "recipe.json").exists()
 
     @property
     def line(self) -> tuple[str, str, str, str]:
-        """Its name, how far it is, its last loss and its last validation accuracy."""
+        """Its name, its epochs, its last loss and its last validation accuracy."""
         accuracies = [row["val_accuracy"] for row in self.rows if row["val_accuracy"] != ""]
         accuracy = f"{accuracies[-1]:.1f} %" if accuracies else ""
         last = self.rows[-1]["loss"] if self.rows else ""  # empty too where training diverged
@@ -57,7 +57,7 @@ class WatchedModel:
 
 
 class Watch:
-    """All models of a study at a moment, and the pace since the watch began."""
+    """The state of all models of a study, and the pace since the watch began."""
 
     def __init__(self, models: Sequence[WatchedModel], tensorboard: Path | None = None) -> None:
         self.models = models
@@ -67,6 +67,7 @@ class Watch:
         self.before = self.epochs
 
     def look(self) -> None:
+        """Read the histories that have changed."""
         for model in self.models:
             if not model.done or model.recipe.id in self.boards:
                 before = model.look()
@@ -77,6 +78,7 @@ class Watch:
 
     @property
     def epochs(self) -> int:
+        """Epochs trained so far, of all models."""
         return sum(model.recipe.epochs if model.done else len(model.rows) for model in self.models)
 
     @property
@@ -91,12 +93,13 @@ class Watch:
 
     @property
     def running(self) -> list[tuple[str, str, str, str]]:
+        """The lines of the models that are in training."""
         return [model.line for model in self.models if model.is_running]
 
 
 @contextmanager
 def watch_study(models: Sequence[WatchedModel], tensorboard: Path | None = None) -> Iterator[None]:
-    """Show a study while it runs; of several processes that run it together, the first does."""
+    """Show the progress of a study inside this context; of the processes of torchrun only the first does."""
     if int(os.environ.get("RANK", "0")) > 0:
         yield
         return
@@ -143,7 +146,7 @@ def _table(watch: Watch) -> Any:
 
 
 def _boards(models: Sequence[WatchedModel], folder: Path) -> dict[str, Any]:
-    """One set of event files a model, made anew from its history."""
+    """Return a writer of event files for each model; the folder is made anew."""
     with as_bad_input(ImportError, "`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
         from torch.utils.tensorboard import SummaryWriter
     shutil.rmtree(folder, ignore_errors=True)

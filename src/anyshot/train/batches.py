@@ -1,4 +1,4 @@
-"""Training batches: index arrays drawn from a seed, passing over the images once an epoch without replacement."""
+"""Training batches: arrays of image indices, drawn from a seed; an epoch uses each image at most once."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,22 @@ from anyshot.errors import BadInput
 def training_batches(
     labels: Int[np.ndarray, " image"], way: int, shot: int, seed: int, epoch: int, mixed: Sequence[int] = ()
 ) -> list[Int[np.ndarray, "way shot"]]:
-    """One epoch of batches: draw `way` classes with probability proportional to their remaining images, take `shot`
-    from each, drop classes with fewer left, until fewer than `way` classes remain. With `mixed` shots each batch draws
-    one of those that still fill a batch of way x shot images."""
+    """Return one epoch of batches for batch folding.
+
+    A batch draws `way` classes with probability proportional to their remaining images and `shot` images of each. It
+    ends when fewer than `way` classes have as many images left.
+
+    Args:
+        labels: The class of each image.
+        way: Classes of a batch.
+        shot: Images per class.
+        seed: Seed of all epochs.
+        epoch: Number of the epoch.
+        mixed: Shots of which each batch draws one, with as many classes as keep the number of images.
+
+    Raises:
+        BadInput: Where too few classes have enough images for one batch.
+    """
     rng = np.random.default_rng([seed, epoch])
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(labels.max() + 1)]
     left = np.array([len(pool) for pool in pools])
@@ -33,7 +46,7 @@ def training_batches(
 def pretraining_batches(
     labels: Int[np.ndarray, " image"], images: int, seed: int, epoch: int
 ) -> list[Int[np.ndarray, " drawn"]]:
-    """One epoch of batches of `images` images of any classes, each image once; what does not fill a batch is left."""
+    """Return one epoch of batches of `images` images of any classes; a last batch that is not full is left out."""
     if len(labels) < images:
         raise BadInput(f"a batch takes {images} images, and there are only {len(labels)}.")
     order = np.random.default_rng([seed, epoch]).permutation(len(labels))

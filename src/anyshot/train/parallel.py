@@ -1,9 +1,9 @@
-"""One model over several processes, through torch's own DistributedDataParallel (start with torchrun).
+"""Training one model in several processes, through torch's DistributedDataParallel (start with torchrun).
 
-Each process takes its share of a batch's images through the backbone. The vectors are gathered, with their gradients,
-before the fold, so that the episode stays whole; batch norm uses the statistics of the whole batch. A run is therefore
-equal to one process up to the order of float additions. Every process computes the same loss of the whole batch, so
-each local gradient counts it once a process, and the mean over processes that DistributedDataParallel takes is right.
+Each process passes its share of a batch through the backbone. The vectors are gathered, with their gradients, before
+the fold, and batch norm uses the statistics of the whole batch. A run therefore equals that of one process up to the
+order of float additions. Every process computes the loss of the whole batch, so the mean over processes that
+DistributedDataParallel takes of the gradients is right.
 """
 
 from typing import Any
@@ -15,35 +15,35 @@ from torch import Tensor, nn
 
 
 def count_processes() -> int:
-    """How many processes train the model together."""
+    """Return how many processes train the model together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes."""
+    """Return whether this process is the one that writes files."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def wait_for_all() -> None:
-    """Go on when all processes have come this far."""
+    """Wait until all processes have come this far."""
     if dist.is_initialized():
         dist.barrier()
 
 
 def local_share(images: int) -> slice:
-    """Which images of a batch are this process's."""
+    """Return which images of a batch belong to this process."""
     if not dist.is_initialized():
         return slice(images)
     rank, world = dist.get_rank(), dist.get_world_size()
     return slice(images * rank // world, images * (rank + 1) // world)
 
 
-def gather_batch(x: Float[Tensor, "mine d"], images: int) -> Float[Tensor, "image d"]:
-    """The vectors of the whole batch, in order."""
+def gather_batch(x: Float[Tensor, "local d"], images: int) -> Float[Tensor, "image d"]:
+    """Return the vectors of the whole batch, in order."""
     if not dist.is_initialized():
         return x
-    mine = local_share(images)
-    return _Sum.apply(nn.functional.pad(x, (0, 0, mine.start, images - mine.stop)))
+    local = local_share(images)
+    return _Sum.apply(nn.functional.pad(x, (0, 0, local.start, images - local.stop)))
 
 
 class _Sum(torch.autograd.Function):
@@ -61,13 +61,14 @@ class _Sum(torch.autograd.Function):
 
 
 class SharedBatchNorm(nn.BatchNorm2d):
-    """Batch norm over the images of all processes. (torch's SyncBatchNorm does the same on GPUs only.)"""
+    """Batch norm over the images of all processes; torch's SyncBatchNorm runs on GPUs only."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalise by the mean and variance of the whole batch, and update the running ones."""
         if not self.training:
             return super().forward(x)
         assert self.running_mean is not None
-        shifted = x - self.running_mean.view(-1, 1, 1)  # near zero on average, so that squares lose no digits
+        shifted = x - self.running_mean.view(-1, 1, 1)  # near zero, so that squares lose no digits
         sums = torch.stack(
             [shifted.sum((0, 2, 3)), shifted.square().sum((0, 2, 3)), torch.ones_like(self.running_mean)]
         )
@@ -88,7 +89,7 @@ class SharedBatchNorm(nn.BatchNorm2d):
 
 
 def synchronise_norms(module: nn.Module) -> None:
-    """Let every batch norm of a module use the whole batch."""
+    """Make every batch norm of a module use the whole batch."""
     for part in module.modules():
         if type(part) is nn.BatchNorm2d:
             part.__class__ = SharedBatchNorm
