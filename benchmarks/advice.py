@@ -41,10 +41,11 @@ from anyshot.classify.groups import Groups, find_groups, leave_out_groups
 from anyshot.classify.likeness import PictureSketch
 from anyshot.inspect import shot_curve
 from anyshot.inspect.advice import _HeldOut, _judged, advise
+from anyshot.inspect.grouped_plan import GroupedPlan
 from anyshot.inspect.labels import suspects_of
 from anyshot.inspect.shot_curve import forecast_gains
-from anyshot.measure.evaluation import evaluate
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.evaluate import evaluate
+from anyshot.measure.plan import Plan
 from anyshot.models.embedders import load_embedder
 
 CONV4 = "cub32-conv4-cosine-proto-16shot"

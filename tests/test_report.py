@@ -24,7 +24,7 @@ from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import (
     EVERYWHERE,
-    UNPAIRED,
+    WORDS,
     Choice,
     accurate_slots,
     first_setting,
@@ -34,7 +34,6 @@ from anyshot.report.answer import (
     paired,
     rank,
     robust_sentence,
-    why_no_sensitivity,
 )
 from anyshot.report.charts import learning_curves, thinned
 from anyshot.report.page import as_script
@@ -163,7 +162,7 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     assert half < 0.4 * np.hypot(value["ci95"], other["ci95"])
     margin = accurate_slots(ranked, {4: 1.0}, pairs)["margin"]
     assert margin.startswith(f"; {gap.mean():.2f} ± {half:.2f} points above {rival.label}")
-    assert UNPAIRED not in written(tmp_path, folder).split("<script")[0]
+    assert WORDS["unpaired"] not in written(tmp_path, folder).split("<script")[0]
     first, second = sorted((best.label, rival.label))
     assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second][2] == half
 
@@ -182,7 +181,7 @@ def test_without_fitting_recalls_a_difference_is_called_unpaired(tmp_path: Path,
     if spoil == "another model":
         table = [row | {"model": f"new-{row['model']}"} for row in table]
     page = written(tmp_path, write_run(tmp_path / "run", table))
-    assert UNPAIRED in page.split("<script")[0]
+    assert WORDS["unpaired"] in page.split("<script")[0]
     assert not any(data_of(page)["paired"].values())
     assert "treats the two as independent, which is wider than a paired one" in page
 
@@ -464,8 +463,8 @@ def test_learning_curves_of_mixed_shots_name_no_train_shot() -> None:
 
 
 def test_why_is_empty_only_for_a_grid_with_a_sensitivity() -> None:
-    assert [why_no_sensitivity(grid) for grid in build_grids(rows())] == ["", ""]
-    assert "tested at 4-shot only" in why_no_sensitivity(build_grids([r for r in rows() if r["test_shot"] == 4])[0])
+    assert [grid.why_no_sensitivity for grid in build_grids(rows())] == ["", ""]
+    assert "tested at 4-shot only" in build_grids([r for r in rows() if r["test_shot"] == 4])[0].why_no_sensitivity
 
 
 def test_a_report_imports_no_torch(tmp_path: Path) -> None:

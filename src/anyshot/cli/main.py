@@ -407,15 +407,15 @@ def evaluate(
 
     limit_threads_to_free_cores()
     registry = how.registry()
-    from anyshot.measure.evaluation import run_evaluation
     from anyshot.measure.plan import Protocol
+    from anyshot.measure.verbs import EvaluationOptions, run_evaluation
 
     keep_freed_memory()
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     protocol = Protocol(shots, 0 if way == "all" else int(way), queries, episodes, seed)
-    asked = store, model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out
-    print(run_evaluation(*asked, registry, how.features(), how.layout))
+    asked = EvaluationOptions(model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out)
+    print(run_evaluation(store, asked, registry, how.features(), how.layout))
 
 
 experiment = SubcommandApp()

@@ -18,17 +18,19 @@ from anyshot.classify.groups import Groups, find_groups, leave_out_groups
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy
 from anyshot.classify.likeness import PictureSketch
 from anyshot.errors import BadInput
+from anyshot.inspect.grouped_plan import GroupedPlan
 from anyshot.inspect.holdout import HoldoutResult, measure_holdout
 from anyshot.inspect.labels import Suspect, Suspects, find_suspects, most_confused
 from anyshot.inspect.shot_curve import LEAST_SHOTS, EpisodePool, Forecast, forecast_gains
 from anyshot.machine import release_memory
 from anyshot.measure.engine import compute_vectors
-from anyshot.measure.evaluation import check_features, check_labels, evaluate, untrained_parameters
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.evaluate import evaluate
+from anyshot.measure.inputs import check_features, check_labels
+from anyshot.measure.plan import Plan
 from anyshot.measure.readouts import scale_progress
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Parameters
-from anyshot.models.registry import BUILTIN, Registry
+from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
 from anyshot.text import format_range
 
 HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")

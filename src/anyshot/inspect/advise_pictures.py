@@ -14,7 +14,7 @@ from anyshot.data.packer import Item
 from anyshot.data.pictures import capture_time
 from anyshot.data.store import Store
 from anyshot.inspect.advice import Advice, OtherFeatures
-from anyshot.measure.evaluation import evaluate
+from anyshot.measure.evaluate import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.examples import Examples

@@ -13,10 +13,11 @@ from typing import Any
 
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write, write_text
-from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
+from anyshot.measure.comparisons import accuracy_differences, paired_gains, study_tables
+from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.experiments import embed_split, model_consistency, model_terms, supports_consistency
-from anyshot.measure.grid import add_head_columns, build_grids
-from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences, paired_gains, study_tables
+from anyshot.measure.grid import build_grids
+from anyshot.measure.recalls import Recalls
 from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
@@ -25,7 +26,7 @@ from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.pages import fill_template
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Study, StudySource, select_recipes
-from anyshot.tables import Row, as_written, read_table, round_row, write_table
+from anyshot.tables import ROW_NAMES, Row, add_head_columns, as_written, read_table, round_row, write_table
 from anyshot.train.training import open_training_features
 
 UNEQUAL = ("step", "long-tailed")
@@ -67,9 +68,9 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
 def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     """What follows from the tables: comparisons, and all figures."""
     rows = tables["table"]
-    scored = [grid for grid in build_grids(rows) if grid.is_scored]
+    scored = [grid for grid in build_grids(rows) if grid.has_sensitivity]
     charts: dict[str, Any] = {}
-    if any(summaries.find_counterpart(grid, scored) for grid in scored):
+    if any(grid.find_counterpart(scored) for grid in scored):
         charts["tradeoff"] = figures.scatter(scored)
     for kind, (compare, _) in COMPARISONS.items():
         if compared := compare(rows):
@@ -84,9 +85,7 @@ def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
         figures.save_chart(chart, folder / "figures" / f"{name}.svg")
 
 
-# What names a row of any table; and how many models it rests on, where that is not one.
-NAMES = (*GRID, "against", "against_readout", "score", "parameter", "train_shot", "seed", "test_shot", "own_shot")
-COUNTS = ("seeds", "models")
+COUNTS = ("seeds", "models")  # how many models a row of a table rests on, where that is not one
 VALUES = ("accuracy", "sensitivity")
 SAME = 1e-2  # points: what weights of half precision, or another build of the same libraries, may decide otherwise
 
@@ -99,9 +98,9 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
     if not there or not rows:
         return there or rows
     # Tables had them later, and hold one setting.
-    missing = {name: rows[0][name] for name in SETTING if name in rows[0] and name not in there[0]}
+    missing = {name: rows[0][name] for name in ("data", "backbone") if name in rows[0] and name not in there[0]}
     there = [add_head_columns(missing | row) if "learner" in rows[0] else missing | row for row in there]
-    names = [name for name in NAMES if name in rows[0] and name in there[0]]
+    names = [name for name in ROW_NAMES if name in rows[0] and name in there[0]]
     merged = {tuple(row[name] for name in names): row for row in there}
     for row in rows:
         key = tuple(row[name] for name in names)
@@ -168,7 +167,7 @@ def _side_experiments(
 
 def _page(name: str, folder: Path) -> str:
     """The first page of a folder of tables."""
-    scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.is_scored]
+    scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.has_sensitivity]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):
