@@ -30,17 +30,17 @@ from anyshot.report.answer import (
     first_setting,
     half_width,
     list_choices,
+    list_paired_intervals,
     list_sensitivities,
-    paired,
     rank,
     robust_sentence,
 )
-from anyshot.report.charts import learning_curves, thinned
+from anyshot.report.charts import learning_curves, thin_history
 from anyshot.report.page import as_script
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
 from anyshot.report.tables import comparison_with_paper, sensitivity_table
 from anyshot.report.text import print_report
-from anyshot.tables import write_table
+from anyshot.tables import read_table, write_table
 
 EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
 CHOICES = list_choices(Findings("x", rows()))
@@ -150,7 +150,7 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     folder = write_run(tmp_path / "run", table)
     findings = read_runs([folder])
     choices = list_choices(findings)
-    pairs = paired(findings, choices)["glyphs/conv4"]
+    pairs = list_paired_intervals(findings, choices)["glyphs/conv4"]
     ranked = rank(choices, "glyphs/conv4", {4: 1.0})
     (best, value), (rival, other) = ranked[0], next(pair for pair in ranked if pair[0].head != ranked[0][0].head)
     one, two = (
@@ -439,7 +439,7 @@ def test_a_table_of_80_columns_breaks_no_number_and_no_word(tmp_path: Path) -> N
 def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     where = {"data": "d", "backbone": "b", "head": "h", "seed": 0}
     history = [where | {"train_shot": s, "epoch": float(e), "loss": 1.0 / e} for s in (4, 8) for e in range(1, 801)]
-    shown = thinned(history, "loss")
+    shown = thin_history(history, "loss")
     assert len(shown) <= 120
     assert [row["epoch"] for row in shown if row["train_shot"] == 4][:: len(shown) // 2 - 1] == [1.0, 800.0]
 
@@ -495,3 +495,15 @@ def test_the_verb_writes_a_page_or_one_sentence(
         main()
     assert left.value.code == 2
     assert "is not a run: it has no table.csv" in capsys.readouterr().err
+
+
+def test_a_run_whose_table_has_deviation_and_trend_shows_them_with_their_intervals(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows())
+    assert "trend" not in sensitivity_table(read_runs([folder])).columns
+    table = read_table(folder / "sensitivity.csv")
+    more = {"deviation": 0.25, "trend": -0.69, "trend_low_classes": -1.0, "trend_high_classes": -0.38}
+    write_table(folder / "sensitivity.csv", [row | more for row in table])
+    shown = sensitivity_table(read_runs([folder]))
+    assert shown.rows[0][shown.columns.index("trend")] == "-0.69 (-1.00 to -0.38)"
+    assert shown.rows[0][shown.columns.index("deviation")] == "0.25"
+    assert "positive where models overfit" in written(tmp_path, folder)

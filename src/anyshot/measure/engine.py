@@ -141,22 +141,22 @@ def visit_logits(
     is_inner = all(reading.inner for reading in readings)
     size = max(1, min(size, 64 if is_inner else 16))
     table = bank.table() if method == "pairs" else None
-    own = threading.local()
+    local = threading.local()
 
     def run(part: tuple[int, EpisodeBatch]) -> int:
         start, draw = part
         with torch.inference_mode():
-            if not hasattr(own, "room"):
-                own.room = {}
-            chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], own.room)
+            if not hasattr(local, "buffers"):
+                local.buffers = {}
+            chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], local.buffers)
             for index, reading in enumerate(readings):
                 keep(index, start, chunk.logits(reading))
         return len(draw.classes)
 
     def chunks() -> Iterator[tuple[int, EpisodeBatch]]:
-        many = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
-        for first in range(0, plan.episodes, many):
-            drawn = plan.draw(first, min(first + many, plan.episodes))
+        drawn_at_once = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
+        for first in range(0, plan.episodes, drawn_at_once):
+            drawn = plan.draw(first, min(first + drawn_at_once, plan.episodes))
             for start in range(0, len(drawn.classes), size):
                 yield first + start, EpisodeBatch(*(array[start : start + size] for array in drawn))
 
@@ -279,25 +279,27 @@ class _Bank:
     def _pieces(self, size: int) -> Iterator[Tensor]:
         return (piece if self.late is None else piece - self.late for piece in self.vectors.split(size))
 
-    def _each(self, of: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
-        return torch.cat([of(piece) for piece in self._pieces(4096)])
+    def _each(self, compute: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
+        return torch.cat([compute(piece) for piece in self._pieces(4096)])
 
 
-Room = dict[str, Tensor]
+Buffers = dict[str, Tensor]
 
 
-def _space(room: Room, name: str, like: Tensor, *shape: int) -> Tensor:
+def _buffer(buffers: Buffers, name: str, like: Tensor, *shape: int) -> Tensor:
     """Return memory that a thread reuses for every chunk: fresh pages cost more than what is written to them."""
-    if name not in room or room[name].shape != shape:
-        room[name] = torch.empty(shape, dtype=like.dtype, device=like.device)
-    return room[name]
+    if name not in buffers or buffers[name].shape != shape:
+        buffers[name] = torch.empty(shape, dtype=like.dtype, device=like.device)
+    return buffers[name]
 
 
 class _Chunk:
     """A few episodes, and the products that all readings share."""
 
-    def __init__(self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, room: Room) -> None:
-        self.bank, self.table, self.room = bank, table, room
+    def __init__(
+        self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, buffers: Buffers
+    ) -> None:
+        self.bank, self.table, self.buffers = bank, table, buffers
         device = bank.vectors.maps.device if isinstance(bank.vectors, LazyVectors) else bank.vectors.device
         self.shots = torch.from_numpy(np.array(patterns.swapaxes(0, 1), order="C")).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
@@ -384,7 +386,7 @@ class _Chunk:
     def _query(self) -> Float[Tensor, "episode query d"]:
         vectors, _, places = self._rows
         episodes, queries = places.shape
-        query = _space(self.room, "query", vectors, episodes * queries, self.bank.d)
+        query = _buffer(self.buffers, "query", vectors, episodes * queries, self.bank.d)
         torch.index_select(vectors, 0, places.flatten(), out=query)
         if self.bank.late is not None:
             query -= self.bank.late
@@ -395,7 +397,7 @@ class _Chunk:
         """The sum of each class's first vectors, gathered and added without a tensor of the support."""
         vectors, places, _ = self._rows
         episodes, way, _ = places.shape
-        sums = _space(self.room, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
+        sums = _buffer(self.buffers, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
         before = 0
         for number, step in enumerate(self.steps):
             bag = places[..., before:step].reshape(episodes * way, -1)

@@ -1,4 +1,4 @@
-"""From vectors and a plan to the recalls of every head and readout that was asked for."""
+"""From vectors and a plan to the recalls of every head and readout that was pairs for."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -21,7 +21,7 @@ FitReadout = Callable[[str], Parameters]
 
 
 def compute_readout_recalls(
-    asked: Sequence[tuple[BoundHead, str]],
+    pairs: Sequence[tuple[BoundHead, str]],
     vectors: Vectors,
     fitted: FitReadout,
     plan: Plan,
@@ -32,7 +32,7 @@ def compute_readout_recalls(
     """Return the recalls of each head and readout; those that read the same vectors share their inner products.
 
     Args:
-        asked: Heads, each with the name of a readout.
+        pairs: Heads, each with the name of a readout.
         vectors: The vector of every image.
         fitted: Returns what a readout has learned; called only for readouts that have something to fit.
         plan: The episodes.
@@ -40,17 +40,17 @@ def compute_readout_recalls(
         registry: What readouts are looked up in.
         progress: Called with shares of the whole that add up to 1.
     """
-    names = [name if registry.readout(name).apply else "" for _, name in asked]
-    groups = group_by(range(len(asked)), lambda index: names[index])
+    names = [name if registry.readout(name).apply else "" for _, name in pairs]
+    groups = group_by(range(len(pairs)), lambda index: names[index])
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         readout = registry.readout(name or "own")
         learned = fitted(name) if readout.fit else {}
         bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
-        readings = [registry.readout(asked[index][1]).reading(asked[index][0], learned) for index in members]
+        readings = [registry.readout(pairs[index][1]).reading(pairs[index][0], learned) for index in members]
         share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
         out |= dict(zip(members, compute_recalls(bank, readings, plan, shots, share), strict=True))
-    return [out[index] for index in range(len(asked))]
+    return [out[index] for index in range(len(pairs))]
 
 
 def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:

@@ -87,7 +87,7 @@ def list_choices(findings: Findings) -> list[Choice]:
     return choices + (_everywhere(choices, len(settings)) if len(settings) > 1 else [])
 
 
-def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
+def list_paired_intervals(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
     """Return how well differences of choices are known from the episodes that both met, by setting."""
     labels = {(choice.setting, choice.name, choice.train_shot): choice.label for choice in choices}
     groups: dict[str, dict[str, list[Any]]] = {}
@@ -95,7 +95,7 @@ def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
     for key, episodes in findings.episodes.items():
         setting, name = names[key.grid]
         groups.setdefault(setting, {}).setdefault(labels[setting, name, key.train_shot], []).append(episodes)
-    pairs = {setting: paired_intervals(group) for setting, group in groups.items()}
+    pairs = {setting: pair_episodes(group) for setting, group in groups.items()}
     settings = {choice.setting for choice in choices} - {EVERYWHERE}
     if len(settings) > 1 and len(pairs) == len(settings):
         each = list(pairs.values())
@@ -110,7 +110,7 @@ def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
     return pairs
 
 
-def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
+def pair_episodes(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
     """Return the intervals of the differences of all pairs of choices that met the same episodes.
 
     Args:

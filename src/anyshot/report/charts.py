@@ -47,37 +47,37 @@ def draw_figures(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
     single = {(grid.setting, grid.name) for grid in findings.grids if len(grid.train_shots) == 1}
     lines = [choice for choice in choices if (choice.setting, choice.name) in single and choice.setting != EVERYWHERE]
     caption = "One line per head; bars are 95 % intervals over episodes."
-    drawn = _drawn("curves", "Accuracy by test shot", caption, curves, lines, tables.curve_table(lines))
+    drawn = _draw_if_possible("curves", "Accuracy by test shot", caption, curves, lines, tables.curve_table(lines))
     drawn += _frontier(findings, choices)
     pairs = _with_counterparts([grid for grid in findings.grids if grid.is_complete])
     caption = "How much more accurate a cosine group is than its Euclidean counterpart, by test shot."
     gains = figures.gains_by_test_shot, pairs, gain_summary(pairs)
-    drawn += _drawn("gains-by-test-shot", "Gains by test shot", caption, *gains)
+    drawn += _draw_if_possible("gains-by-test-shot", "Gains by test shot", caption, *gains)
     trained = [grid for grid in findings.grids if grid.has_sensitivity]
     caption = "How far the model of each train shot lies above the mean of its group."
     offsets = figures.offsets_by_train_shot, trained, tables.bias_table(trained)
-    drawn += _drawn("offsets-by-train-shot", "Offsets by train shot", caption, *offsets)
+    drawn += _draw_if_possible("offsets-by-train-shot", "Offsets by train shot", caption, *offsets)
     drawn += _swapped(findings, choices)
     shares = [row for row in findings.consistency if isinstance(row.get("consistency"), float | int)]
     caption = "Share of predictions that stay when the support is drawn anew."
-    drawn += _drawn(
+    drawn += _draw_if_possible(
         "consistency", "Consistency", caption, figures.consistency, shares, tables.consistency_table(shares)
     )
     return drawn + _learning(findings.history)
 
 
-def _drawn(
+def _draw_if_possible(
     id: str,
     title: str,
     caption: str,
     draw: Callable[[Sequence[T]], Any],
-    of: Sequence[T],
+    values: Sequence[T],
     table: Summary,
     broad: bool = False,
 ) -> list[Figure]:
     """Return one figure, or none where there is nothing to draw."""
     try:
-        return [Figure(id, title, caption, draw(of).to_dict(), table, broad)] if of else []
+        return [Figure(id, title, caption, draw(values).to_dict(), table, broad)] if values else []
     except BadInput:  # the figure says so itself
         return []
 
@@ -98,7 +98,7 @@ def _frontier(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
     draw = partial(frontier, names=list(dict.fromkeys(methods)))
     points = draw, sensitivities, tables.frontier_table(sensitivities)
     broad = len({one.grid.setting for one in sensitivities}) > 1
-    return _drawn("frontier", "Accuracy against sensitivity", caption, *points, broad)
+    return _draw_if_possible("frontier", "Accuracy against sensitivity", caption, *points, broad)
 
 
 def _learning(history: Sequence[Row]) -> list[Figure]:
@@ -107,8 +107,8 @@ def _learning(history: Sequence[Row]) -> list[Figure]:
     table = tables.history_table(history)
     accuracy = partial(learning_curves, measures=("train_accuracy", "val_accuracy"), title="accuracy (%)")
     loss = partial(learning_curves, measures=("loss",), title="cross-entropy")
-    drawn = _drawn("learning-curves", "Learning curves", caption, accuracy, history, table, broad)
-    return drawn + _drawn("loss-curves", "Loss", caption, loss, history, table, broad)
+    drawn = _draw_if_possible("learning-curves", "Learning curves", caption, accuracy, history, table, broad)
+    return drawn + _draw_if_possible("loss-curves", "Loss", caption, loss, history, table, broad)
 
 
 def _with_counterparts(whole: Sequence[Grid]) -> list[Grid]:
@@ -133,7 +133,7 @@ def _swapped(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
         caption = f"{setting}: do models follow the score they were trained with, or the one that reads them?"
         id = "-".join(("swapped", *grids[0].key[:2])) if len(swapped) > 1 else "swapped"
         figure = figures.swapped_predictors, rows, tables.curve_table(lines)
-        drawn += _drawn(id, "Swapped predictors", caption, *figure, broad=True)
+        drawn += _draw_if_possible(id, "Swapped predictors", caption, *figure, broad=True)
     return drawn
 
 
@@ -257,7 +257,7 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
         }
         | {"epoch": row["epoch"], "of": name.replace("_", " "), "value": row[name]}
         for name in measures
-        for row in thinned(history, name)
+        for row in thin_history(history, name)
     ]
     shots = sorted({value["train shot"] for value in values}, key=shot_sort_key)
     key = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#777") if len(measures) > 1 else None
@@ -272,7 +272,7 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
     return apply_theme(panel.facet(alt.Facet("head:N", title=None, sort=None), data=inline_data(values), columns=3))
 
 
-def thinned(history: Sequence[Row], measure: str) -> list[Row]:
+def thin_history(history: Sequence[Row], measure: str) -> list[Row]:
     """Return epochs of each model at which something was measured, evenly thinned to what a small panel can show."""
     measured = [row for row in history if isinstance(row.get(measure), float)]
     models = group_by(measured, itemgetter("data", "backbone", "head", "train_shot", "seed")).values()

@@ -61,6 +61,7 @@ def _run_facts(findings: Findings) -> dict[str, Any]:
         "episode_seeds": _all(about.get("episode_seed") for about in findings.about),
         "has_intervals": bool(findings.sensitivities),
         "has_classes": any(isinstance(row.get("low_classes"), float) for row in findings.sensitivities.values()),
+        "has_trend": any(isinstance(row.get("trend"), float) for row in findings.sensitivities.values()),
         "versions": recorded[0] if recorded else {},
         "versions_differ": any(versions != recorded[0] for versions in recorded),
         "version": anyshot.__version__,

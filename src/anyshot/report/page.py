@@ -89,7 +89,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     """Return all that the template shows, and under `data` all that the script needs."""
     choices = answer.list_choices(findings)
     shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_sort_key)
-    pairs = answer.paired(findings, choices)
+    pairs = answer.list_paired_intervals(findings, choices)
     figures, explorer = draw_figures(findings, choices), Explorer(findings, choices)
     answered = _answer_context(findings, choices, shots, pairs)
     listed = _listed_tables(findings, choices, shots, audit=audit)

@@ -9,7 +9,7 @@ from anyshot.measure.grid import Grid, build_grids, format_shot, format_train_sh
 from anyshot.paper import printed
 from anyshot.report.answer import Choice, Sensitivity, list_sensitivities
 from anyshot.report.runs import AT, Findings
-from anyshot.show.summaries import Summary, describe_uncertainties, format_decimals, interval
+from anyshot.show.summaries import Summary, describe_uncertainties, format_decimals, format_interval
 from anyshot.tables import Row
 from anyshot.text import group_by
 
@@ -32,11 +32,11 @@ def sensitivity_table(findings: Findings) -> Summary:
 
 
 def _statistic(one: Sensitivity, name: str) -> str:
-    """Return another statistic of the residual, with its interval over new classes where that is known."""
-    value = getattr(one.grid.parts, name)
-    if np.isnan(value):
+    """Return another statistic of the residual and its interval over new classes, where the run's table has them."""
+    value = one.number(name)
+    if value is None:
         return ""
-    ends = interval(one.row, f"{name}_low_classes", f"{name}_high_classes")
+    ends = format_interval(one.row, f"{name}_low_classes", f"{name}_high_classes")
     return format_decimals(value, "+" if name == "trend" else "") + (f" ({ends})" if ends else "")
 
 

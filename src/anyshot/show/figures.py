@@ -96,7 +96,7 @@ def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
         if grid.readout == "own" and other is not None:
             line = _line(grid, "test shot", "gain", grid.gains_over(other))
             values += [point | {"mixed": grid.mixed} for point in line]
-    _some(values, "no cosine head has its Euclidean counterpart among these grids")
+    _require_values(values, "no cosine head has its Euclidean counterpart among these grids")
     thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head")
     alike = [value for value in values if not value["mixed"]]
     mean = "mean of all" if len(alike) in (0, len(values)) else "mean of all but mixed shots"
@@ -110,7 +110,7 @@ def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
         if grid.readout == "own" and len(grid.train_shots) > 1:
             line = _line(grid, "train shot", "offset", dict(zip(grid.train_shots, grid.parts.model_bias, strict=True)))
             values += [point | {"score": grid.score} for point in line]
-    _some(values, "these grids hold no head of several train shots that is read as trained")
+    _require_values(values, "these grids hold no head of several train shots that is read as trained")
     thin = _lines(values, "train shot", "offset", "model bias (points)", "score", *_scores(values))
     return _with_trend(thin, _trend(values, "train shot", "offset", "score"), "mean of its kind")
 
@@ -124,7 +124,7 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
             gain = float(np.mean(list(grid.gains_over(other).values())))
             point = {"method": grid.name, "setting": grid.setting}
             values.append(point | {"gain": gain, "sensitivity": grid.parts.sensitivity})
-    _some(values, "no grid has a Euclidean counterpart to gain on")
+    _require_values(values, "no grid has a Euclidean counterpart to gain on")
     x = alt.X("gain:Q", title="mean gain over the Euclidean head (points)", scale=alt.Scale(nice=True, padding=20))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
     names = list(dict.fromkeys(value["method"] for value in values))
@@ -362,11 +362,11 @@ def _values(rows: Iterable[Mapping[str, Any]], *columns: str, **renamed: str) ->
     """What a chart shows of rows: columns by their names, with spaces in them, or by other names."""
     names = {column.replace("_", " "): column for column in columns} | renamed
     values = [{name: row[column] for name, column in names.items()} for row in rows]
-    _some(values, "there are no rows to draw")
+    _require_values(values, "there are no rows to draw")
     return values
 
 
-def _some(values: list[Any], otherwise: str) -> None:
+def _require_values(values: list[Any], otherwise: str) -> None:
     if not values:
         raise BadInput(f"nothing to draw: {otherwise}.")
 

@@ -135,7 +135,7 @@ def describe_uncertainties(row: Mapping[str, Any]) -> list[str]:
 
     Each is empty where the row has none.
     """
-    over = (interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
+    over = (format_interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
     return [*over, ", ".join(map(format_decimals, scores_by_seed(row)))]
 
 
@@ -150,7 +150,7 @@ def scores_by_seed(row: Mapping[str, Any]) -> list[float]:
     return [float(seed) for seed in str(row.get("over_seeds", "")).split()]
 
 
-def interval(row: Mapping[str, Any], low: str, high: str) -> str:
+def format_interval(row: Mapping[str, Any], low: str, high: str) -> str:
     """Two columns of a row as an interval, or nothing where they are empty."""
     ends = [row.get(name) for name in (low, high)]
     return " to ".join(format_decimals(end) for end in ends if isinstance(end, float))
