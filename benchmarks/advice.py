@@ -44,10 +44,11 @@ from anyshot.inspect import shot_curve
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.curves import choose_episodes
+from anyshot.inspect.grouped_plan import GroupedPlan
 from anyshot.inspect.labels import rank_suspects
 from anyshot.inspect.shot_curve import forecast_gains
-from anyshot.measure.evaluation import evaluate
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.evaluate import evaluate
+from anyshot.measure.plan import Plan
 from anyshot.models.embedders import load_embedder
 
 CONV4 = "cub32-conv4-cosine-proto-16shot"

@@ -19,7 +19,7 @@ from anyshot import FewShotClassifier
 from anyshot.classify.calibration import calibration_error
 from anyshot.data.store import open_store
 from anyshot.inspect.shot_curve import fit_curve
-from anyshot.measure.evaluation import evaluate
+from anyshot.measure.evaluate import evaluate
 from anyshot.models.model import load_model
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])

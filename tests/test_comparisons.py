@@ -7,15 +7,14 @@ import pytest
 
 from anyshot import BadInput, decompose
 from anyshot.cli.main import main
-from anyshot.show.comparisons import (
-    COMPARISONS,
+from anyshot.measure.comparisons import (
     frn_forms,
     gains_by_test_shot,
     mixed_shot_training,
     offsets_by_train_shot,
-    run_comparison,
     swapped_scores,
 )
+from anyshot.show.comparisons import COMPARISONS, run_comparison
 from anyshot.tables import write_table
 
 ROWS = [

@@ -28,6 +28,10 @@ V01 = Path(__file__).parent / "fixtures" / "v0.1"
 # working, which the test of the renamed verb shows; it only need not be in the help.
 RENAMED: dict[str, str] = {}
 
+# Columns of tables that are no longer written, because what they said was wrong: `bias` understated by half how
+# much noise raises a sensitivity.
+DROPPED_COLUMNS = {"bias"}
+
 # Share of the queries that a classifier whose estimator may improve has to answer as in version 0.1.
 AGREEMENT = 0.9
 
@@ -215,6 +219,8 @@ def assert_same_rows(found, expected, tolerance=1e-9):
     assert len(found) == len(expected) > 0
     for now, then in zip(found, expected, strict=True):
         for name, value in then.items():
+            if name in DROPPED_COLUMNS:
+                continue
             same = pytest.approx(value, abs=tolerance, nan_ok=True) if isinstance(value, float) else value
             assert now[name] == same, (name, then)
 

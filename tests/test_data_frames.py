@@ -20,7 +20,7 @@ from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture, evaluation_square
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
-from anyshot.measure.evaluation import evaluate_store
+from anyshot.measure.evaluate import evaluate_store
 from anyshot.models.embedders import load_embedder
 from anyshot.models.model import Model
 from anyshot.train.training import train

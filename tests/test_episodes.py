@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.inspect.grouped_plan import GroupedPlan
+from anyshot.measure.plan import Plan
 from anyshot.train.batches import training_batches
 
 COUNTS = st.lists(st.integers(6, 20), min_size=2, max_size=8)

@@ -8,7 +8,7 @@ import anyshot
 from anyshot import BadInput, evaluate
 from anyshot.data.store import write_store
 from anyshot.measure.engine import compute_recalls
-from anyshot.measure.evaluation import evaluate_store
+from anyshot.measure.evaluate import evaluate_store
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
 from anyshot.models.law import BoundHead
@@ -207,9 +207,9 @@ def test_a_head_that_adapts_answers_from_products_as_from_vectors(monkeypatch):
     labels = np.repeat(np.arange(4), 12)
     for d in (20, 60):
         features = rng.normal(size=(4, d))[labels] + 2 * rng.normal(size=(48, d))
-        monkeypatch.setattr("anyshot.measure.evaluation.MOST_PRODUCTS", 4096)
+        monkeypatch.setattr("anyshot.measure.engine.PRODUCT_IMAGES", 4096)
         table = evaluate(features, labels, "posterior", [1, 2, 8], 4, 4, 20).accuracies("posterior")
-        monkeypatch.setattr("anyshot.measure.evaluation.MOST_PRODUCTS", 0)
+        monkeypatch.setattr("anyshot.measure.engine.PRODUCT_IMAGES", 0)
         np.testing.assert_array_equal(
             evaluate(features, labels, "posterior", [1, 2, 8], 4, 4, 20).accuracies("posterior"), table
         )

@@ -28,7 +28,7 @@ from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.classify.onnx_export import export_backbone
 from anyshot.data.store import open_store, write_store
-from anyshot.measure.evaluation import evaluate_store
+from anyshot.measure.evaluate import evaluate_store
 from anyshot.models import empirical, onnx_backbone
 from anyshot.models.cache import MOST_OPEN, FeatureCache, hash_picture
 from anyshot.models.efficientnet import load_pretrained

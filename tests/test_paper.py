@@ -341,8 +341,7 @@ def test_regenerated_tables_equal_the_printed_ones_but_for_what_the_audit_lists(
     for row in printed.numbers():
         if row["table"] in ("Table 5", "Table 6", "Table 7") and row["quantity"] in ("mean", "gain"):
             group = printed.group(row)
-            name = group.head if group.readout == "own" else f"{group.head} ({group.readout})"
-            cell = rows["/".join(group.setting), name][1 + TEST_SHOTS.index(row["test_shot"])]
+            cell = rows[group.setting, group.name][1 + TEST_SHOTS.index(row["test_shot"])]
             shown = re.findall(r"[-+]?[\d.]+", cell)[0 if row["quantity"] == "mean" else 1]
             id = "/".join([row["table"].lower().replace(" ", "-"), *group, row["quantity"], str(row["test_shot"])])
             if abs(parse(shown) - parse(row["printed"])) > Fraction(1, 100):

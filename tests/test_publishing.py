@@ -115,7 +115,7 @@ def test_columns_that_came_later_are_filled_in(ran, published, tmp_path):
     shutil.copytree(published, out)
     later = {
         "table": ("learner", "score", "mixed"),
-        "sensitivity": ("bias", "low_classes"),
+        "sensitivity": ("deviation", "low_classes"),
         "gains": ("data", "backbone"),
     }
     for name, columns in later.items():

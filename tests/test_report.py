@@ -24,24 +24,23 @@ from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import (
     EVERYWHERE,
-    UNPAIRED,
+    WORDS,
     Choice,
     accurate_slots,
     first_setting,
     half_width,
     list_choices,
+    list_paired_intervals,
     list_sensitivities,
-    paired,
     rank,
     robust_sentence,
-    why_no_sensitivity,
 )
-from anyshot.report.charts import learning_curves, thinned
+from anyshot.report.charts import learning_curves, thin_history
 from anyshot.report.page import as_script
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
 from anyshot.report.tables import comparison_with_paper, sensitivity_table
 from anyshot.report.text import print_report
-from anyshot.tables import write_table
+from anyshot.tables import read_table, write_table
 
 EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
 CHOICES = list_choices(Findings("x", rows()))
@@ -151,7 +150,7 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     folder = write_run(tmp_path / "run", table)
     findings = read_runs([folder])
     choices = list_choices(findings)
-    pairs = paired(findings, choices)["glyphs/conv4"]
+    pairs = list_paired_intervals(findings, choices)["glyphs/conv4"]
     ranked = rank(choices, "glyphs/conv4", {4: 1.0})
     (best, value), (rival, other) = ranked[0], next(pair for pair in ranked if pair[0].head != ranked[0][0].head)
     one, two = (
@@ -163,7 +162,7 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     assert half < 0.4 * np.hypot(value["ci95"], other["ci95"])
     margin = accurate_slots(ranked, {4: 1.0}, pairs)["margin"]
     assert margin.startswith(f"; {gap.mean():.2f} ± {half:.2f} points above {rival.label}")
-    assert UNPAIRED not in written(tmp_path, folder).split("<script")[0]
+    assert WORDS["unpaired"] not in written(tmp_path, folder).split("<script")[0]
     first, second = sorted((best.label, rival.label))
     assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second][2] == half
 
@@ -182,7 +181,7 @@ def test_without_fitting_recalls_a_difference_is_called_unpaired(tmp_path: Path,
     if spoil == "another model":
         table = [row | {"model": f"new-{row['model']}"} for row in table]
     page = written(tmp_path, write_run(tmp_path / "run", table))
-    assert UNPAIRED in page.split("<script")[0]
+    assert WORDS["unpaired"] in page.split("<script")[0]
     assert not any(data_of(page)["paired"].values())
     assert "treats the two as independent, which is wider than a paired one" in page
 
@@ -440,7 +439,7 @@ def test_a_table_of_80_columns_breaks_no_number_and_no_word(tmp_path: Path) -> N
 def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     where = {"data": "d", "backbone": "b", "head": "h", "seed": 0}
     history = [where | {"train_shot": s, "epoch": float(e), "loss": 1.0 / e} for s in (4, 8) for e in range(1, 801)]
-    shown = thinned(history, "loss")
+    shown = thin_history(history, "loss")
     assert len(shown) <= 120
     assert [row["epoch"] for row in shown if row["train_shot"] == 4][:: len(shown) // 2 - 1] == [1.0, 800.0]
 
@@ -464,8 +463,8 @@ def test_learning_curves_of_mixed_shots_name_no_train_shot() -> None:
 
 
 def test_why_is_empty_only_for_a_grid_with_a_sensitivity() -> None:
-    assert [why_no_sensitivity(grid) for grid in build_grids(rows())] == ["", ""]
-    assert "tested at 4-shot only" in why_no_sensitivity(build_grids([r for r in rows() if r["test_shot"] == 4])[0])
+    assert [grid.why_no_sensitivity for grid in build_grids(rows())] == ["", ""]
+    assert "tested at 4-shot only" in build_grids([r for r in rows() if r["test_shot"] == 4])[0].why_no_sensitivity
 
 
 def test_a_report_imports_no_torch(tmp_path: Path) -> None:
@@ -496,3 +495,15 @@ def test_the_verb_writes_a_page_or_one_sentence(
         main()
     assert left.value.code == 2
     assert "is not a run: it has no table.csv" in capsys.readouterr().err
+
+
+def test_a_run_whose_table_has_deviation_and_trend_shows_them_with_their_intervals(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows())
+    assert "trend" not in sensitivity_table(read_runs([folder])).columns
+    table = read_table(folder / "sensitivity.csv")
+    more = {"deviation": 0.25, "trend": -0.69, "trend_low_classes": -1.0, "trend_high_classes": -0.38}
+    write_table(folder / "sensitivity.csv", [row | more for row in table])
+    shown = sensitivity_table(read_runs([folder]))
+    assert shown.rows[0][shown.columns.index("trend")] == "-0.69 (-1.00 to -0.38)"
+    assert shown.rows[0][shown.columns.index("deviation")] == "0.25"
+    assert "positive where models overfit" in written(tmp_path, folder)

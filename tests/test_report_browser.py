@@ -13,7 +13,7 @@ from report_runs import rows, with_recalls, write_run
 from anyshot.measure.grid import build_grids
 from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
-from anyshot.report.answer import accurate_slots, list_choices, paired, rank
+from anyshot.report.answer import accurate_slots, list_choices, list_paired_intervals, rank
 from anyshot.report.runs import read_runs
 from anyshot.show.summaries import format_decimals
 
@@ -99,7 +99,7 @@ def test_the_reader_weighs_shots_and_the_ranking_follows(visit, tmp_path: Path, 
     page = visit(write_report([run], run / "report.html"))
     findings = read_runs([run])
     choices = list_choices(findings)
-    shots, pairs = choices[0].cells, paired(findings, choices).get("glyphs/conv4", {})
+    shots, pairs = choices[0].cells, list_paired_intervals(findings, choices).get("glyphs/conv4", {})
     assert bool(pairs) == recalls
 
     def law(weights: dict[int, float]) -> None:

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from anyshot import BadInput, decompose
-from anyshot.measure.grid import Grid, add_head_columns, build_grids
+from anyshot.measure.grid import Grid, build_grids
 from anyshot.models.heads import HEADS
 from anyshot.paper import printed
 from anyshot.show.summaries import (
     Summary,
-    find_counterpart,
     gain_summary,
     grid_summary,
     sensitivity_summary,
     sort_grids,
 )
+from anyshot.tables import add_head_columns
 
 STUDY = [grid for grid in build_grids(printed.rows()) if grid.head != "frn-old"]
 
@@ -39,7 +39,7 @@ def test_gains_are_over_the_euclidean_head_as_trained() -> None:
     assert rows["cosine-proto"][3:] == ["53.00 (+1.00)", "80.50 (-0.50)"]
     assert rows["proto"][3:] == ["52.00", "81.00"]
     assert rows["proto (pca60)"][3:] == ["52.00 (+0.00)", "81.00 (+0.00)"]
-    assert find_counterpart(cosine, [grid("feat")]) is None
+    assert cosine.find_counterpart([grid("feat")]) is None
 
 
 def test_ties_go_away_from_zero_however_they_are_held() -> None:

@@ -32,7 +32,7 @@ _HOMES = {
     "Study": "study.study",
     "advise": "inspect.advice",
     "decompose": "measure.sensitivity",
-    "evaluate": "measure.evaluation",
+    "evaluate": "measure.evaluate",
     "load_model": "models.model",
     "packed": "study.study",
     "read_recalls": "measure.recalls",

@@ -1,29 +1,145 @@
-"""Rows: tables as CSV, one row per cell, and how their values are shown. Nothing here imports torch."""
+"""Tables: what their columns are, what identifies a cell, and how they are read and written as CSV.
+
+A row says where an accuracy comes from (the fields of `CellKey`), how it was measured (test shot, way, queries,
+episodes) and what it is (accuracy in percent, and its intervals). Nothing here imports torch.
+"""
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import atomic_write, read_text
 from anyshot.text import format_number
 
 Row = dict[str, Any]
-WHOLE_NUMBERS = {"train_shot", "test_shot", "own_shot", "seed", "seeds", "models", "way", "queries", "episodes"}
-MOST_TEXT = 1 << 26  # bytes: its values take up to twenty times as much memory
-WORDS = {"data", "backbone", "head", "readout", "model"}
+MOST_TEXT = 1 << 26  # bytes of a file that is read: its values take up to twenty times as much memory
+
+
+class Column(NamedTuple):
+    """A column of our tables.
+
+    Args:
+        type: What its values are when a table is read.
+        default: Its value in a table that was written before the column existed; None where every table has it.
+        names_row: Whether it is part of what names a row, in whichever published table it appears.
+    """
+
+    type: type
+    default: Any = None
+    names_row: bool = False
+
+
+COLUMNS = {
+    "data": Column(str, "", names_row=True),
+    "backbone": Column(str, "", names_row=True),
+    "head": Column(str, names_row=True),
+    "readout": Column(str, "own", names_row=True),
+    "against": Column(str, names_row=True),
+    "against_readout": Column(str, names_row=True),
+    "score": Column(str, names_row=True),
+    "parameter": Column(str, names_row=True),
+    "train_shot": Column(int, 0, names_row=True),
+    "seed": Column(int, 0, names_row=True),
+    "test_shot": Column(int, names_row=True),
+    "own_shot": Column(int, names_row=True),
+    "model": Column(str, ""),
+    "learner": Column(str),
+    "mixed": Column(str),
+    "way": Column(int),
+    "queries": Column(int),
+    "episodes": Column(int),
+    "seeds": Column(int),
+    "models": Column(int),
+}
+"""Columns that are not numbers with a fraction, or that identify a row; every other column is a float."""
+DEFAULTS = {name: column.default for name, column in COLUMNS.items() if column.default is not None}
+ROW_NAMES = tuple(name for name, column in COLUMNS.items() if column.names_row)
+
+
+class GridKey(NamedTuple):
+    """What names a grid: a head, and how it is read, in a setting (data and backbone)."""
+
+    data: str
+    backbone: str
+    head: str
+    readout: str = "own"
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> "GridKey":
+        """Return the key of the grid that a row belongs to."""
+        return cls(*(row[name] for name in GridKey._fields))
+
+    @property
+    def setting(self) -> str:
+        """The data and the backbone."""
+        return f"{self.data}/{self.backbone}" if self.backbone else self.data
+
+    @property
+    def name(self) -> str:
+        """The head, and the readout where it is not the head's own."""
+        return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.setting}"
+
+
+class CellKey(NamedTuple):
+    """What names a tested model: its grid, the shot it was trained for (0: unknown), and the seed of its training."""
+
+    data: str
+    backbone: str
+    head: str
+    readout: str
+    train_shot: int
+    seed: int
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> "CellKey":
+        """Return the key of a row, with defaults for the columns that it lacks."""
+        return cls(*(row.get(name, DEFAULTS.get(name)) for name in cls._fields))
+
+    @property
+    def grid(self) -> GridKey:
+        """The grid that it is a column of."""
+        return GridKey(*self[:4])
+
+
+# Tables that were written before they had the columns of a head, and the paper's, only name the head.
+KNOWN_HEADS = {
+    "proto": ("proto", "Euclidean"),
+    "cosine-proto": ("proto", "cosine"),
+    "feat": ("feat", "Euclidean"),
+    "cosine-feat": ("feat", "cosine"),
+    "frn": ("frn", "dot"),
+    "frn-old": ("frn-old", "dot"),
+    "cosine-frn": ("frn", "cosine"),
+}
+
+
+def add_head_columns(row: Mapping[str, Any]) -> Row:
+    """Return the row with the columns that describe its head.
+
+    They are the head that it is an alternative of (`learner`), the `score` that it is trained with, and the shots that
+    it was trained with at random (`mixed`).
+    """
+    if "learner" in row:
+        return dict(row)
+    plain = row["head"].removesuffix("-mixed")
+    learner, score = KNOWN_HEADS.get(plain, (plain, ""))
+    return {"score": score, **row, "learner": learner, "mixed": "" if plain == row["head"] else "mixed"}
 
 
 def round_row(row: Mapping[str, Any], digits: int = 4) -> Row:
-    """The row, its fractions to so many digits."""
+    """Return the row with its fractions rounded."""
     return {name: round(value, digits) if isinstance(value, float) else value for name, value in row.items()}
 
 
 def to_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Lines of cells as the text of a CSV file."""
+    """Return lines of cells as the text of a CSV file."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(lines)
     return file.getvalue()
@@ -38,23 +154,17 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def format_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) -> str:
-    """Rows in columns for a terminal, written as CSV too where a path is given."""
+    """Return rows in columns for a terminal; also write them as CSV where a path is given."""
     if path is not None:
         write_table(path, rows)
-    cells = [
-        list(rows[0]),
-        *([format_number(v) if isinstance(v, float) else str(v) for v in row.values()] for row in rows),
-    ]
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and isnan(value)
+    lines = [list(rows[0])]
+    lines += [[format_number(v) if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def read_table(path: Path) -> list[Row]:
-    """Read rows back with their types: shots and counts are int, words str, everything else float where it is one."""
+    """Read the rows of a CSV file; a value that is not of its column's type stays text."""
     if not path.is_file():
         raise BadInput(f"there is no table {path}.")
     lines = csv.DictReader(io.StringIO(read_text(path, MOST_TEXT), newline=""))
@@ -63,19 +173,22 @@ def read_table(path: Path) -> list[Row]:
         for row in lines:
             if None in row or None in row.values():
                 raise BadInput(f"line {lines.line_num} of {path} is not as long as the first: was it cut short?")
-            rows.append({key: _value(key, text) for key, text in row.items()})
+            rows.append({name: _parse(name, text) for name, text in row.items()})
     return rows
 
 
 def as_written(row: Mapping[str, Any]) -> Row:
-    """A row as it will be when it has been written and read."""
-    return {key: _value(key, "" if _is_nan(value) else str(value)) for key, value in row.items()}
+    """Return a row as it will be when it has been written and read."""
+    return {name: _parse(name, "" if _is_nan(value) else str(value)) for name, value in row.items()}
 
 
-def _value(key: str, text: str) -> Any:
-    if key in WORDS or text == "":
-        return text
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and isnan(value)
+
+
+def _parse(name: str, text: str) -> Any:
+    column = COLUMNS.get(name)
     try:
-        return int(text) if key in WHOLE_NUMBERS else float(text)
+        return (column.type if column else float)(text) if text else ""
     except ValueError:
         return text

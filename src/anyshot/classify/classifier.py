@@ -28,12 +28,11 @@ from anyshot.classify.search import TopK
 from anyshot.classify.support import Support
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.machine import release_memory
-from anyshot.measure.evaluation import untrained_parameters
 from anyshot.models.empirical import Base, Fit, fit_base
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Embed, Parameters
 from anyshot.models.readouts import Readout
-from anyshot.models.registry import BUILTIN, Registry
+from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
 
 if TYPE_CHECKING:
     from anyshot.models.model import Model

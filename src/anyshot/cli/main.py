@@ -187,7 +187,7 @@ def study(
         folder = out or Path("runs") / f"{path.stem}-ready"
         rows = run_ready(source, folder, only)
     else:
-        where = {"workers": workers, "on": on, "tensorboard": tensorboard, "device": device, "amp": amp}
+        where: dict[str, Any] = {"workers": workers, "on": on, "tensorboard": tensorboard, "device": device, "amp": amp}
         rows = run_study(source, folder, data, only, images=images, **where)
     if rows:
         show_report([folder])
@@ -412,15 +412,15 @@ def evaluate(
 
     limit_threads_to_free_cores()
     registry = how.registry()
-    from anyshot.measure.evaluation import run_evaluation
     from anyshot.measure.plan import Protocol
+    from anyshot.measure.verbs import EvaluationOptions, run_evaluation
 
     keep_freed_memory()
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     protocol = Protocol(shots, 0 if way == "all" else int(way), queries, episodes, seed)
-    asked = store, model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out
-    print(run_evaluation(*asked, registry, how.features(), how.layout))
+    asked = EvaluationOptions(model, heads, split, protocol, unequal, readouts, dirichlet, plan, save_plan, out)
+    print(run_evaluation(store, asked, registry, how.features(), how.layout))
 
 
 experiment = SubcommandApp()

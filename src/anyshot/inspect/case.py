@@ -14,7 +14,7 @@ from anyshot.classify.copies import Float64View
 from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import LeftOut, leave_out
 from anyshot.errors import BadInput
-from anyshot.measure.evaluation import check_features, check_labels
+from anyshot.measure.inputs import check_features, check_labels
 from anyshot.models.law import Parameters
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress

@@ -9,11 +9,12 @@ import torch
 
 from anyshot.errors import BadInput
 from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.grouped_plan import GroupedPlan
 from anyshot.inspect.sections import Section, Table, join_some
 from anyshot.inspect.shot_curve import EpisodePool
 from anyshot.machine import release_memory
-from anyshot.measure.evaluation import evaluate
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.evaluate import evaluate
+from anyshot.measure.plan import Plan
 from anyshot.measure.readouts import scale_progress
 from anyshot.text import format_range
 

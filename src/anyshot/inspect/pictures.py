@@ -12,7 +12,7 @@ from anyshot.classify.likeness import PictureSketch
 from anyshot.data.pictures import capture_time
 from anyshot.data.store import Store
 from anyshot.inspect.case import AdviceOptions, OtherFeatures
-from anyshot.measure.evaluation import evaluate
+from anyshot.measure.evaluate import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.examples import Examples

@@ -24,8 +24,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyshot.measure.plan import EpisodeBatch, Plan
+from anyshot.measure.plan import EpisodeBatch, Plan, Shots, expand_patterns
 from anyshot.models.devices import map_in_threads
+from anyshot.models.empirical import scores_of_products, support_scores
 from anyshot.models.law import (
     BoundHead,
     Embed,
@@ -38,7 +39,6 @@ from anyshot.models.law import (
 )
 from anyshot.progress import OnProgress, no_progress
 
-Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 Recall = Float[np.ndarray, "head pattern episode way"]
 Logits = Float[Tensor, "episode pattern way query"]
 Keep = Callable[[int, int, Logits], None]
@@ -48,6 +48,8 @@ DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once
 BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
 TABLE_BYTES = 3 << 28  # the largest table of pairs
 BLOCK = 128  # images of a block of the table
+PRODUCT_IMAGES = 4096  # up to so many images the inner products of all pairs are kept for heads fitted to the support
+FITTED_EPISODES = 8  # that a thread fits a head to at a time
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class LazyVectors:
 
     @cached_property
     def shape(self) -> tuple[int, int]:
+        """The number of vectors, and their length."""
         return len(self.maps), self.embed(self.maps[:1], self.parameters).shape[1]
 
     @property
@@ -68,10 +71,11 @@ class LazyVectors:
         return self.maps.shape[1] * self.maps.shape[2] ** 2
 
     def split(self, size: int) -> Iterator[Tensor]:
+        """Return all vectors in pieces."""
         return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, BLOCK)))
 
     def at(self, images: Int[Tensor, " image"]) -> Tensor:
-        """The vectors of some images."""
+        """Return the vectors of some images."""
         return torch.cat([self.embed(piece, self.parameters) for piece in self.maps[images].split(BLOCK)])
 
 
@@ -81,7 +85,7 @@ Vectors = Float[Tensor, "image d"] | LazyVectors
 def compute_vectors(
     maps: Float[Tensor, "image position channel"], embed: Embed, parameters: Parameters
 ) -> Tensor | LazyVectors:
-    """The vector of every image: a view of the features where it can be, kept where it fits, else made when needed."""
+    """Return the vector of every image: a view of the features where possible, else computed now or when needed."""
     if embed is flatten or (maps.shape[1] == 1 and embed in (mean_pool, max_pool)):
         return maps.flatten(1)
     lazy = LazyVectors(maps, embed, parameters)
@@ -97,10 +101,18 @@ def compute_vectors(
 def compute_recalls(
     vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shots: Shots, progress: OnProgress = no_progress
 ) -> Recall:
-    """The share of each class's queries that each reading gets right, for every pattern of shots and every episode.
+    """Return the share of each class's queries that each head gets right, for every pattern of shots and episode.
 
-    `shots` is a list of shots, or an array of patterns of one shot a class (for all episodes, or for each). A query
-    whose best logit is shared by n classes counts 1/n if its own is among them, as if ties were broken at random."""
+    A query whose best logit is shared by n classes counts 1/n if its own is among them, as if ties were broken at
+    random.
+
+    Args:
+        vectors: The vector of every image.
+        readings: Heads with their parameters.
+        plan: The episodes.
+        shots: A list of shots, or an array of patterns of one shot a class (for all episodes, or for each).
+        progress: Called with the number of episodes that are done.
+    """
     out = np.empty((len(readings), len(shots), plan.episodes, plan.way), np.float32)
 
     def keep(index: int, start: int, logits: Logits) -> None:
@@ -118,8 +130,10 @@ def visit_logits(
     keep: Keep,
     progress: OnProgress = no_progress,
 ) -> None:
-    """Call `keep(reading number, first episode, logits)` for every chunk. Logits lack the temperature, which changes no
-    prediction."""
+    """Call `keep(number of the head, first episode, logits)` for every chunk of episodes.
+
+    Logits lack the temperature, which changes no prediction.
+    """
     patterns = expand_patterns(shots, plan)
     bank = _Bank(vectors, readings)
     method = choose_method(vectors, plan, len(patterns), readings)
@@ -127,22 +141,22 @@ def visit_logits(
     is_inner = all(reading.inner for reading in readings)
     size = max(1, min(size, 64 if is_inner else 16))
     table = bank.table() if method == "pairs" else None
-    own = threading.local()
+    local = threading.local()
 
     def run(part: tuple[int, EpisodeBatch]) -> int:
         start, draw = part
         with torch.inference_mode():
-            if not hasattr(own, "room"):
-                own.room = {}
-            chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], own.room)
+            if not hasattr(local, "buffers"):
+                local.buffers = {}
+            chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], local.buffers)
             for index, reading in enumerate(readings):
                 keep(index, start, chunk.logits(reading))
         return len(draw.classes)
 
     def chunks() -> Iterator[tuple[int, EpisodeBatch]]:
-        many = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
-        for first in range(0, plan.episodes, many):
-            drawn = plan.draw(first, min(first + many, plan.episodes))
+        drawn_at_once = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
+        for first in range(0, plan.episodes, drawn_at_once):
+            drawn = plan.draw(first, min(first + drawn_at_once, plan.episodes))
             for start in range(0, len(drawn.classes), size):
                 yield first + start, EpisodeBatch(*(array[start : start + size] for array in drawn))
 
@@ -152,8 +166,10 @@ def visit_logits(
 
 
 def choose_method(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[BoundHead]) -> str:
-    """'sums' or 'pairs', whichever costs fewer multiply-adds in all; an entry looked up in the table counts as 180 of
-    them while the table fits a cache, as 400 where it does not (measured).
+    """Return 'sums' or 'pairs', whichever costs fewer multiply-adds in all.
+
+    An entry looked up in the table counts as 180 of them while the table fits a cache, as 400 where it does not
+    (measured with benchmarks/evaluation.py on two cores).
 
     sums:  an episode gathers its support and queries (d each) and multiplies prototypes with queries
     pairs: a table of images^2 products (half, by symmetry), then support x query look-ups an episode
@@ -173,7 +189,7 @@ def choose_method(vectors: Vectors, plan: Plan, patterns: int, readings: Sequenc
 
 
 def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episode way"]:
-    """The share of each class's queries whose own class has the largest logit; ties as if broken at random."""
+    """Return the share of each class's queries whose own class has the largest logit; ties as if broken at random."""
     best = logits.amax(2)
     tied = (logits == best[:, :, None]).sum(2, dtype=torch.uint8 if plan.way < 256 else None)
     by_class = (plan.way, plan.queries)
@@ -182,12 +198,40 @@ def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episo
     return right.mean(-1).transpose(0, 1)
 
 
-def expand_patterns(shots: Shots, plan: Plan) -> Int[np.ndarray, "pattern episode way"]:
-    """The shot of every class of every episode, for each pattern."""
-    patterns = np.asarray(shots, np.int64)
-    while patterns.ndim < 3:
-        patterns = patterns[..., None] if patterns.ndim == 1 else patterns[:, None]
-    return np.broadcast_to(patterns, (len(patterns), plan.episodes, plan.way))
+def compute_fitted_recalls(
+    vectors: Vectors, plan: Plan, shots: Shots, progress: OnProgress
+) -> Float[np.ndarray, "pattern episode way"]:
+    """Return the recalls of a head that is fitted to each support: one fit per episode and pattern."""
+    patterns = expand_patterns(shots, plan)
+    out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
+    table = None
+    if vectors.shape[0] <= PRODUCT_IMAGES:
+        rows = _in_double(vectors, np.arange(vectors.shape[0]))
+        table = rows @ rows.mT
+
+    def run(first: int) -> int:
+        draw = plan.draw(first, min(first + FITTED_EPISODES, plan.episodes))
+        for episode, query in enumerate(draw.query.reshape(len(draw.query), -1)):
+            for number, counts in enumerate(patterns[:, first + episode]):
+                images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
+                owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
+                if table is None or len(images) >= vectors.shape[1]:
+                    scores = support_scores(_in_double(vectors, images), owner, _in_double(vectors, query))
+                else:
+                    products = table[images[:, None], images], table[query[:, None], images], table[query, query]
+                    scores = scores_of_products(*products, owner, vectors.shape[1])
+                out[number, first + episode] = recall_of_logits(scores.mT[None, None], plan)[0, 0]
+        return len(draw.query)
+
+    for episodes in map_in_threads(run, range(0, plan.episodes, FITTED_EPISODES), ahead=4):
+        progress(episodes / plan.episodes)
+    return out
+
+
+def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
+    """Return the vectors of some images in double precision, which of all of them would take twice their memory."""
+    places = torch.from_numpy(images)
+    return (vectors.at(places) if isinstance(vectors, LazyVectors) else vectors[places]).double()
 
 
 class _Bank:
@@ -235,25 +279,27 @@ class _Bank:
     def _pieces(self, size: int) -> Iterator[Tensor]:
         return (piece if self.late is None else piece - self.late for piece in self.vectors.split(size))
 
-    def _each(self, of: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
-        return torch.cat([of(piece) for piece in self._pieces(4096)])
+    def _each(self, compute: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
+        return torch.cat([compute(piece) for piece in self._pieces(4096)])
 
 
-Room = dict[str, Tensor]
+Buffers = dict[str, Tensor]
 
 
-def _space(room: Room, name: str, like: Tensor, *shape: int) -> Tensor:
-    """Memory that a thread uses again for every chunk: fresh pages cost more than what is written to them."""
-    if name not in room or room[name].shape != shape:
-        room[name] = torch.empty(shape, dtype=like.dtype, device=like.device)
-    return room[name]
+def _buffer(buffers: Buffers, name: str, like: Tensor, *shape: int) -> Tensor:
+    """Return memory that a thread reuses for every chunk: fresh pages cost more than what is written to them."""
+    if name not in buffers or buffers[name].shape != shape:
+        buffers[name] = torch.empty(shape, dtype=like.dtype, device=like.device)
+    return buffers[name]
 
 
 class _Chunk:
     """A few episodes, and the products that all readings share."""
 
-    def __init__(self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, room: Room) -> None:
-        self.bank, self.table, self.room = bank, table, room
+    def __init__(
+        self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, buffers: Buffers
+    ) -> None:
+        self.bank, self.table, self.buffers = bank, table, buffers
         device = bank.vectors.maps.device if isinstance(bank.vectors, LazyVectors) else bank.vectors.device
         self.shots = torch.from_numpy(np.array(patterns.swapaxes(0, 1), order="C")).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
@@ -340,7 +386,7 @@ class _Chunk:
     def _query(self) -> Float[Tensor, "episode query d"]:
         vectors, _, places = self._rows
         episodes, queries = places.shape
-        query = _space(self.room, "query", vectors, episodes * queries, self.bank.d)
+        query = _buffer(self.buffers, "query", vectors, episodes * queries, self.bank.d)
         torch.index_select(vectors, 0, places.flatten(), out=query)
         if self.bank.late is not None:
             query -= self.bank.late
@@ -351,7 +397,7 @@ class _Chunk:
         """The sum of each class's first vectors, gathered and added without a tensor of the support."""
         vectors, places, _ = self._rows
         episodes, way, _ = places.shape
-        sums = _space(self.room, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
+        sums = _buffer(self.buffers, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
         before = 0
         for number, step in enumerate(self.steps):
             bag = places[..., before:step].reshape(episodes * way, -1)

@@ -1,5 +1,6 @@
-"""The paper's side experiments, on any vectors: consistency under a redrawn support (Table 1), the ratio of FRN's terms
-(Sec. 3.3). Swapped predictors (Fig. 5) are a readout; gains by test shot and offsets by train shot come from the table.
+"""The paper's side experiments: consistency under a redrawn support (Table 1), the ratio of FRN's terms (Sec. 3.3).
+
+Swapped predictors (Fig. 5) are a readout; gains by test shot and offsets by train shot come from the table.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput
 from anyshot.measure.engine import Logits, Vectors, visit_logits
-from anyshot.measure.evaluation import model_columns
+from anyshot.measure.evaluate import model_columns
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram, pack_symmetric, reconstruct, unpack_symmetric
@@ -30,8 +31,13 @@ SIDE_COLUMNS = ("data", "backbone", "head", "train_shot")
 def consistency(
     vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shot: int = 1
 ) -> list[tuple[float, float]]:
-    """For each reading, the share of predictions (in percent) that stay when the support is drawn anew for the same
-    queries, and its 95 % half-width over episodes. The two supports share no image; the plan must hold both."""
+    """Return the share of predictions (in percent) that stay when the support is drawn anew for the same queries.
+
+    The two supports share no image; the plan must hold both.
+
+    Returns:
+        For each head: the share, and the half-width of its 95 % interval over episodes.
+    """
     if plan.shot < 2 * shot:
         raise BadInput(f"two supports of {shot} shots need a plan of {2 * shot} shots, not {plan.shot}.")
     guesses = np.empty((2, len(readings), plan.episodes, plan.way * plan.queries), np.int16)
@@ -47,10 +53,17 @@ def consistency(
 
 @dataclass(frozen=True)
 class TermRatio:
-    """FRN's logit is 2<H, Q> - tr Q - <H^2, Q>; the paper drops all but the first term because the last is nearly
-    proportional to it. `mean` and `deviation` are of the ratio 2<H, Q> / <H^2, Q> over all queries and classes;
-    `within_query` is its deviation among the classes of one query, which alone could change a prediction; `agreement`
-    is the share of queries (in percent) that both forms of the logit classify alike."""
+    """How nearly FRN's dropped term is proportional to the kept one (Wertheimer et al. 2021).
+
+    FRN's logit is 2<H, Q> - tr Q - <H^2, Q>; the paper drops all but the first term, as the last is nearly
+    proportional to it.
+
+    Args:
+        mean: The mean of the ratio 2<H, Q> / <H^2, Q> over all queries and classes.
+        deviation: Its standard deviation.
+        within_query: Its deviation among the classes of one query, which alone could change a prediction.
+        agreement: The share of queries (in percent) that both forms of the logit classify alike.
+    """
 
     mean: float
     deviation: float
@@ -59,7 +72,7 @@ class TermRatio:
 
 
 def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5) -> TermRatio:
-    """How nearly FRN's dropped term is proportional to the kept one, over a plan's episodes."""
+    """Measure how nearly FRN's dropped term is proportional to the kept one, over a plan's episodes."""
     frn = HEADS["frn"]
     pair = [BoundHead(frn, parameters), BoundHead(replace(frn, refine=_twice), parameters)]
     terms = np.empty((2, plan.episodes, plan.way, plan.way * plan.queries), np.float32)
@@ -75,7 +88,7 @@ def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5
 
 
 def _twice(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
-    """H^2 instead of H."""
+    """Return H^2 instead of H."""
     once = unpack_symmetric(reconstruct(prototypes, counts, parameters))
     return pack_symmetric(once @ once)
 
@@ -90,14 +103,17 @@ class EmbeddedSplit(NamedTuple):
     class_names: tuple[str, ...]
 
     def vectors(self) -> Vectors:
+        """Return the vector of every image."""
         return self.model.vectors(self.features)
 
     def about(self) -> Row:
+        """Return the columns of the side experiments that identify the model."""
         columns = model_columns(self.model, self.data)
         return {name: columns[name] for name in SIDE_COLUMNS}
 
-    def plan(self, **how: int) -> Plan:
-        return Plan(self.labels, class_names=self.class_names, **how)
+    def plan(self, **options: int) -> Plan:
+        """Return episodes of these images."""
+        return Plan(self.labels, class_names=self.class_names, **options)
 
 
 def embed_split(store: Store, model: Model, split: str = "test") -> EmbeddedSplit:
@@ -112,7 +128,7 @@ def embed_split(store: Store, model: Model, split: str = "test") -> EmbeddedSpli
 def embed_each(
     store: Path, models: Sequence[Path], split: str, registry: Registry = BUILTIN
 ) -> Iterator[EmbeddedSplit]:
-    """The same for trained models in their folders, one after the other."""
+    """Embed a split with each of several trained models in their folders, one after the other."""
     images = open_store(store)
     if not models:
         raise BadInput("name at least one trained model, after the store.")
@@ -120,12 +136,12 @@ def embed_each(
 
 
 def supports_consistency(head: Head) -> bool:
-    """Whether consistency can be asked of a head: it reads vectors by one of the two scores."""
+    """Return whether a head reads vectors by one of the two scores that consistency compares."""
     return head.score in SCORES.values() and head.embed is not gram
 
 
 def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries: int = 16) -> list[Row]:
-    """Table 1 for a trained model: a row for each score."""
+    """Return Table 1 for a trained model: a row for each score."""
     model = embedded.model
     if not supports_consistency(model.head):
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
@@ -141,7 +157,7 @@ def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries
 
 
 def model_terms(embedded: EmbeddedSplit, episodes: int, seed: int, queries: int = 16) -> Row:
-    """The ratio of FRN's terms for a trained model."""
+    """Return the ratio of FRN's terms for a trained model."""
     model = embedded.model
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")

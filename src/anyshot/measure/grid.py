@@ -1,8 +1,7 @@
-"""The table: one tidy row per cell, and the grids it holds.
+"""The grid: accuracies of one head and readout by test shot and train shot, from a table or from recalls.
 
-A row says where an accuracy comes from (data, backbone, head, readout, train shot, seed), how it was measured (test
-shot, way, queries, episodes) and what it is (accuracy in percent, and its interval). Every figure, report and audit
-starts from such rows, whether we measured them or the paper prints them. Nothing here imports torch.
+Every figure, report and audit starts from grids, whether we measured them or the paper prints them. Nothing here
+imports torch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,41 +10,29 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from anyshot.measure.recalls import Recalls
 from anyshot.measure.sensitivity import Decomposition, decompose
-from anyshot.tables import Row
+from anyshot.tables import GridKey, Row, add_head_columns
 from anyshot.text import group_by
-
-GridKey = tuple[str, str, str, str]
-AT = " @ "  # between a head and its run, where two runs hold different models of one name
-
-
-# Tables that were written before they had these columns, and the paper's, only name the head.
-KINDS = {
-    "proto": ("proto", "Euclidean"),
-    "cosine-proto": ("proto", "cosine"),
-    "feat": ("feat", "Euclidean"),
-    "cosine-feat": ("feat", "cosine"),
-    "frn": ("frn", "dot"),
-    "frn-old": ("frn-old", "dot"),
-    "cosine-frn": ("frn", "cosine"),
-}
-
-
-def add_head_columns(row: Mapping[str, Any]) -> Row:
-    """The row with the columns that say what kind of head it is: the head it is an alternative of (`learner`), the
-    `score` it is trained with, and the shots that it was trained with at random (`mixed`)."""
-    if "learner" in row:
-        return dict(row)
-    plain = row["head"].removesuffix("-mixed")
-    learner, score = KINDS.get(plain, (plain, ""))
-    return {"score": score, **row, "learner": learner, "mixed": "" if plain == row["head"] else "mixed"}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Accuracies of one head and readout in one setting: one row per test shot, one column per train shot."""
+    """Accuracies of one head and readout in one setting: one row per test shot, one column per train shot.
+
+    Args:
+        data: The data, as in `GridKey`; likewise `backbone`, `head` and `readout`.
+        test_shots: Numbers of shots, or the names of patterns of unequal shots.
+        train_shots: The shots that its models were trained for.
+        accuracy: In percent; the mean over seeds, NaN where a cell is missing.
+        learner: The head that this one is an alternative of, or itself.
+        score: The score that it is trained with.
+        mixed: The shots that it was trained with at random: one model for all shots, whatever train shot its rows name.
+        episodes: The accuracy of every episode, where the grid was built from recalls.
+        classes: The classes of these episodes.
+    """
 
     data: str
     backbone: str
@@ -55,11 +42,10 @@ class Grid:
     train_shots: tuple[int, ...]
     accuracy: Float[np.ndarray, "test_shot train_shot"]
     learner: str = ""
-    """The head that this one is an alternative of, or itself."""
     score: str = ""
-    """The score that it is trained with."""
     mixed: str = ""
-    """The shots that it was trained with at random: one model for all shots, whatever train shot its rows name."""
+    episodes: Float[np.ndarray, "seed test_shot train_shot episode"] | None = None
+    classes: Int[np.ndarray, "episode way"] | None = None
 
     def __post_init__(self) -> None:
         if not self.learner:
@@ -68,70 +54,128 @@ class Grid:
 
     @property
     def key(self) -> GridKey:
-        """What names it, as `key` does for a row."""
-        return self.data, self.backbone, self.head, self.readout
+        """What names it."""
+        return GridKey(self.data, self.backbone, self.head, self.readout)
 
     @property
     def setting(self) -> str:
-        return f"{self.data}/{self.backbone}" if self.backbone else self.data
+        """The data and the backbone."""
+        return self.key.setting
 
     @property
     def name(self) -> str:
         """The head, and the readout where it is not the head's own."""
-        return self.head if self.readout == "own" else f"{self.head} ({self.readout})"
+        return self.key.name
 
     @property
-    def is_whole(self) -> bool:
-        """Whether no cell is missing; one with a hole cannot be taken apart."""
+    def is_complete(self) -> bool:
+        """Whether no cell is missing."""
         return self.accuracy.size > 0 and bool(np.isfinite(self.accuracy).all())
 
     @property
-    def is_scored(self) -> bool:
-        """Whether it has a sensitivity: that compares at least two train shots at two test shots, no cell missing."""
-        return min(self.accuracy.shape) > 1 and self.is_whole
+    def why_no_sensitivity(self) -> str:
+        """Why it has no sensitivity, as the end of a sentence; empty where it has one."""
+        if self.train_shots == (0,):
+            return "its rows name no train shot, and sensitivity compares models trained at different shots"
+        if len(self.train_shots) < 2 and self.mixed:
+            return "it is one model of all train shots, and sensitivity compares models trained at different shots"
+        if len(self.train_shots) < 2:
+            shot = self.train_shots[0]
+            return f"it was trained at {shot} shots only, and sensitivity compares at least two train shots"
+        if len(self.test_shots) < 2:
+            tested = format_shot(self.test_shots[0])
+            return f"it was tested at {tested} only, and sensitivity compares at least two test shots"
+        missing = int(np.isnan(self.accuracy).sum())
+        return f"{missing} of its {self.accuracy.size} cells are missing" if missing else ""
+
+    @property
+    def has_sensitivity(self) -> bool:
+        """Whether it compares at least two train shots at two test shots, with no cell missing."""
+        return not self.why_no_sensitivity
 
     @cached_property
     def parts(self) -> Decomposition:
-        """Test bias, model bias, residual and sensitivity, of a grid that is whole."""
-        return decompose(self.accuracy)
+        """Test bias, model bias, residual and sensitivity of a complete grid."""
+        return decompose(self.accuracy, self.test_shots, self.train_shots)
 
     @property
     def means(self) -> dict[int | str, float]:
         """The test bias by test shot: the mean accuracy of its models."""
         return dict(zip(self.test_shots, self.parts.test_bias.tolist(), strict=True))
 
+    def gains_over(self, other: "Grid") -> dict[int | str, float]:
+        """Return by how much the mean accuracy is above another grid's, at the test shots that both have."""
+        theirs = other.means
+        return {shot: mean - theirs[shot] for shot, mean in self.means.items() if shot in theirs}
+
     def cells(self) -> dict[tuple[int, int | str], float]:
-        """The accuracy by train shot and test shot, where there is one."""
-        by_train = zip(self.train_shots, self.accuracy.T.tolist(), strict=True)
-        cells = {(s, t): cell for s, row in by_train for t, cell in zip(self.test_shots, row, strict=True)}
-        return {shots: cell for shots, cell in cells.items() if np.isfinite(cell)}
+        """Return the accuracy by train shot and test shot, where there is one."""
+        return {
+            (train, test): float(self.accuracy[row, column])
+            for column, train in enumerate(self.train_shots)
+            for row, test in enumerate(self.test_shots)
+            if np.isfinite(self.accuracy[row, column])
+        }
+
+    def find_counterpart(self, among: Iterable["Grid"]) -> "Grid | None":
+        """Return the grid that gains are measured against: the Euclidean head of the same setting, read as trained.
+
+        It is the counterpart also of one model that was trained with mixed shots.
+        """
+        wanted = GridKey(self.data, self.backbone, self.learner)
+        return next((other for other in among if other.key == wanted), None) if self.key != wanted else None
 
 
-def grid_key(row: Mapping[str, Any]) -> GridKey:
-    """The grid that a row belongs to: data, backbone, head and readout."""
-    return row["data"], row["backbone"], row["head"], row["readout"]
+def format_shot(shot: int | str) -> str:
+    """Return a test shot for a sentence: a number of shots, or the name of a pattern of unequal shots."""
+    return f"{shot}-shot" if isinstance(shot, int) else shot
 
 
 def format_train_shot(row: Mapping[str, Any]) -> int | str:
-    """The train shot of a row, as it is shown."""
+    """Return the train shot of a row as it is shown."""
     return "mixed" if add_head_columns(row)["mixed"] else row["train_shot"]
 
 
 def shot_sort_key(shot: int | str) -> tuple[bool, int | str]:
-    """How shots are sorted: numbers, then the names of patterns of unequal shots."""
+    """Return what shots are sorted by: numbers first, then the names of patterns of unequal shots."""
     return isinstance(shot, str), shot
 
 
 def build_grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
-    """All grids of a table, in the order of first appearance; several seeds are averaged; a missing cell is NaN."""
-    listed = []
-    for where, group in group_by(rows, grid_key).items():
+    """Return all grids of a table in the order of first appearance; several seeds are averaged."""
+    grids = []
+    for key, group in group_by(rows, GridKey.of_row).items():
         test, train = (
             tuple(sorted({row[of] for row in group}, key=shot_sort_key)) for of in ("test_shot", "train_shot")
         )
         cells = group_by(group, lambda row: (row["test_shot"], row["train_shot"]))
         seeds = [[[row["accuracy"] for row in cells.get((t, s), [])] or [np.nan] for s in train] for t in test]
         accuracy = np.array([[np.mean(cell) for cell in line] for line in seeds])
-        kind = add_head_columns(group[0])
-        listed.append(Grid(*where, test, train, accuracy, kind["learner"], kind["score"], kind["mixed"]))
-    return listed
+        grids.append(Grid(*key, test, train, accuracy, **_head_columns(group[0])))
+    return grids
+
+
+def build_paired_grids(recalls: Iterable[Recalls]) -> list[list[Grid]]:
+    """Return grids with the accuracy of every episode, those of one setting and the same episodes together.
+
+    A grid whose train shots were not all trained with every seed is left out: its cells could not be paired.
+    """
+    settings: dict[tuple[str, str], list[Grid]] = {}
+    for (key, plan), group in group_by(recalls, lambda one: (one.key.grid, one.plan["id"])).items():
+        models = {(one.key.seed, one.key.train_shot): one for one in group}
+        seeds, train = (sorted({model[axis] for model in models}) for axis in (0, 1))
+        if len(models) < len(seeds) * len(train):
+            continue
+        episodes = np.stack([np.stack([models[seed, shot].accuracies for shot in train], 1) for seed in seeds])
+        first = group[0]
+        grid = Grid(
+            *key, first.shots, tuple(train), episodes.mean((0, 3)), **_head_columns(first.columns),
+            episodes=episodes, classes=first.classes,
+        )  # fmt: skip
+        settings.setdefault((key.setting, plan), []).append(grid)
+    return list(settings.values())
+
+
+def _head_columns(row: Mapping[str, Any]) -> Row:
+    described = add_head_columns(row)
+    return {name: described[name] for name in ("learner", "score", "mixed")}

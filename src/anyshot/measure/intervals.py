@@ -15,12 +15,15 @@ LEAST_WITHOUT = 20  # episodes without a class, to know the accuracy without it
 
 
 def episode_interval(accuracies: Accuracies) -> float:
-    """Half-width of the 95 % interval over draws of episodes from the same data: 1.96 std / sqrt(n)."""
+    """Return the half-width of the 95 % interval over draws of episodes of the same data: 1.96 std / sqrt(n)."""
     return 1.96 * float(accuracies.std(ddof=1)) / len(accuracies) ** 0.5 if len(accuracies) > 1 else float("nan")
 
 
 def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way"]) -> float:
-    """Half-width of the 95 % interval over draws of new classes; NaN where every episode holds nearly all classes."""
+    """Return the half-width of the 95 % interval over new classes, by a jackknife (Efron and Tibshirani 1993).
+
+    It is NaN where every episode holds nearly all classes.
+    """
     parts = episodes_without_class(classes)
     if parts is None:
         return float("nan")
@@ -38,8 +41,11 @@ def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way
 def episodes_without_class(
     classes: Int[np.ndarray, "episode way"],
 ) -> tuple[Bool[np.ndarray, "episode class_"], Int[np.ndarray, " class_"]] | None:
-    """Which classes each episode holds, and how many episodes are without each class; None where these are too few to
-    know an accuracy without it."""
+    """Return which classes each episode holds, and how many episodes are without each class.
+
+    Returns:
+        None where too few episodes are without some class to know an accuracy without it.
+    """
     names, inverse = np.unique(classes, return_inverse=True)
     inside = np.zeros((len(classes), len(names)), bool)
     inside[np.arange(len(classes))[:, None], inverse.reshape(classes.shape)] = True

@@ -6,18 +6,19 @@ however they are chunked.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, look_up
 from anyshot.files import read_json, write_json
 
+Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 MOST_DRAWN = 1 << 28  # of a plan from a file: its id is made by drawing them
 SHUFFLED = 2048  # rows at a time: their cards stay in the cache
 
@@ -41,8 +42,10 @@ class Protocol:
     seed: int = 0
 
     def fitting(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
-        """The protocol at those of the usual shots that the smallest class has images for, beside its queries; with
-        fewer queries where even one shot would not fit. And what there is to say of it."""
+        """Return the protocol at those of the usual shots that fit the smallest class, and a message that says so.
+
+        Where even one shot would not fit beside the queries, there are fewer queries.
+        """
         usual, smallest = Protocol().shots, int(np.bincount(labels).min())
         queries = self.queries if smallest > self.queries else max(1, smallest // 2)
         shots = tuple(shot for shot in usual if shot + queries <= smallest) or (1,)
@@ -51,7 +54,7 @@ class Protocol:
         return replace(self, shots=shots, queries=queries), "" if shots == usual else words
 
     def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
-        """The episodes, for images with these labels."""
+        """Return the episodes, for images with these labels."""
         largest = max(self.shots, default=1)
         return Plan(labels, self.way, largest, self.queries, self.episodes, self.seed, tuple(class_names))
 
@@ -66,8 +69,18 @@ class EpisodeBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What decides the episodes of an evaluation. `shot` is the largest; smaller ones are prefixes of its support.
-    `skip` leaves out the first so many images of each support: the same queries, another support."""
+    """What decides the episodes of an evaluation.
+
+    Args:
+        labels: The class of each image, as a number from 0.
+        way: Classes per episode.
+        shot: The largest test shot; the supports of smaller ones are prefixes of its support.
+        queries: Queries per class.
+        episodes: The number of episodes.
+        seed: Decides the episodes.
+        class_names: The names of the classes, for messages.
+        skip: Leaves out the first so many images of each support: the same queries, another support.
+    """
 
     labels: Int[np.ndarray, " image"]
     way: int = 5
@@ -124,7 +137,7 @@ class Plan:
         return digest.hexdigest()[:16]
 
     def about(self) -> dict[str, Any]:
-        """What identifies the episodes."""
+        """Return what identifies the episodes."""
         return {**{name: getattr(self, name) for name in ("way", "shot", "queries", "episodes", "seed")}, "id": self.id}
 
     def save(self, path: Path) -> None:
@@ -133,7 +146,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
-        """The plan that was saved, for images with these labels; its episodes are checked against its id."""
+        """Return a saved plan for images with these labels; its episodes are checked against its id."""
         saved = read_json(path)
         saved_id, names = saved.pop("id", None), {"way", "shot", "queries", "episodes", "seed"}
         if saved.pop("plan", None) != 1 or saved.keys() != names or any(type(saved[name]) is not int for name in names):
@@ -148,7 +161,7 @@ class Plan:
         return plan
 
     def draw(self, start: int, stop: int) -> EpisodeBatch:
-        """Episodes `start` to `stop`."""
+        """Return episodes `start` to `stop`."""
         per_class = self.queries + self.shot
         used = self.way * (1 + per_class)
         blocks = -(-used // 4)  # Philox makes four numbers a count, so an episode owns a whole number of counts
@@ -165,68 +178,8 @@ class Plan:
         return EpisodeBatch(classes, images[..., self.queries + self.skip :], images[..., : self.queries])
 
 
-@dataclass(frozen=True, eq=False)
-class GroupedPlan(Plan):
-    """Episodes whose queries are of other moments than their support: of images that were held out, which are queries
-    only, or of other bursts, each of which is drawn whole.
-
-    Args:
-        held_out: Marks images that are queries only; the others are support only. None where none are.
-        group: The burst of each image; an image alone has one of its own. Of no use where some are held out.
-    """
-
-    held_out: Bool[np.ndarray, " image"] | None = None
-    group: Int[np.ndarray, " image"] | None = None
-
-    @cached_property
-    def feasible(self) -> Int[np.ndarray, " class_"]:
-        """Where bursts are drawn whole, as if the queries began the second largest: the largest is never of these."""
-        if self.held_out is not None:
-            asked = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
-            return np.where(asked >= self.queries, self._counts - asked, 0)
-        feasible = self._counts.copy()
-        for place, bursts in enumerate(self._bursts):
-            sizes = sorted((len(burst) for burst in bursts), reverse=True)
-            others = sum(sizes[1:])
-            feasible[place] -= min(self.queries - 1 + max(sizes[1:], default=0), others)
-            feasible[place] *= others >= self.queries
-        return feasible
-
-    @cached_property
-    def _bursts(self) -> list[list[Int[np.ndarray, " image"]]]:
-        """The images of each burst of each class."""
-        group = np.arange(len(self.labels)) if self.group is None else self.group
-        mine = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
-        return [[images[group[images] == one] for one in np.unique(group[images])] for images in mine]
-
-    def draw(self, start: int, stop: int) -> EpisodeBatch:
-        """Episodes `start` to `stop`."""
-        episodes = [self._episode(np.random.default_rng((self.seed, number))) for number in range(start, stop)]
-        return EpisodeBatch(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
-
-    def _episode(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        classes = rng.permutation(len(self._counts))[: self.way]
-        support, query = zip(*(self._sides(place, rng) for place in classes.tolist()), strict=True)
-        return classes, np.stack(support), np.stack(query)
-
-    def _sides(self, place: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The support and the queries of a class."""
-        if self.held_out is not None:
-            sides = (np.flatnonzero((self.labels == place) & (self.held_out == asked)) for asked in (False, True))
-            mine, theirs = (rng.permutation(side) for side in sides)
-            return mine[: self.shot], theirs[: self.queries]
-        bursts = [rng.permutation(burst) for burst in self._bursts[place]]
-        bursts = [bursts[one] for one in rng.permutation(len(bursts))]
-        largest = max(range(len(bursts)), key=lambda one: len(bursts[one]))
-        bursts.append(bursts.pop(largest))  # so that there is always a support
-        ends = np.cumsum([len(burst) for burst in bursts])
-        rest = int(np.searchsorted(ends, self.queries)) + 1  # the first burst of which no image is asked
-        support = [bursts[one] for one in rest + rng.permutation(len(bursts) - rest)]
-        return np.concatenate(support)[: self.shot], np.concatenate(bursts[:rest])[: self.queries]
-
-
 def _shuffle_start(uniform: np.ndarray, counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, "row drawn"]:
-    """The start of a Fisher-Yates shuffle of range(count), a row each: draws without replacement."""
+    """Return the start of a Fisher-Yates shuffle of range(count), a row each: draws without replacement."""
     drawn = np.empty(uniform.shape, np.int64)
     width = int(counts.max(initial=0))
     deck = np.arange(width, dtype=np.min_scalar_type(width))
@@ -238,3 +191,40 @@ def _shuffle_start(uniform: np.ndarray, counts: Int[np.ndarray, " row"]) -> Int[
             cards[other] = cards[top]  # the drawn card itself is never looked at again
             top += 1
     return drawn
+
+
+def expand_patterns(shots: Shots, plan: Plan) -> Int[np.ndarray, "pattern episode way"]:
+    """Return the shot of every class of every episode, for each pattern."""
+    patterns = np.asarray(shots, np.int64)
+    while patterns.ndim < 3:
+        patterns = patterns[..., None] if patterns.ndim == 1 else patterns[:, None]
+    return np.broadcast_to(patterns, (len(patterns), plan.episodes, plan.way))
+
+
+def shot_patterns(shots: Sequence[int] | str, plan: Plan) -> tuple[Shots, list[int | str]]:
+    """Return patterns of shots and what rows call them, of a list of shots or of a kind of UNEQUAL ones."""
+    if isinstance(shots, str):
+        pattern = look_up("kind of unequal shots", shots, UNEQUAL)(plan)
+        return np.broadcast_to(pattern, (1, plan.episodes, plan.way)), [shots]
+    if not shots or min(shots) < 1 or max(shots) > plan.shot:
+        raise BadInput(f"test shots must lie between 1 and {plan.shot}, not {list(shots)}.")
+    distinct = sorted(set(shots))
+    return distinct, list(distinct)
+
+
+def _uniform(plan: Plan) -> np.ndarray:
+    """Each class of each episode has its own shot, drawn evenly from 1 to the largest."""
+    return np.random.default_rng([plan.seed, 7]).integers(1, plan.shot + 1, size=(plan.episodes, plan.way))
+
+
+def _step(plan: Plan) -> np.ndarray:
+    """Half of the classes (rounded down) have 1 shot, the others the largest."""
+    return np.where(np.arange(plan.way) < plan.way // 2, 1, plan.shot)
+
+
+def _long_tailed(plan: Plan) -> np.ndarray:
+    """Shots fall by a constant factor from the largest to 1."""
+    return np.geomspace(plan.shot, 1, plan.way).round().astype(np.int64)
+
+
+UNEQUAL: dict[str, Callable[[Plan], np.ndarray]] = {"uniform": _uniform, "step": _step, "long-tailed": _long_tailed}

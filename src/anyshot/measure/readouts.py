@@ -1,4 +1,4 @@
-"""From vectors and a plan to the recalls of every head and readout that was asked for."""
+"""From vectors and a plan to the recalls of every head and readout that was pairs for."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -21,7 +21,7 @@ FitReadout = Callable[[str], Parameters]
 
 
 def compute_readout_recalls(
-    asked: Sequence[tuple[BoundHead, str]],
+    pairs: Sequence[tuple[BoundHead, str]],
     vectors: Vectors,
     fitted: FitReadout,
     plan: Plan,
@@ -29,24 +29,32 @@ def compute_readout_recalls(
     registry: Registry = BUILTIN,
     progress: OnProgress = no_progress,
 ) -> list[Float[np.ndarray, "pattern episode way"]]:
-    """Recalls of each (reading, name of a readout) over the same episodes and vectors; what reads the same vectors
-    shares its products. `fitted` is asked only for readouts that have something to fit (see `fit_on`). `progress` is
-    called with shares of the whole that add up to 1."""
-    names = [name if registry.readout(name).apply else "" for _, name in asked]
-    groups = group_by(range(len(asked)), lambda index: names[index])
+    """Return the recalls of each head and readout; those that read the same vectors share their inner products.
+
+    Args:
+        pairs: Heads, each with the name of a readout.
+        vectors: The vector of every image.
+        fitted: Returns what a readout has learned; called only for readouts that have something to fit.
+        plan: The episodes.
+        shots: As in `engine.compute_recalls`.
+        registry: What readouts are looked up in.
+        progress: Called with shares of the whole that add up to 1.
+    """
+    names = [name if registry.readout(name).apply else "" for _, name in pairs]
+    groups = group_by(range(len(pairs)), lambda index: names[index])
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         readout = registry.readout(name or "own")
         learned = fitted(name) if readout.fit else {}
         bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
-        readings = [registry.readout(asked[index][1]).bind(asked[index][0], learned) for index in members]
+        readings = [registry.readout(pairs[index][1]).bind(pairs[index][0], learned) for index in members]
         share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
         out |= dict(zip(members, compute_recalls(bank, readings, plan, shots, share), strict=True))
-    return [out[index] for index in range(len(asked))]
+    return [out[index] for index in range(len(pairs))]
 
 
 def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:
-    """Fits a readout when it is asked for, on the vectors and labels that `base` gives."""
+    """Return a function that fits a readout on first use, on the vectors and labels that `base` returns."""
     base = cache(base)
 
     def fitted(name: str) -> Parameters:
@@ -57,5 +65,5 @@ def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:
 
 
 def scale_progress(progress: OnProgress, by: float) -> OnProgress:
-    """The progress of a part, told to the whole."""
+    """Return a callback for a part of the work, which reports its progress as a share of the whole."""
     return lambda amount: progress(amount * by)

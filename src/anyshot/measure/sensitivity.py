@@ -1,10 +1,11 @@
-"""Shot sensitivity: accuracy = test bias + model bias + residual (the paper's Eq. 7), and how well the score is known.
+"""Shot sensitivity: accuracy = test bias + model bias + residual (the paper's Eq. 7), and how well it is known.
 
 The test bias is the mean accuracy of a grid's models at a test shot; the model bias is how far a model lies above its
-group on average; what remains depends on both shots, and its largest minus its smallest value is the score.
+group on average; the residual is what depends on both shots. Three statistics describe it: its range is the paper's
+score, its standard deviation has less noise, and its trend has a sign.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,25 +15,84 @@ from numpy.typing import ArrayLike
 from anyshot.errors import BadInput
 from anyshot.measure.intervals import episodes_without_class
 
+Residual = Float[np.ndarray, "*draw test_shot train_shot"]
+Values = np.ndarray | np.floating
+Statistic = Callable[[Residual], Values]
+
+
+def residual_range(residual: Residual) -> Values:
+    """Return the largest minus the smallest residual: the paper's sensitivity, in points."""
+    return residual.max((-2, -1)) - residual.min((-2, -1))
+
+
+def residual_deviation(residual: Residual) -> Values:
+    """Return the standard deviation of the residual, in points: every cell has a part in it, not only the extremes."""
+    return residual.std((-2, -1))
+
+
+UNSIGNED = (residual_range, residual_deviation)
+
+
+def residual_trend(test_shots: Sequence[int | str], train_shots: Sequence[int | str]) -> Statistic:
+    """Return the statistic that tells overfitting to the train shot (positive) from the opposite (negative).
+
+    It fits the residual by a multiple of log test shot times log train shot (each less its mean), and gives the range
+    of this fit in points, with the sign of the multiple. It is NaN where shots are not numbers, or all alike.
+    """
+    weights = np.full((len(test_shots), len(train_shots)), np.nan)
+    if all(isinstance(shot, int) and shot > 0 for shot in (*test_shots, *train_shots)):
+        test, train = (np.log2(np.array(shots, float)) for shots in (test_shots, train_shots))
+        product = np.outer(test - test.mean(), train - train.mean())
+        if product.any():
+            weights = product * np.ptp(product) / (product**2).sum()
+    return lambda residual: (residual * weights).sum((-2, -1))
+
+
+def list_statistics(test_shots: Sequence[int | str], train_shots: Sequence[int | str]) -> Mapping[str, Statistic]:
+    """Return the statistics of a residual at these shots, by the name of their column."""
+    trend = residual_trend(test_shots, train_shots)
+    return {"sensitivity": residual_range, "deviation": residual_deviation, "trend": trend}
+
 
 @dataclass(frozen=True)
 class Decomposition:
-    """A grid taken apart; `grid == test_bias[:, None] + model_bias[None, :] + residual`."""
+    """The parts of a grid, which add up to it: `test_bias[:, None] + model_bias[None, :] + residual`.
+
+    Args:
+        test_bias: The mean accuracy of all models at each test shot.
+        model_bias: How far each model lies above the mean of its group.
+        residual: What remains of each cell.
+        sensitivity: The range of the residual, in points: the paper's score.
+        deviation: Its standard deviation, in points.
+        trend: Its signed term of log test shot times log train shot, in points: positive where models overfit to their
+            train shot. NaN where the shots are not given.
+    """
 
     test_bias: Float[np.ndarray, " test_shot"]
     model_bias: Float[np.ndarray, " train_shot"]
     residual: Float[np.ndarray, "test_shot train_shot"]
     sensitivity: float
+    deviation: float
+    trend: float
 
 
-def decompose(grid: ArrayLike) -> Decomposition:
-    """Take a grid of accuracies apart: test bias, model bias and residual (Eq. 7), whose range is the sensitivity.
+def decompose(
+    grid: ArrayLike, test_shots: Sequence[int | str] = (), train_shots: Sequence[int | str] = ()
+) -> Decomposition:
+    """Split a grid of accuracies into test bias, model bias and residual (Eq. 7), whose range is the sensitivity.
 
     >>> decompose([[50, 54], [80, 82]]).sensitivity
     1.0
+    >>> decompose([[50, 54], [80, 82]], test_shots=[1, 32], train_shots=[4, 32]).trend
+    -1.0
 
     Args:
         grid: Accuracies, one row per test shot and one column per train shot.
+        test_shots: The shot of each row, for the trend.
+        train_shots: The shot of each column, for the trend.
+
+    Raises:
+        BadInput: The grid is not two-dimensional, or a cell is missing.
     """
     accuracy = np.asarray(grid, dtype=np.float64)
     if accuracy.ndim != 2 or accuracy.size == 0:
@@ -40,35 +100,77 @@ def decompose(grid: ArrayLike) -> Decomposition:
     if not np.isfinite(accuracy).all():
         test, train = np.argwhere(~np.isfinite(accuracy))[0]
         raise BadInput(f"the grid has no accuracy in row {test}, column {train}: every cell is needed.")
+    shots = test_shots or [""] * accuracy.shape[0], train_shots or [""] * accuracy.shape[1]
+    if tuple(map(len, shots)) != accuracy.shape:
+        raise BadInput(f"a grid of shape {accuracy.shape} needs a test shot a row and a train shot a column.")
     test_bias, model_bias, residual = _parts(accuracy)
-    return Decomposition(test_bias, model_bias, residual, float(_range(residual)))
+    values = {name: float(statistic(residual)) for name, statistic in list_statistics(*shots).items()}
+    return Decomposition(test_bias, model_bias, residual, **values)
 
 
 @dataclass(frozen=True)
-class SensitivityEstimate:
-    """A sensitivity score with what is known of it.
+class ResidualDraws:
+    """A residual, and draws of how far it may be from the true one; 95 % intervals of its statistics.
 
-    `low` to `high` covers the score of these models over all possible episodes with at least 95 % confidence.
-    `noise_floor` is the score that perfectly robust models would show on average at this number of episodes, by chance
-    alone. `bias` is by how much the noise of the episodes has raised the score on average, as a further round of the
-    same noise would raise it. `over_seeds` has the score of each seed, where there are several."""
+    Args:
+        residual: The residual of the grid.
+        deviations: Draws of its error.
+    """
 
-    sensitivity: float
-    low: float
-    high: float
-    noise_floor: float
-    bias: float
-    over_seeds: tuple[float, ...] = ()
+    residual: Float[np.ndarray, "test_shot train_shot"]
+    deviations: Float[np.ndarray, "draw test_shot train_shot"]
+
+    def interval(self, statistic: Statistic = residual_range) -> tuple[float, float]:
+        """Return the 95 % interval of a statistic; ranges and standard deviations do not go below zero."""
+        value, margin = float(statistic(self.residual)), self._margin(statistic)
+        return max(0.0 if statistic in UNSIGNED else -np.inf, value - margin), value + margin
+
+    def difference(self, other: "ResidualDraws", statistic: Statistic = residual_range) -> tuple[float, float]:
+        """Return the 95 % interval of this statistic less another's, drawn together: what both share drops out."""
+        middle = float(statistic(self.residual) - statistic(other.residual))
+        drawn = statistic(self.residual + self.deviations) - statistic(other.residual + other.deviations)
+        margin = float(np.quantile(np.abs(drawn - middle), 0.95))
+        return middle - margin, middle + margin
+
+    @property
+    def noise_floor(self) -> float:
+        """The sensitivity that perfectly robust models would show on average, by chance alone."""
+        return float(np.mean(residual_range(self.deviations)))
+
+    def _margin(self, statistic: Statistic) -> float:
+        """Return the 95 % quantile of a bound of the error.
+
+        Why the bound holds: ranges, standard deviations and trends change by at most their value of the change,
+        |range(a) - range(b)| <= range(a - b). It holds whichever cells are largest and smallest, and also near zero,
+        where a plain bootstrap of a maximum fails.
+        """
+        return float(np.quantile(np.abs(statistic(self.deviations)), 0.95))
 
 
-def bootstrap_sensitivity(
+@dataclass(frozen=True)
+class ClassDraws(ResidualDraws):
+    """Draws of how far a residual may be from the one over all classes there might be."""
+
+    def _margin(self, statistic: Statistic) -> float:
+        """Return a narrower bound for the range: only cells that may be largest or smallest have a part in it.
+
+        Where all cells are alike these are all of them, and the bound is that of `ResidualDraws`.
+        """
+        if statistic is not residual_range:
+            return super()._margin(statistic)
+        near = float(np.quantile(residual_range(self.deviations), 0.95))
+        top, bottom = self.residual >= self.residual.max() - near, self.residual <= self.residual.min() + near
+        rises = [draws[:, top].max(1) - draws[:, bottom].min(1) for draws in (self.deviations, -self.deviations)]
+        return float(np.quantile(np.maximum(*rises), 0.95))
+
+
+def bootstrap_episodes(
     cells: Float[np.ndarray, "seed test_shot train_shot episode"], draws: int = 1000
-) -> SensitivityEstimate:
-    """Bootstrap over episodes; paired: an episode is drawn with all its cells, so what they share drops out.
+) -> ResidualDraws:
+    """Bootstrap the residual over episodes (Efron and Tibshirani 1993).
 
-    Why the interval holds: a range changes by at most the range of the change, |range(a) - range(b)| <= range(a - b).
-    So the 95 % quantile of the range of the bootstrap's deviations bounds the error of the score, whichever cells are
-    largest and smallest; near zero, where a plain bootstrap of a maximum fails, it still covers."""
+    The draws are paired: an episode is drawn with all its cells, so what they share drops out.
+    """
     episodes = cells.shape[-1]
     grid = cells.mean(0, dtype=np.float64)
     flat = grid.reshape(-1, episodes)
@@ -78,63 +180,23 @@ def bootstrap_sensitivity(
         weight = np.bincount(rng.integers(episodes, size=episodes), minlength=episodes)
         deviations[draw] = flat @ (weight - 1.0) / episodes
     noise = _parts(deviations.reshape(draws, *grid.shape[:2]))[2]
-    ranges = _range(noise)
-    whole = decompose(grid.mean(-1))
-    score, margin = whole.sensitivity, float(np.quantile(ranges, 0.95))
-    bias = float(np.mean(_range(whole.residual + noise)) - score)
-    seeds = tuple(decompose(one.mean(-1)).sensitivity for one in cells) if len(cells) > 1 else ()
-    return SensitivityEstimate(score, max(0.0, score - margin), score + margin, float(np.mean(ranges)), bias, seeds)
-
-
-@dataclass(frozen=True)
-class ClassJackknife:
-    """What new classes of the same kind may make of a sensitivity: 95 % intervals by `interval` and `difference`.
-
-    Args:
-        residual: The residual of the grid.
-        deviations: Draws of how far this residual may be from the one over all classes there might be.
-    """
-
-    residual: Float[np.ndarray, "test_shot train_shot"]
-    deviations: Float[np.ndarray, "draw test_shot train_shot"]
-
-    @property
-    def sensitivity(self) -> float:
-        """The score of these classes."""
-        return float(_range(self.residual))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the score over draws of new classes."""
-        rise = self._rise(self.deviations)
-        margin = float(np.quantile(np.maximum(rise, self._rise(-self.deviations)), 0.95))
-        return max(0.0, self.sensitivity - margin), self.sensitivity + margin
-
-    def difference(self, other: "ClassJackknife") -> tuple[float, float]:
-        """The 95 % interval of this score less another's, drawn together: what classes do to both drops out."""
-        middle = self.sensitivity - other.sensitivity
-        drawn = _range(self.residual + self.deviations) - _range(other.residual + other.deviations)
-        margin = float(np.quantile(np.abs(drawn - middle), 0.95))
-        return middle - margin, middle + margin
-
-    def _rise(self, deviations: np.ndarray) -> np.ndarray:
-        """By how much the range can grow: only cells that may be the largest or the smallest have a part in it. Where
-        all cells are alike these are all of them, and the bound is the one of `certainty`."""
-        near = float(np.quantile(_range(self.deviations), 0.95))
-        top, bottom = self.residual >= self.residual.max() - near, self.residual <= self.residual.min() + near
-        return deviations[:, top].max(1) - deviations[:, bottom].min(1)
+    return ResidualDraws(_parts(grid.mean(-1))[2], noise)
 
 
 def jackknife_classes(
     grids: Sequence[Float[np.ndarray, "seed test_shot train_shot episode"]],
     classes: Int[np.ndarray, "episode way"],
     draws: int = 2000,
-) -> list[ClassJackknife] | None:
-    """A jackknife over classes: leave a class out, and see how far the residuals move in the episodes without it.
+) -> list[ClassDraws] | None:
+    """Jackknife the residuals of several grids over classes (Efron and Tibshirani 1993).
 
-    As in `intervals.class_interval`, the part of this that is noise of the episodes is subtracted, and Student's t
-    accounts for few classes; here with the covariance of all cells of all grids, from which deviations are drawn
-    together. None where every episode holds nearly all classes."""
+    A class is left out, and the residuals move in the episodes without it. As in `intervals.class_interval`, the part
+    of this that is noise of the episodes is subtracted, and Student's t accounts for few classes; here with the
+    covariance of all cells of all grids, from which deviations are drawn together.
+
+    Returns:
+        Draws for each grid; None where every episode holds nearly all classes.
+    """
     parts = episodes_without_class(classes)
     if parts is None:
         return None
@@ -155,18 +217,14 @@ def jackknife_classes(
     drawn *= ((many - 1) / rng.chisquare(many - 1, draws))[:, None] ** 0.5
     ends = np.cumsum([one[0].size for one in by_episode])[:-1]
     return [
-        ClassJackknife(one.mean(0), part.reshape(draws, *one.shape[1:]))
+        ClassDraws(one.mean(0), part.reshape(draws, *one.shape[1:]))
         for one, part in zip(by_episode, np.split(drawn, ends, 1), strict=True)
     ]
 
 
 def _parts(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Test bias, model bias and residual of grids stacked along any leading axes."""
+    """Return test bias, model bias and residual of grids stacked along any leading axes."""
     test_bias = grid.mean(-1)
     offsets = grid - test_bias[..., None]
     model_bias = offsets.mean(-2)
     return test_bias, model_bias, offsets - model_bias[..., None, :]
-
-
-def _range(residual: np.ndarray) -> np.ndarray | np.floating:
-    return residual.max((-2, -1)) - residual.min((-2, -1))

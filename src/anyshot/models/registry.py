@@ -15,10 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
+import torch
+from torch import Tensor
+
 from anyshot.errors import BadInput, describe_unknown_name, first_line, look_up
 from anyshot.models.backbones import BACKBONES, Backbone
 from anyshot.models.heads import FEATURE_HEADS, HEADS, PRETRAINING
-from anyshot.models.law import Head
+from anyshot.models.law import Head, Parameters
 from anyshot.models.posterior import POSTERIOR
 from anyshot.models.readouts import READOUTS, Readout, split_readout_name
 from anyshot.recipe import Recipe
@@ -105,6 +108,16 @@ BUILTIN = Registry(
     {**READOUTS, "posterior": POSTERIOR},  # Gaussian classes whose covariances were estimated on base classes
 )
 PACKAGE = BUILTIN  # its name in version 0.1
+
+
+def untrained_parameters(name: str, features: Tensor, registry: Registry = BUILTIN) -> Parameters:
+    """Return the parameters of a head that works without training, for features of this shape."""
+    head = registry.head(name)
+    if head.needs_training:
+        others = ", ".join(key for key, other in registry.heads.items() if not other.needs_training)
+        raise BadInput(f"{name} has to be trained: name a model with it, or choose among {others}.")
+    blank = torch.zeros(1, *features.shape[-2:])
+    return head.parameters(blank, Recipe(data="", head=name, train_shot=2, way=2))
 
 
 def run_python_file(path: Path) -> ModuleType:

@@ -33,20 +33,20 @@ def overall(group: Group) -> Fraction:
 
 
 @claim("Sec. 5", "mean 1-shot gain of the cosine heads")
-def one_shot_gain() -> Evidence:
+def _one_shot_gain() -> Evidence:
     (printed,) = text("1-shot gain")
     return printed, [number(printed, mean_gain(COSINE, (1,)), "18 pairs")]
 
 
 @claim("Sec. 5", "mean accuracy that cosine gives up at high test shots, where it saturates")
-def high_shot_loss() -> Evidence:
+def _high_shot_loss() -> Evidence:
     (printed,) = text("high-shot loss")
     readings = list(HIGH_SHOTS.items())[:2]
     return printed, [number(printed, -mean_gain(COSINE, shots), reading) for reading, shots in readings]
 
 
 @claim("Sec. 6", "cosine gives up less than this at high test shots on average")
-def high_shot_loss_bounded() -> Evidence:
+def _high_shot_loss_bounded() -> Evidence:
     (printed,) = text("high-shot loss, less than")
     losses = {reading: -mean_gain(COSINE, shots) for reading, shots in HIGH_SHOTS.items()}
     readings = [
@@ -56,7 +56,7 @@ def high_shot_loss_bounded() -> Evidence:
 
 
 @claim("Sec. 1, Sec. 6", "the largest 1-shot gain of cosine has two digits")
-def double_digit_gain() -> Evidence:
+def _double_digit_gain() -> Evidence:
     (printed, _) = text("low-shot gain, at most") + text("1-shot gain, at most")
     gains = {g: gain(g, 1) for g in COSINE}
     best = max(gains, key=lambda g: gains[g])
@@ -65,14 +65,14 @@ def double_digit_gain() -> Evidence:
 
 
 @claim("Abstract, Sec. 4", "cosine brings a bump in 1-shot accuracy")
-def low_shot_bump() -> Evidence:
+def _low_shot_bump() -> Evidence:
     _, listed = count((g, gain(g, 1).value > 0) for g in COSINE)
     average = float(mean_gain(COSINE, (1,)))
     return "notable bump", [true_or_false(average > 0, f"{average:+.2f}", "on average"), f"pair by pair: {listed}"]
 
 
 @claim("Sec. 4, Sec. 5", "cosine trades high-shot for low-shot accuracy, usually at a beneficial rate")
-def beneficial_trade() -> Evidence:
+def _beneficial_trade() -> Evidence:
     traded = [g for g in COSINE if gain(g, 32).value < 0 < gain(g, 1).value]
     won = sum(gain(g, 1).value > -gain(g, 32).value for g in traded)
     lost = [g for g in COSINE if gain(g, 1).value < 0 and gain(g, 32).value < 0]
@@ -81,7 +81,7 @@ def beneficial_trade() -> Evidence:
 
 
 @claim("Sec. 1, Sec. 5, Sec. 6", "cosine gives up no accuracy in expectation")
-def accuracy_kept() -> Evidence:
+def _accuracy_kept() -> Evidence:
     own = mean_gain(COSINE)
     each = {head: mean_gain([g for g in COSINE if g.head == head]) for head in dict.fromkeys(g.head for g in COSINE)}
     listed = ", ".join(f"{head} {float(gained):+.2f}" for head, gained in each.items())
@@ -92,7 +92,7 @@ def accuracy_kept() -> Evidence:
 
 
 @claim("Sec. 4", "frn is more accurate than feat, and feat than proto")
-def head_order() -> Evidence:
+def _head_order() -> Evidence:
     means = [_head_mean(head) for head in ("frn", "feat", "proto")]
     groups = {s: [Group(*s, head) for head in ("frn", "feat", "proto")] for s in SETTINGS}
     settings = ((s, _falls([mean(study()[g].means) for g in heads])) for s, heads in groups.items())
@@ -110,7 +110,7 @@ def head_order() -> Evidence:
 
 
 @claim("Sec. 5", "no 4-shot cosine model lies above the mean of its group")
-def four_shot_cosine_below() -> Evidence:
+def _four_shot_cosine_below() -> Evidence:
     offsets = {g: study()[g].offsets[0] for g in COSINE}
     above = {g: k for g, k in offsets.items() if k.value > 0}
     listed = ", ".join(f"{g} +{k}" + ("" if k.low > 0 else " (may round to it)") for g, k in above.items())
@@ -118,7 +118,7 @@ def four_shot_cosine_below() -> Evidence:
 
 
 @claim("Sec. 5", "leaving out the 4-shot models raises cosine accuracy by this much on average")
-def gain_without_four_shot() -> Evidence:
+def _gain_without_four_shot() -> Evidence:
     (printed,) = text("gain without 4-shot models")
     offset = mean([study()[g].offsets[0] for g in COSINE])
     return printed, [
@@ -128,7 +128,7 @@ def gain_without_four_shot() -> Evidence:
 
 
 @claim("Sec. 5", "cosine model offsets gather closer around their mean trend by train shot than Euclidean ones")
-def closer_to_trend() -> Evidence:
+def _closer_to_trend() -> Evidence:
     spread = {name: _spread(groups) for name, groups in (("euclidean", EUCLIDEAN), ("cosine", COSINE))}
     listed = ", ".join(f"{name} {value:.2f}" for name, value in spread.items())
     return "closer", [
@@ -137,7 +137,7 @@ def closer_to_trend() -> Evidence:
 
 
 @claim("Sec. 5", "cosine prefers a higher train shot; Euclidean heads prefer neither high nor low consistently")
-def train_shot_preference() -> Evidence:
+def _train_shot_preference() -> Evidence:
     def best(groups: list[Group]) -> str:
         shots = [study()[g].offsets.index(max(study()[g].offsets)) for g in groups]
         return "/".join(str(shots.count(i)) for i in range(4))
@@ -149,7 +149,7 @@ def train_shot_preference() -> Evidence:
 
 
 @claim("Sec. 5", "cosine is not reliably more or less robust to the train shot")
-def train_shot_robustness() -> Evidence:
+def _train_shot_robustness() -> Evidence:
     ranges = {g: max(study()[g].offsets).value - min(study()[g].offsets).value for pair in PAIRS for g in pair}
     less = sum(ranges[cos] < ranges[euc] for euc, cos in PAIRS)
     listed = f"range of the model bias is smaller for cosine in {less} of 18 pairs"
@@ -157,18 +157,18 @@ def train_shot_robustness() -> Evidence:
 
 
 @claim("Sec. 4.4", "EST is generally more accurate than PCA")
-def est_more_accurate() -> Evidence:
+def _est_more_accurate() -> Evidence:
     return "generally", _more_accurate("est60", "pca60")
 
 
 @claim("Abstract, Sec. A.4", "cosine-proto is generally more accurate than EST and PCA across test shots")
-def cosine_more_accurate_than_projections() -> Evidence:
+def _cosine_more_accurate_than_projections() -> Evidence:
     est, pca = _more_accurate("cosine", "est60"), _more_accurate("cosine", "pca60")
     return "generally", [all_parts_hold(est[0], pca[0]), all_parts_hold(est[1], pca[1]), *est[2:], *pca[2:]]
 
 
 @claim("Fig. 6, Sec. A.4", "cosine-proto is the frontier of accuracy against sensitivity among PCA, EST and cosine")
-def cosine_frontier() -> Evidence:
+def _cosine_frontier() -> Evidence:
     groups = [_projected(s, way) for s in SETTINGS for way in (*PROJECTIONS, "cosine")]
     points = {g: (mean_gain([g]).value, -sensitivity(g).value) for g in groups}
     frontier = [g for g in groups if not any(_dominates(points[o], points[g]) for o in groups)]
@@ -184,14 +184,14 @@ def cosine_frontier() -> Evidence:
 
 
 @claim("Sec. 4.4", "proto is the least accurate of the three heads overall")
-def proto_worst() -> Evidence:
+def _proto_worst() -> Evidence:
     means = {head: _head_mean(head) for head in ("proto", "feat", "frn")}
     listed = ", ".join(f"{head} {accuracy:.2f}" for head, accuracy in means.items())
     return "worst", [true_or_false(means["proto"] == min(means.values()), listed)]
 
 
 @claim("Sec. A.3, Table 4", "the new FRN is slightly more accurate than the old one overall")
-def frn_new_better() -> Evidence:
+def _frn_new_better() -> Evidence:
     old, new = (paper.exact_grids()["Table 4", Group("meta-inat", "conv4", head)] for head in ("frn-old", "frn"))
     shots = zip(TEST_SHOTS, old.means, new.means, strict=True)
     difference = mean(new.means).value - mean(old.means).value
@@ -201,21 +201,21 @@ def frn_new_better() -> Evidence:
 
 
 @claim("Sec. 5", "in 1- and 5-shot training the low-shot gain of cosine cancels against its dislike of low train shots")
-def matched_low_shot() -> Evidence:
+def _matched_low_shot() -> Evidence:
     gained = sum(study()[cos].cells[2, 0] - study()[euc].cells[2, 0] for euc, cos in PAIRS) / 1800
     nearest = f"4-shot models at 4-shot test: mean gain {gained:+.2f}"
     return "cancelled", [f"needs 1- and 5-shot models; nearest, {nearest}"]
 
 
 @claim("Sec. 3.3", "cosine-frn is more robust than frn in all settings, at competitive accuracy")
-def cosine_frn_robust() -> Evidence:
+def _cosine_frn_robust() -> Evidence:
     groups = [g for g in COSINE if g.head == "cosine-frn"]
     listed = f"mean gain over test shots {float(mean_gain(groups)):+.2f}"
     return "consistent", [all_hold((g, sensitivity(g) < sensitivity(g.euclidean)) for g in groups), listed]
 
 
 @claim("Table 5, Table 6, Table 7", "gains are blue, losses red")
-def gain_colours() -> Evidence:
+def _gain_colours() -> Evidence:
     cases = [
         (f"{group(row)} at {row['test_shot']}-shot", (row["mark"] == "red") == row["printed"].startswith("-"))
         for row in find("gain")
@@ -224,7 +224,7 @@ def gain_colours() -> Evidence:
 
 
 @claim("Fig. 5, Sec. 5", "swapped predictors follow the head a model was trained with")
-def swapped_predictors() -> Evidence:
+def _swapped_predictors() -> Evidence:
     return f"{text('swapped models')[0]} models", ["the figure prints no numbers"]
 
 

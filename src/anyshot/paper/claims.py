@@ -21,8 +21,13 @@ _CLAIMS: list[Callable[[], Check]] = []
 
 
 def claim(where: str, words: str, follows: str = "") -> Callable[[Callable[[], Evidence]], Callable[[], Check]]:
-    """Register a function that finds the printed value and the readings of a claim; its name is the claim's id. It may
-    follow from another number, named by its `Check.root`."""
+    """Register a function that finds the printed value and the readings of a claim; its name is the claim's id.
+
+    Args:
+        where: The places of the claim in the paper.
+        words: The claim, in our words.
+        follows: The number that it follows from, by its `Check.root`.
+    """
 
     def register(find: Callable[[], Evidence]) -> Callable[[], Check]:
         def check() -> Check:
@@ -31,7 +36,16 @@ def claim(where: str, words: str, follows: str = "") -> Callable[[Callable[[], E
             verdicts = [reading.verdict for reading in readings]
             verdict: Verdict = min(verdicts, key=ORDER.index) if verdicts else "underivable"
             recomputed = "; ".join(map(str, listed))
-            return Check(find.__name__.replace("_", "-"), where, words, printed, recomputed, verdict, readings, follows)
+            return Check(
+                find.__name__.removeprefix("_").replace("_", "-"),
+                where,
+                words,
+                printed,
+                recomputed,
+                verdict,
+                readings,
+                follows,
+            )
 
         _CLAIMS.append(check)
         return check

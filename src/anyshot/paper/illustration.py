@@ -28,6 +28,7 @@ class Boundary:
     threshold: float
 
     def classify(self, points: Float[np.ndarray, "point 2"]) -> Int[np.ndarray, " point"]:
+        """Return the class of each point."""
         return np.where(points @ self.normal > self.threshold, 0, 1)
 
 

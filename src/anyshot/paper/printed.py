@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anyshot.paper.rounding import Exact, parse
-from anyshot.tables import Row
+from anyshot.tables import GridKey, Row
 from anyshot.text import group_by
 
 TRAIN_SHOTS = (4, 8, 16, 32)
@@ -28,25 +28,12 @@ class Setting(NamedTuple):
         return f"{self.data}/{self.backbone}"
 
 
-class Group(NamedTuple):
+class Group(GridKey):
     """The four models (one per train shot) behind a grid."""
-
-    data: str
-    backbone: str
-    head: str
-    readout: str = "own"
-
-    def __str__(self) -> str:
-        head = self.head if self.readout == "own" else f"{self.head} ({self.readout})"
-        return f"{head} on {self.setting}"
-
-    @property
-    def setting(self) -> Setting:
-        return Setting(self.data, self.backbone)
 
     @property
     def euclidean(self) -> "Group":
-        """What the paper measures gains against: the Euclidean head, read as trained."""
+        """The group that the paper measures gains against: the Euclidean head, read as trained."""
         return Group(self.data, self.backbone, self.head.removeprefix("cosine-"))
 
 
@@ -59,7 +46,7 @@ PAIRS = list(zip(EUCLIDEAN, COSINE, strict=True))
 
 @cache
 def numbers() -> tuple[Row, ...]:
-    """Every printed number with its place; `printed` is text, shots are whole numbers or empty."""
+    """Return every printed number with its place; `printed` is text, shots are whole numbers or empty."""
     with files("anyshot.paper").joinpath("numbers.csv").open(encoding="utf-8") as file:
         rows: list[Row] = list(csv.DictReader(file))
     for row in rows:
@@ -69,7 +56,7 @@ def numbers() -> tuple[Row, ...]:
 
 
 def rows() -> list[Row]:
-    """The paper's accuracies as rows of an ordinary table: 48 grids, and the old FRN (its twin is printed twice)."""
+    """Return the paper's accuracies as rows of a table: 48 grids, and the old FRN (its twin is printed twice)."""
     table = []
     for row in numbers():
         if row["quantity"] == "accuracy" and (in_study(row["table"]) or row["head"] == "frn-old"):
@@ -79,7 +66,7 @@ def rows() -> list[Row]:
 
 
 def consistency_rows() -> list[Row]:
-    """Table 1 as rows of `anyshot experiment consistency`: percent of predictions that survive a new support."""
+    """Return Table 1 as rows of `anyshot experiment consistency`, in percent."""
     return [
         {column: row[column] for column in ("data", "backbone", "head", "train_shot")}
         | {"score": row["readout"], "consistency": float(row["printed"])}
@@ -93,23 +80,23 @@ def in_study(table: str) -> bool:
 
 
 def group(row: Row) -> Group:
-    """The group that a printed number belongs to."""
+    """Return the group that a printed number belongs to."""
     return Group(*(row[field] for field in Group._fields))
 
 
 def find(quantity: str = "", table: str = "") -> Iterator[Row]:
-    """The printed numbers of one quantity or of all, of one place or of all."""
+    """Return the printed numbers of one quantity or of all, of one place or of all."""
     return (row for row in numbers() if quantity in ("", row["quantity"]) and table in ("", row["table"]))
 
 
 def text(quantity: str) -> list[str]:
-    """A number (or several) printed in the text, as printed."""
+    """Return a number (or several) of the text, as printed."""
     return [row["printed"] for row in find(quantity) if not row["data"]]
 
 
 @cache
 def exact_grids() -> dict[tuple[str, Group], Exact]:
-    """All 50 printed grids by table and group, their cells in hundredths."""
+    """Return all 50 printed grids by table and group, their cells in hundredths."""
     grids = {}
     for key, rows in group_by(find("accuracy"), lambda row: (row["table"], group(row))).items():
         in_order = sorted(rows, key=itemgetter("test_shot", "train_shot"))
@@ -120,5 +107,5 @@ def exact_grids() -> dict[tuple[str, Group], Exact]:
 
 @cache
 def study() -> dict[Group, Exact]:
-    """The 48 grids the paper's study rests on."""
+    """Return the 48 grids that the paper's study rests on."""
     return {group: grid for (table, group), grid in exact_grids().items() if in_study(table)}

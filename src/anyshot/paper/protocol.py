@@ -11,7 +11,7 @@ CUB_IMAGES, CUB_BATCHES = 5903, {4: 22, 8: 21, 16: 18, 32: 12}
 
 
 @claim("Sec. 4.3", "resnet12 has more than this many times the parameters of conv4")
-def parameter_factor() -> Evidence:
+def _parameter_factor() -> Evidence:
     (printed,) = text("parameter factor")
     factor = PARAMETERS["resnet12"] / PARAMETERS["conv4"]
     listed = f"{PARAMETERS['resnet12']:,} / {PARAMETERS['conv4']:,} = {factor:.1f}"
@@ -19,7 +19,7 @@ def parameter_factor() -> Evidence:
 
 
 @claim("Sec. 4.2", "the train and test shots of the text are those of every grid")
-def shots() -> Evidence:
+def _shots() -> Evidence:
     train, test = ([int(number) for number in text(f"{which} shots")] for which in ("train", "test"))
     low, high = (int(number) for number in text("test shot range"))
     stands = train == list(TRAIN_SHOTS) and test == list(TEST_SHOTS) and (low, high) == (test[0], test[-1])
@@ -28,7 +28,7 @@ def shots() -> Evidence:
 
 
 @claim("Sec. 4.1", "the study covers two backbones and four datasets")
-def settings() -> Evidence:
+def _settings() -> Evidence:
     data, backbones = ({group[i] for group in study()} for i in (0, 1))
     pairs = {group.setting for group in study()}
     listed = f"{len(backbones)} and {len(data)}, {len(study())} grids"
@@ -40,7 +40,7 @@ def settings() -> Evidence:
 
 
 @claim("Sec. 4.2, Sec. A.2", "every training batch has the same size")
-def batch_size() -> Evidence:
+def _batch_size() -> Evidence:
     (size,), (cut,) = text("batch size"), text("way cut, percent")
     ways = [int(size) / shot for shot in TRAIN_SHOTS]
     fewer = [way * (1 - int(cut) / 100) for way in ways]
@@ -55,7 +55,7 @@ def batch_size() -> Evidence:
 
 
 @claim("Sec. 4.2", "a constant batch size gives all models the same amount of data")
-def same_data() -> Evidence:
+def _same_data() -> Evidence:
     (size,), (images,), (classes,) = text("batch size"), text("cub images"), text("cub classes")
     each = float(parse(images) / parse(classes))
     shares = [f"{100 * batches * int(size) / CUB_IMAGES:.0f}" for batches in CUB_BATCHES.values()]
@@ -65,7 +65,7 @@ def same_data() -> Evidence:
 
 
 @claim("Table 3, Sec. A.1", "train, validation and test classes add up to the classes of each dataset")
-def splits_add_up() -> Evidence:
+def _splits_add_up() -> Evidence:
     table = {(row["data"], row["quantity"]): int(parse(row["printed"])) for row in find(table="Table 3")}
     datasets = dict.fromkeys(data for data, _ in table)
     sums = ((d, sum(table[d, part] for part in ("train", "val", "test")) == table[d, "classes"]) for d in datasets)
@@ -73,7 +73,7 @@ def splits_add_up() -> Evidence:
 
 
 @claim("Sec. A.1, Table 3", "class and image counts of the text are those of the table")
-def text_matches_table() -> Evidence:
+def _text_matches_table() -> Evidence:
     table = {(row["data"], row["quantity"]): parse(row["printed"]) for row in find(table="Table 3")}
     quoted = {("cub", "images"): "cub images", ("cub", "classes"): "cub classes", ("mini", "classes"): "mini classes"}
     quoted |= {("meta-inat", "classes"): "meta-inat classes", ("meta-inat", "test"): "meta-inat test classes"}
@@ -85,27 +85,27 @@ def text_matches_table() -> Evidence:
 
 
 @claim("Sec. A.1", "test classes of meta-inat are one fifth of all")
-def meta_inat_fifth() -> Evidence:
+def _meta_inat_fifth() -> Evidence:
     (classes,), (test,) = text("meta-inat classes"), text("meta-inat test classes")
     return test, [true_or_false(int(test) * 5 == int(classes), f"{classes} / 5 = {int(classes) / 5:g}")]
 
 
 @claim("Sec. A.1, Table 3", "images of mini are its classes times the images of a class")
-def mini_images() -> Evidence:
+def _mini_images() -> Evidence:
     (classes,), (each,), printed = text("mini classes"), text("mini images a class"), _images("mini")
     product = int(classes) * int(each)
     return printed, [true_or_false(parse(printed) == product, f"{classes} x {each} = {product:,}")]
 
 
 @claim("Sec. A.1, Table 3", "images of meta-inat fit its bounds on the images of a class")
-def meta_inat_images() -> Evidence:
+def _meta_inat_images() -> Evidence:
     (classes,), images, printed = text("meta-inat classes"), text("meta-inat images a class"), _images("meta-inat")
     low, high = (int(classes) * int(each) for each in images)
     return printed, [true_or_false(low <= parse(printed) <= high, f"between {low:,} and {high:,}")]
 
 
 @claim("Sec. A.4", "PCA, EST and cosine-proto are these rows of the gain tables")
-def comparison_rows() -> Evidence:
+def _comparison_rows() -> Evidence:
     first, last, third, fourth = (int(number) for number in text("rows of the comparison"))
     cases = []
     for table in ("Table 5", "Table 6", "Table 7"):
@@ -116,14 +116,14 @@ def comparison_rows() -> Evidence:
 
 
 @claim("Table 1, Sec. 3.1", "cosine prediction is more consistent than Euclidean prediction for all four models")
-def consistent_prediction() -> Evidence:
+def _consistent_prediction() -> Evidence:
     share = _consistency()
     cases = ((f"{h} {s}-shot", share[h, "cosine", s] > share[h, "euclidean", s]) for h, r, s in share if r == "cosine")
     return "all models", [all_hold(cases)]
 
 
 @claim("Table 1, Sec. 3.1", "4- and 32-shot consistency lie much closer after cosine training")
-def consistent_training() -> Evidence:
+def _consistent_training() -> Evidence:
     share = _consistency()
     scores, heads = ("euclidean", "cosine"), ("proto", "cosine-proto")
     gaps = {head: [abs(share[head, score, 4] - share[head, score, 32]) for score in scores] for head in heads}
@@ -132,13 +132,13 @@ def consistent_training() -> Evidence:
 
 
 @claim("Table 1", "shares of predictions that survive a new support")
-def consistency_shares() -> Evidence:
+def _consistency_shares() -> Evidence:
     shares = _consistency().values()
     return f"{min(shares)} to {max(shares)} %", ["needs the models; eight shares, no cells behind them"]
 
 
 @claim("Sec. 3.3", "ratio of the FRN terms and its standard deviations")
-def frn_terms() -> Evidence:
+def _frn_terms() -> Evidence:
     (ratio,), (deviation,) = text("frn ratio"), text("frn ratio deviation")
     (within,) = text("frn ratio deviation within a query")
     why = "needs the model; the text speaks of the first and third term, but gives the ratio of the first and second"
@@ -146,23 +146,23 @@ def frn_terms() -> Evidence:
 
 
 @claim("Sec. 4.2", "95 % intervals by test shot, the same for all models")
-def confidence_intervals() -> Evidence:
+def _confidence_intervals() -> Evidence:
     return ", ".join(text("confidence interval")), ["needs the accuracies of single episodes"]
 
 
 @claim("Sec. 3.2", "feat with LayerNorm lies between Euclidean and cosine feat")
-def layer_norm_between() -> Evidence:
+def _layer_norm_between() -> Evidence:
     return "generally", ["prints no sensitivities with LayerNorm"]
 
 
 @claim("Sec. 4.3, Sec. 5", "how small advances on these benchmarks are, and which test shots other work uses")
-def prior_work() -> Evidence:
+def _prior_work() -> Evidence:
     (advance,), (largest,) = text("small advance"), text("usual largest test shot")
     return f"{advance} points; {largest}; {'/'.join(text('test shots of est'))}", ["facts of other papers"]
 
 
 @claim("Table 3", "images of tiered")
-def tiered_images() -> Evidence:
+def _tiered_images() -> Evidence:
     return _images("tiered"), ["the images of a class are not printed"]
 
 

@@ -13,7 +13,7 @@ from anyshot.paper.rounding import Derived, judge, mean, parse, ratio, total
 
 
 @claim("Sec. 1, Sec. 4.3", "overfitting to the train shot is a consistent problem of the Euclidean heads")
-def overfitting_everywhere() -> Evidence:
+def _overfitting_everywhere() -> Evidence:
     """Whether the residual's corners where the shots match lie above those where they differ."""
     contrast = fmean(_matched(g) for g in EUCLIDEAN)
     return "consistent", [
@@ -23,13 +23,13 @@ def overfitting_everywhere() -> Evidence:
 
 
 @claim("Fig. 3", "proto and cosine-proto on meta-inat/conv4 both show the XOR pattern")
-def figure_3_pattern() -> Evidence:
+def _figure_3_pattern() -> Evidence:
     groups = [Group("meta-inat", "conv4", head) for head in ("proto", "cosine-proto")]
     return "both", [all_hold(((g, bool((_corners(g) > 0).all())) for g in groups), "signs of the four corners")]
 
 
 @claim("Fig. 3", "sensitivity of proto and of cosine-proto on meta-inat/conv4")
-def figure_3_scores() -> Evidence:
+def _figure_3_scores() -> Evidence:
     first, second = text("example sensitivity")
     heads = zip((first, second), ("proto", "cosine-proto"), strict=True)
     parts = (number(printed, sensitivity(Group("meta-inat", "conv4", head)), head) for printed, head in heads)
@@ -37,19 +37,19 @@ def figure_3_scores() -> Evidence:
 
 
 @claim("Abstract, Sec. 4, Sec. 6, Table 2", "cosine matches or reduces sensitivity in every setting")
-def cosine_never_worse() -> Evidence:
+def _cosine_never_worse() -> Evidence:
     return "all settings", [all_hold((cos, sensitivity(cos).value <= sensitivity(euc).high) for euc, cos in PAIRS)]
 
 
 @claim("Sec. 4.3", "cosine reduces sensitivity but for one pair, where it is unchanged")
-def single_exception() -> Evidence:
+def _single_exception() -> Evidence:
     same = [(euc, cos) for euc, cos in PAIRS if sensitivity(cos).high >= sensitivity(euc).low]
     listed = ", ".join(f"{cos} ({sensitivity(euc)} to {sensitivity(cos)})" for euc, cos in same)
     return "1 exception, unchanged", [true_or_false(len(same) == 1, f"{len(same)} exception, {listed}")]
 
 
 @claim("Sec. 4.3", "cosine divides sensitivity by this factor on average", follows="cub/resnet12/frn/own/sensitivity")
-def sensitivity_factor() -> Evidence:
+def _sensitivity_factor() -> Evidence:
     (printed,) = text("sensitivity factor")
     table = {group(row): parse(row["printed"]) for row in find("sensitivity", "Table 2")}
     as_printed = fmean(float(table[euc] / table[cos]) for euc, cos in PAIRS)
@@ -65,7 +65,7 @@ def sensitivity_factor() -> Evidence:
 
 
 @claim("Sec. 4.3", "on conv4 the most sensitive cosine group is below the least sensitive Euclidean")
-def worst_cosine_best_euclidean() -> Evidence:
+def _worst_cosine_best_euclidean() -> Evidence:
     worst, best = text("worst cosine, best euclidean")
     cosine = max(sensitivity(g) for g in COSINE if g.backbone == "conv4")
     heads = [g for g in EUCLIDEAN if g.backbone == "conv4"]
@@ -80,7 +80,7 @@ def worst_cosine_best_euclidean() -> Evidence:
 
 
 @claim("Sec. 4.3", "sensitivities of proto on conv4 lie between these points")
-def proto_range() -> Evidence:
+def _proto_range() -> Evidence:
     low, high = text("conv4 proto sensitivity")
     sensitivities = sorted(sensitivity(Group(*setting, "proto")).value for setting in SETTINGS[:3])
     whole = [int(value) for value in sensitivities]
@@ -94,7 +94,7 @@ def proto_range() -> Evidence:
 
 
 @claim("Sec. 4.2", "within as many points as the sensitivity a model stays of its best or worst case")
-def score_bounds_performance() -> Evidence:
+def _score_bounds_performance() -> Evidence:
     (score, _) = text("example score")
     residual = all(np.ptp(_residual(g)) <= float(sensitivity(g).high) for g in study())
     near = [np.ptp(study()[g].cells, axis=1).max() <= 100 * sensitivity(g).value for g in study()]
@@ -106,20 +106,20 @@ def score_bounds_performance() -> Evidence:
 
 
 @claim("Sec. 4.3", "proto is the most sensitive head on conv4")
-def proto_worst_offender() -> Evidence:
+def _proto_worst_offender() -> Evidence:
     heads = {s: [sensitivity(Group(*s, head)) for head in ("proto", "feat", "frn")] for s in SETTINGS[:3]}
     return "worst", [all_hold((s, all(other < proto for other in others)) for s, (proto, *others) in heads.items())]
 
 
 @claim("Sec. 4.3", "feat and frn are about as sensitive as proto, on the same backbone")
-def heads_alike() -> Evidence:
+def _heads_alike() -> Evidence:
     alike = {f"{g.head} {g.backbone}": _average(e for e in EUCLIDEAN if e[1:] == g[1:]) for g in EUCLIDEAN}
     listed = ", ".join(f"{name} {mean_sensitivity:.2f}" for name, mean_sensitivity in alike.items())
     return "similar", [f"no bound is given; mean sensitivities: {listed}"]
 
 
 @claim("Abstract, Sec. 1, Sec. 4.3", "sensitivity is generally lower on resnet12 than on conv4")
-def larger_backbone() -> Evidence:
+def _larger_backbone() -> Evidence:
     groups = [g for g in study() if g.data in ("cub", "mini") and g.backbone == "conv4"]
     _, listed = count((g, sensitivity(g._replace(backbone="resnet12")) < sensitivity(g)) for g in groups)
     conv4, resnet12 = (_average(g for g in study() if g.backbone == b) for b in ("conv4", "resnet12"))
@@ -130,20 +130,20 @@ def larger_backbone() -> Evidence:
 
 
 @claim("Sec. 6", "cosine reduces sensitivity even on resnet12")
-def robust_resnet12_too() -> Evidence:
+def _robust_resnet12_too() -> Evidence:
     before, after = (_average(pair[i] for pair in PAIRS if pair[i].backbone == "resnet12") for i in (0, 1))
     return "even on resnet12", [true_or_false(after < before, f"{before:.2f} to {after:.2f}", "mean of nine pairs")]
 
 
 @claim("Sec. 4.4", "EST is not always less sensitive than PCA")
-def est_not_always_better() -> Evidence:
+def _est_not_always_better() -> Evidence:
     both = {s: [sensitivity(Group(*s, "proto", readout)) for readout in ("est60", "pca60")] for s in SETTINGS}
     always, listed = count((s, est < pca) for s, (est, pca) in both.items())
     return "not always", [true_or_false(not always, f"less sensitive in {listed}")]
 
 
 @claim("Sec. 4.4", "PCA and EST both reduce the sensitivity of proto")
-def projections_reduce() -> Evidence:
+def _projections_reduce() -> Evidence:
     own = _average(Group(*s, "proto") for s in SETTINGS)
     means = {r: _average(Group(*s, "proto", r) for s in SETTINGS) for r in ("pca60", "est60")}
     groups = [Group(*s, "proto", readout) for readout in means for s in SETTINGS]
@@ -155,14 +155,14 @@ def projections_reduce() -> Evidence:
 
 
 @claim("Abstract, Sec. 4.4, Sec. A.4", "cosine-proto is less sensitive than both PCA and EST")
-def cosine_beats_projections() -> Evidence:
+def _cosine_beats_projections() -> Evidence:
     cosine = {s: sensitivity(Group(*s, "cosine-proto")).high for s in SETTINGS}
     cases = ((s, all(cosine[s] < sensitivity(Group(*s, "proto", r)).low for r in ("pca60", "est60"))) for s in SETTINGS)
     return "superior", [all_hold(cases)]
 
 
 @claim("Table 2, Table 5, Table 6, Table 7", "bold marks the one lowest sensitivity of a setting and family of heads")
-def bold_is_best() -> Evidence:
+def _bold_is_best() -> Evidence:
     cases = []
     for table in ("Table 2", "Table 5", "Table 6", "Table 7"):
         rows = list(find("sensitivity", table))

@@ -47,10 +47,12 @@ class Derived:
 
     @property
     def low(self) -> Fraction:
+        """The lowest value that rounding allows."""
         return self.value - self.below
 
     @property
     def high(self) -> Fraction:
+        """The highest value that rounding allows."""
         return self.value + self.above
 
     def __str__(self) -> str:

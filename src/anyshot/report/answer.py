@@ -1,4 +1,4 @@
-"""The answer a reader comes for: which head is most robust, which choice most accurate at the shots they expect."""
+"""The answer: which head is most robust, and which choice most accurate at the shots that a reader expects."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,24 +10,44 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.measure.grid import Grid, GridKey, grid_key, shot_sort_key
+from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.measure.intervals import episode_interval
 from anyshot.report.runs import Findings, paper_findings
-from anyshot.show.summaries import describe_intervals, find_counterpart, format_decimals
+from anyshot.show.summaries import describe_intervals, format_decimals
+from anyshot.tables import GridKey
 from anyshot.text import group_by
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
 EVERYWHERE = "all settings"
 Pairs = dict[tuple[str, str], dict[Any, float]]
 """By two labels (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
-UNPAIRED = " (not paired, so wide)"
+WORDS = {
+    "none": " was measured at all of these shots",
+    "accuracy": " is the most accurate at {at}: {value} %",
+    "ci95": " ± {value} over episodes",
+    "ci95_classes": ", ± {value} over new classes",
+    "margin": "; {points} points above {rival}, {what}{close}",
+    "within": " ± {value}",
+    "unpaired": " (not paired, so wide)",
+    "another": "the best of another head",
+    "next": "the next",
+    "close": ": too close to call",
+}
+"""The sentence about accuracy, for the terminal and for page.js, which fills it in for any distribution of shots."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """What a reader may choose in a setting: a head, how it is read, and the shot it was trained for (0: unknown).
 
-    `cells` has a test shot's accuracy, its two intervals (None where unknown), episodes and seeds."""
+    Args:
+        setting: Data and backbone.
+        head: The head.
+        name: The head and its readout.
+        train_shot: The shot that it was trained for.
+        cells: By test shot: accuracy, its two intervals (None where unknown), episodes and seeds.
+        mixed: The shots that it was trained with at random.
+    """
 
     setting: str
     head: str
@@ -38,23 +58,27 @@ class Choice:
 
     @property
     def label(self) -> str:
+        """The head, its readout and its train shot."""
         return f"{self.name}, {self.train_shot}-shot" if self.train_shot and not self.mixed else self.name
 
     def expected(self, weights: Mapping[Any, float]) -> dict[str, Any] | None:
-        """Accuracy and intervals under a distribution of test shots; None where a shot that counts was not measured.
+        """Return accuracy and intervals under a distribution of test shots; None where one was not measured.
 
         Cells of one model share their episodes, so the intervals are averaged like the accuracies: the widest they
-        can be, whatever the cells have in common."""
+        can be, whatever the cells have in common.
+        """
         by_shot = {name: {shot: cell[name] for shot, cell in self.cells.items()} for name in ("accuracy", *INTERVALS)}
         means = {name: weighted_mean(values, weights) for name, values in by_shot.items()}
         return means if means["accuracy"] is not None else None
 
 
 def list_choices(findings: Findings) -> list[Choice]:
-    """Every choice of the table, several seeds averaged; over several settings also their means, where all have it."""
+    """Return every choice of the table, with seeds averaged; of several settings also their mean."""
     grid_of = {grid.key: grid for grid in findings.grids}
     choices = []
-    for (where, train_shot), rows in group_by(findings.rows, lambda row: (grid_key(row), row["train_shot"])).items():
+    for (where, train_shot), rows in group_by(
+        findings.rows, lambda row: (GridKey.of_row(row), row["train_shot"])
+    ).items():
         by_shot = group_by(sorted(rows, key=lambda row: shot_sort_key(row["test_shot"])), itemgetter("test_shot"))
         cells = {shot: _average(seeds) for shot, seeds in by_shot.items()}
         grid = grid_of[where]
@@ -63,15 +87,15 @@ def list_choices(findings: Findings) -> list[Choice]:
     return choices + (_everywhere(choices, len(settings)) if len(settings) > 1 else [])
 
 
-def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
-    """By setting, how well differences of choices are known from the episodes both met; over all settings the mean."""
+def list_paired_intervals(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
+    """Return how well differences of choices are known from the episodes that both met, by setting."""
     labels = {(choice.setting, choice.name, choice.train_shot): choice.label for choice in choices}
     groups: dict[str, dict[str, list[Any]]] = {}
     names = {grid.key: (grid.setting, grid.name) for grid in findings.grids}
-    for (where, train, _), episodes in findings.episodes.items():
-        setting, name = names[where]
-        groups.setdefault(setting, {}).setdefault(labels[setting, name, train], []).append(episodes)
-    pairs = {setting: paired_intervals(group) for setting, group in groups.items()}
+    for key, episodes in findings.episodes.items():
+        setting, name = names[key.grid]
+        groups.setdefault(setting, {}).setdefault(labels[setting, name, key.train_shot], []).append(episodes)
+    pairs = {setting: pair_episodes(group) for setting, group in groups.items()}
     settings = {choice.setting for choice in choices} - {EVERYWHERE}
     if len(settings) > 1 and len(pairs) == len(settings):
         each = list(pairs.values())
@@ -86,8 +110,12 @@ def paired(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
     return pairs
 
 
-def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
-    """Of choices by label, each a list of a stamp and accuracies per seed: those of the same episodes in pairs."""
+def pair_episodes(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
+    """Return the intervals of the differences of all pairs of choices that met the same episodes.
+
+    Args:
+        choices: By label: for each seed the id of the episodes, and the accuracies by test shot.
+    """
     means = {}
     for label, seeds in choices.items():
         if len({stamp for stamp, _ in seeds}) == 1:
@@ -102,12 +130,12 @@ def paired_intervals(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.n
 
 
 def half_width(pairs: Pairs, one: str, other: str, weights: Mapping[Any, float]) -> float | None:
-    """Half the interval of a difference under a distribution of shots: the mean of its shots', the widest it can be."""
+    """Return half the interval of a difference under a distribution of shots: the mean, the widest it can be."""
     return weighted_mean(pairs.get((min(one, other), max(one, other)), {}), weights)
 
 
 def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
-    """The mean of values by shot under a distribution of shots; None where a shot that counts has no value."""
+    """Return the mean of values under a distribution of shots; None where a shot that counts has no value."""
     counted = {shot: weight for shot, weight in weights.items() if weight > 0}
     parts = [value * weight for shot, weight in counted.items() if (value := values.get(shot)) is not None]
     return sum(parts) / sum(counted.values()) if 0 < len(parts) == len(counted) else None
@@ -124,7 +152,7 @@ def _everywhere(choices: Sequence[Choice], settings: int) -> list[Choice]:
 
 
 def _average(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean of cells; of their intervals too, which is the widest the interval of the mean can be."""
+    """Return the mean of cells; also of their intervals, which is the widest the interval of the mean can be."""
     cell: dict[str, Any] = {name: _mean([row.get(name) for row in rows]) for name in ("accuracy", *INTERVALS)}
     episodes = [row.get("episodes") for row in rows]
     fewest = min((count for count in episodes if isinstance(count, int)), default=None)
@@ -137,68 +165,54 @@ def _mean(values: Sequence[Any]) -> float | None:
 
 
 def rank(choices: Sequence[Choice], setting: str, weights: Mapping[Any, float]) -> list[tuple[Choice, dict[str, Any]]]:
-    """The choices of a setting, the most accurate under these weights first; those not measured there are left out."""
+    """Return the choices of a setting that were measured at these shots, the most accurate first."""
     expected = [(choice, choice.expected(weights)) for choice in choices if choice.setting == setting]
     measured = [(choice, cell) for choice, cell in expected if cell]
     return sorted(measured, key=lambda pair: -pair[1]["accuracy"])
 
 
-def describe_shot(shot: int | str) -> str:
-    """A test shot in a sentence: a number of shots, or a pattern of unequal shots by its name."""
-    return f"{shot}-shot" if isinstance(shot, int) else shot
-
-
-def why_no_sensitivity(grid: Grid) -> str:
-    """Why a grid has no sensitivity, as the end of a sentence; empty where it has one."""
-    missing = int(np.isnan(grid.accuracy).sum())
-    if grid.train_shots == (0,):
-        return "its rows name no train shot, and sensitivity compares models trained at different shots"
-    if len(grid.train_shots) < 2 and grid.mixed:
-        return "it is one model of all train shots, and sensitivity compares models trained at different shots"
-    if len(grid.train_shots) < 2:
-        return f"it was trained at {grid.train_shots[0]} shots only, and sensitivity compares at least two train shots"
-    if len(grid.test_shots) < 2:
-        shot = describe_shot(grid.test_shots[0])
-        return f"it was tested at {shot} only, and sensitivity compares at least two test shots"
-    return f"{missing} of its {grid.accuracy.size} cells are missing" if missing else ""
-
-
 @dataclass(frozen=True)
 class Sensitivity:
-    """The sensitivity of a grid in points, and what the run's folder says of how well it is known: its row of
-    sensitivity.csv, where there is one."""
+    """The sensitivity of a grid, and how well it is known.
+
+    Args:
+        grid: The grid.
+        row: Its row of sensitivity.csv, where there is one.
+        beyond: How much more sensitive it is than another grid: the interval over new classes.
+    """
 
     grid: Grid
     row: Mapping[str, Any] = field(default_factory=dict)
     beyond: Mapping[GridKey, tuple[float, float]] = field(default_factory=dict)
-    """How much more sensitive than another grid: the interval over new classes."""
 
     @property
     def points(self) -> float:
+        """The score."""
         return self.grid.parts.sensitivity
 
     @property
     def interval(self) -> str:
+        """Its intervals, in brackets."""
         parts = describe_intervals(self.row)
         return f" ({', '.join(parts)})" if parts else ""
 
     def number(self, name: str) -> float | None:
-        """A column of its row; None where there is none."""
+        """Return a column of its row; None where there is none."""
         return self.row[name] if isinstance(self.row.get(name), float) else None
 
 
 def list_sensitivities(findings: Findings) -> list[Sensitivity]:
-    """The sensitivity of every grid that can have one, the most robust first."""
+    """Return the sensitivity of every grid that can have one, the most robust first."""
     listed = []
     for grid in findings.grids:
-        if grid.is_scored:
+        if grid.has_sensitivity:
             beyond = {other: ends for (one, other), ends in findings.differences.items() if one == grid.key}
             listed.append(Sensitivity(grid, findings.sensitivities.get(grid.key, {}), beyond))
     return sorted(listed, key=attrgetter("points"))
 
 
 def grids_of_paper(ours: Sequence[Sensitivity]) -> list[Sensitivity]:
-    """The paper's printed grids of the same images: of cub for cub32."""
+    """Return the paper's printed grids of the same images: of cub for cub32."""
     printed = [one for one in list_sensitivities(paper_findings()) if one.grid.head != "frn-old"]
     data = {one.grid.data for one in ours}
     same = [one for one in printed if any(re.fullmatch(rf"{one.grid.data}\d+(-.*)?", name) for name in data)]
@@ -206,25 +220,29 @@ def grids_of_paper(ours: Sequence[Sensitivity]) -> list[Sensitivity]:
 
 
 def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
-    """What to compare first: the cosine head that differs most in sensitivity from its Euclidean counterpart, beside
-    it; the first two grids with a sensitivity where there is no such pair, or the one."""
-    scored = [grid for grid in grids if grid.is_scored]
-    pairs = [(other, grid) for grid in scored if grid.readout == "own" and (other := find_counterpart(grid, scored))]
+    """Return what to compare first: the head that differs most in sensitivity from its Euclidean counterpart, and it.
+
+    Where there is no such pair, these are the first two grids with a sensitivity, or the only one.
+    """
+    scored = [grid for grid in grids if grid.has_sensitivity]
+    pairs = [(other, grid) for grid in scored if grid.readout == "own" and (other := grid.find_counterpart(scored))]
     if not pairs:
         return tuple(scored[:2])
     return max(pairs, key=lambda pair: pair[0].parts.sensitivity - pair[1].parts.sensitivity)
 
 
 def first_setting(choices: Sequence[Choice]) -> str:
-    """The setting to show first: the mean of many, or the last of two, whose mean would describe neither."""
+    """Return the setting to show first: the mean of many, or the last of two, whose mean would describe neither."""
     settings = list(dict.fromkeys(choice.setting for choice in choices if choice.setting != EVERYWHERE))
     is_averaged = any(choice.setting == EVERYWHERE for choice in choices)
     return EVERYWHERE if is_averaged and len(settings) > 2 else settings[-1]
 
 
 def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple[str, str]:
-    """The first half of the answer: the most robust head of a setting, and how it compares to its Euclidean
-    counterpart, or to the next where it is none."""
+    """Return the first half of the answer: the most robust head of a setting, beside its Euclidean counterpart.
+
+    Where it has none, the next head stands beside it.
+    """
     if setting == EVERYWHERE:
         return _robust_everywhere(sensitivities)
     ranked = [one for one in sensitivities if one.grid.setting == setting]
@@ -234,14 +252,14 @@ def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple
     points = f"{format_decimals(best.points)} points{best.interval.replace('(', '(95 % interval ')}"
     if len(ranked) == 1:
         return best.grid.name, f" has a sensitivity of {points}; no other head has one here."
-    other = find_counterpart(best.grid, [one.grid for one in ranked])
+    other = best.grid.find_counterpart([one.grid for one in ranked])
     rival = next((one for one in ranked if one.grid is other), ranked[1])
-    against = f"{format_decimals(rival.points)}{rival.interval} of {rival.grid.name}{_settled(best, rival)}"
+    against = f"{format_decimals(rival.points)}{rival.interval} of {rival.grid.name}{_describe_certainty(best, rival)}"
     return best.grid.name, f" is the most robust: its sensitivity is {points}, against {against}."
 
 
-def _settled(best: Sensitivity, rival: Sensitivity) -> str:
-    """Whether one sensitivity is lower than the other: on new classes by their difference, where the folder has it."""
+def _describe_certainty(best: Sensitivity, rival: Sensitivity) -> str:
+    """Say whether one sensitivity is lower than the other: on new classes by their difference, where it is known."""
     if rival.grid.key in best.beyond:
         low, high = best.beyond[rival.grid.key]
         ends = f"{format_decimals(-high, '+')} to {format_decimals(-low, '+')} over new classes"
@@ -274,25 +292,35 @@ def accurate_slots(
     pairs: Pairs,
     at: str = "the shots you expect",
 ) -> dict[str, str]:
-    """The second half, in parts that the page fills in again whenever the reader's shots change (as page.js does).
+    """Return the second half of the answer in parts, which page.js fills in again when the reader's shots change.
 
-    The best is set against the best of another head; a head's readouts share their training and often tie."""
+    The best is set against the best of another head; a head's readouts share their training and often tie.
+    """
     if not ranked:
-        return {"best": "No choice", "accuracy": " was measured at all of these shots", "margin": ""}
+        return {"best": "No choice", "accuracy": WORDS["none"], "margin": ""}
     best, value = ranked[0]
-    text = f" is the most accurate at {at}: {format_decimals(value['accuracy'])} %"
-    text += f" ± {format_decimals(value['ci95'])} over episodes" if value["ci95"] is not None else ""
-    text += (
-        f", ± {format_decimals(value['ci95_classes'])} over new classes" if value["ci95_classes"] is not None else ""
-    )
+    slots = {"best": best.label, "accuracy": WORDS["accuracy"].format(at=at, value=format_decimals(value["accuracy"]))}
+    for name in INTERVALS:
+        if value[name] is not None:
+            slots["accuracy"] += WORDS[name].format(value=format_decimals(value[name]))
     rivals = [pair for pair in ranked if pair[0].head != best.head] or list(ranked[1:])
-    if not rivals:
-        return {"best": best.label, "accuracy": text, "margin": ""}
-    rival, other = rivals[0]
-    gap, within, how = value["accuracy"] - other["accuracy"], half_width(pairs, best.label, rival.label, weights), ""
-    if within is None and value["ci95"] is not None and other["ci95"] is not None:
-        within, how = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5, UNPAIRED
-    apart = f"{format_decimals(gap)}" if within is None else f"{format_decimals(gap)} ± {format_decimals(within)}{how}"
-    close = ": too close to call" if within is not None and gap < within else ""
-    what = "the best of another head" if rival.head != best.head else "the next"
-    return {"best": best.label, "accuracy": text, "margin": f"; {apart} points above {rival.label}, {what}{close}"}
+    return slots | {"margin": _margin(ranked[0], rivals[0], weights, pairs) if rivals else ""}
+
+
+def _margin(
+    first: tuple[Choice, dict[str, Any]],
+    second: tuple[Choice, dict[str, Any]],
+    weights: Mapping[Any, float],
+    pairs: Pairs,
+) -> str:
+    (best, value), (rival, other) = first, second
+    gap, within = value["accuracy"] - other["accuracy"], half_width(pairs, best.label, rival.label, weights)
+    points = format_decimals(gap)
+    if within is not None:
+        points += WORDS["within"].format(value=format_decimals(within))
+    elif value["ci95"] is not None and other["ci95"] is not None:
+        within = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5
+        points += WORDS["within"].format(value=format_decimals(within)) + WORDS["unpaired"]
+    what = WORDS["another"] if rival.head != best.head else WORDS["next"]
+    close = WORDS["close"] if within is not None and gap < within else ""
+    return WORDS["margin"].format(points=points, rival=rival.label, what=what, close=close)

@@ -1,5 +1,8 @@
-"""Which figures a report shows: those its data can fill, each with a caption and the table behind it; and how those are
-drawn that only a report has (ranking, curves by test shot, frontier, learning curves). The rest is `figures`."""
+"""The figures of a report, each with a caption and the table behind it.
+
+Those that only a report has are drawn here: ranking, curves by test shot, frontier, learning curves. The others are
+in `show.figures`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +14,14 @@ import altair as alt
 import numpy as np
 
 from anyshot.errors import BadInput
-from anyshot.measure.grid import Grid, GridKey, format_train_shot, shot_sort_key
+from anyshot.measure.grid import Grid, format_train_shot, shot_sort_key
 from anyshot.report import tables
 from anyshot.report.answer import EVERYWHERE, Choice, Sensitivity, grids_of_paper, list_sensitivities
 from anyshot.report.runs import Findings
 from anyshot.show import figures
 from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, apply_theme, inline_data
-from anyshot.show.summaries import Summary, find_counterpart, gain_summary, scores_by_seed
-from anyshot.tables import Row
+from anyshot.show.summaries import Summary, gain_summary, scores_by_seed
+from anyshot.tables import GridKey, Row
 from anyshot.text import group_by
 
 COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
@@ -40,41 +43,41 @@ class Figure:
 
 
 def draw_figures(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
-    """Every figure that has something to show."""
+    """Return every figure that has something to show."""
     single = {(grid.setting, grid.name) for grid in findings.grids if len(grid.train_shots) == 1}
     lines = [choice for choice in choices if (choice.setting, choice.name) in single and choice.setting != EVERYWHERE]
     caption = "One line per head; bars are 95 % intervals over episodes."
-    drawn = _drawn("curves", "Accuracy by test shot", caption, curves, lines, tables.curve_table(lines))
+    drawn = _draw_if_possible("curves", "Accuracy by test shot", caption, curves, lines, tables.curve_table(lines))
     drawn += _frontier(findings, choices)
-    pairs = _with_counterparts([grid for grid in findings.grids if grid.is_whole])
+    pairs = _with_counterparts([grid for grid in findings.grids if grid.is_complete])
     caption = "How much more accurate a cosine group is than its Euclidean counterpart, by test shot."
     gains = figures.gains_by_test_shot, pairs, gain_summary(pairs)
-    drawn += _drawn("gains-by-test-shot", "Gains by test shot", caption, *gains)
-    trained = [grid for grid in findings.grids if grid.is_scored]
+    drawn += _draw_if_possible("gains-by-test-shot", "Gains by test shot", caption, *gains)
+    trained = [grid for grid in findings.grids if grid.has_sensitivity]
     caption = "How far the model of each train shot lies above the mean of its group."
     offsets = figures.offsets_by_train_shot, trained, tables.bias_table(trained)
-    drawn += _drawn("offsets-by-train-shot", "Offsets by train shot", caption, *offsets)
+    drawn += _draw_if_possible("offsets-by-train-shot", "Offsets by train shot", caption, *offsets)
     drawn += _swapped(findings, choices)
     shares = [row for row in findings.consistency if isinstance(row.get("consistency"), float | int)]
     caption = "Share of predictions that stay when the support is drawn anew."
-    drawn += _drawn(
+    drawn += _draw_if_possible(
         "consistency", "Consistency", caption, figures.consistency, shares, tables.consistency_table(shares)
     )
     return drawn + _learning(findings.history)
 
 
-def _drawn(
+def _draw_if_possible(
     id: str,
     title: str,
     caption: str,
     draw: Callable[[Sequence[T]], Any],
-    of: Sequence[T],
+    values: Sequence[T],
     table: Summary,
     broad: bool = False,
 ) -> list[Figure]:
-    """One figure, or none where there is nothing to draw."""
+    """Return one figure, or none where there is nothing to draw."""
     try:
-        return [Figure(id, title, caption, draw(of).to_dict(), table, broad)] if of else []
+        return [Figure(id, title, caption, draw(values).to_dict(), table, broad)] if values else []
     except BadInput:  # the figure says so itself
         return []
 
@@ -95,7 +98,7 @@ def _frontier(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
     draw = partial(frontier, names=list(dict.fromkeys(methods)))
     points = draw, sensitivities, tables.frontier_table(sensitivities)
     broad = len({one.grid.setting for one in sensitivities}) > 1
-    return _drawn("frontier", "Accuracy against sensitivity", caption, *points, broad)
+    return _draw_if_possible("frontier", "Accuracy against sensitivity", caption, *points, broad)
 
 
 def _learning(history: Sequence[Row]) -> list[Figure]:
@@ -104,44 +107,38 @@ def _learning(history: Sequence[Row]) -> list[Figure]:
     table = tables.history_table(history)
     accuracy = partial(learning_curves, measures=("train_accuracy", "val_accuracy"), title="accuracy (%)")
     loss = partial(learning_curves, measures=("loss",), title="cross-entropy")
-    drawn = _drawn("learning-curves", "Learning curves", caption, accuracy, history, table, broad)
-    return drawn + _drawn("loss-curves", "Loss", caption, loss, history, table, broad)
+    drawn = _draw_if_possible("learning-curves", "Learning curves", caption, accuracy, history, table, broad)
+    return drawn + _draw_if_possible("loss-curves", "Loss", caption, loss, history, table, broad)
 
 
 def _with_counterparts(whole: Sequence[Grid]) -> list[Grid]:
-    """Grids and their Euclidean counterparts, where both have the same test shots."""
+    """Return grids and their Euclidean counterparts, where both have the same test shots."""
     paired: dict[GridKey, Grid] = {}
     for grid in whole:
-        other = find_counterpart(grid, whole)
+        other = grid.find_counterpart(whole)
         if other is not None and other.test_shots == grid.test_shots:
             paired |= {one.key: one for one in (other, grid)}
     return list(paired.values())
 
 
 def _swapped(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
-    """One figure per setting: models read with the other head's score."""
+    """Return a figure per setting of models that were also read with the other head's score."""
+    swapped = group_by((grid for grid in findings.grids if grid.readout == "swapped"), lambda grid: grid.setting)
     drawn = []
-    read = group_by(
-        (row for row in findings.rows if row["readout"] in ("own", "swapped")), itemgetter("data", "backbone")
-    )
-    heads = {where: {row["head"] for row in rows if row["readout"] == "swapped"} for where, rows in read.items()}
-    for where, rows in read.items():
-        if not heads[where]:
-            continue
-        grids = [grid for grid in findings.grids if grid.key[:2] == where and grid.head in heads[where]]
-        names = {grid.name for grid in grids if grid.readout in ("own", "swapped")}
-        setting = grids[0].setting
+    for setting, grids in swapped.items():
+        keys = {key for grid in grids for key in (grid.key, grid.key._replace(readout="own"))}
+        names = {key.name for key in keys}
+        rows = [row for row in findings.rows if GridKey.of_row(row) in keys]
         lines = [choice for choice in choices if choice.setting == setting and choice.name in names]
         caption = f"{setting}: do models follow the score they were trained with, or the one that reads them?"
-        id = "-".join(("swapped", *where)) if sum(map(bool, heads.values())) > 1 else "swapped"
-        shown = [row for row in rows if row["head"] in heads[where]]
-        swapped = figures.swapped_predictors, shown, tables.curve_table(lines)
-        drawn += _drawn(id, "Swapped predictors", caption, *swapped, broad=True)
+        id = "-".join(("swapped", *grids[0].key[:2])) if len(swapped) > 1 else "swapped"
+        figure = figures.swapped_predictors, rows, tables.curve_table(lines)
+        drawn += _draw_if_possible(id, "Swapped predictors", caption, *figure, broad=True)
     return drawn
 
 
 def colour(field: str, names: Sequence[Any], title: str | None = None, colours: Sequence[str] = COLOURS) -> alt.Color:
-    """Names and their colours, in the order given."""
+    """Return the encoding that gives each name a colour, in the order given."""
     chosen = [colours[i % len(colours)] for i in range(len(names))]
     scale = alt.Scale(domain=list(names), range=chosen)
     return alt.Color(f"{field}:N", title=title, scale=scale, legend=alt.Legend(symbolOpacity=1))
@@ -152,7 +149,7 @@ def _two_decimals(*names: str) -> list[Any]:
 
 
 def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
-    """Choices from the most to the least accurate, each with its interval; the page supplies the data "ranking"."""
+    """Draw choices from the most to the least accurate with intervals; the page supplies the data "ranking"."""
     data = alt.NamedData(name="ranking")
     best = alt.EncodingSortField("accuracy", op="max", order="descending")
     y = alt.Y("label:N", sort=best, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
@@ -171,7 +168,7 @@ def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
 
 
 def curves(choices: Sequence[Choice]) -> alt.LayerChart:
-    """Accuracy by test shot with its interval over episodes, one line per choice."""
+    """Draw accuracy by test shot with its interval over episodes, one line per choice."""
     values = [
         {"choice": f"{choice.label}, {choice.setting}", "test shot": shot, "accuracy": cell["accuracy"]}
         | {"low": cell["accuracy"] - (cell["ci95"] or 0), "high": cell["accuracy"] + (cell["ci95"] or 0)}
@@ -189,11 +186,16 @@ def curves(choices: Sequence[Choice]) -> alt.LayerChart:
 
 
 def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str = "method") -> alt.FacetChart:
-    """Mean accuracy over test shots against sensitivity, one panel per setting; down and right is better.
+    """Draw mean accuracy over test shots against sensitivity, one panel per setting; down and right is better.
 
     A thick bar is the interval over episodes, a thin one the interval over new classes, a short stroke one training.
-    The line joins what nothing else beats in both: the choices a reader has to weigh. `names` are those that tell
-    colours: of methods (a head and how it is read), or of heads, with a shape for each readout."""
+    The line joins what nothing else beats in both: the choices that a reader has to weigh.
+
+    Args:
+        sensitivities: The grids.
+        names: Those that have a colour: methods (a head and its readout), or heads, with a shape for each readout.
+        by: What the names are of: method or head.
+    """
     values = _trainings(sensitivities)
     x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
@@ -219,8 +221,10 @@ def frontier(sensitivities: Sequence[Sensitivity], names: Sequence[str], by: str
 
 
 def _trainings(sensitivities: Sequence[Sensitivity]) -> list[Row]:
-    """Each training of each grid, with what the frontier shows of the grid: a training of its own where none is known,
-    and the ends of its intervals at the point itself."""
+    """Return a row for each training of each grid, with what the frontier shows of the grid.
+
+    A grid without known trainings counts as one; unknown ends of intervals are at the point itself.
+    """
     points: list[Row] = []
     for one in sensitivities:
         grid = one.grid
@@ -244,7 +248,7 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str) -> alt.FacetChart:
-    """A measure or two by epoch: one panel per setting and head, one colour per train shot."""
+    """Draw a measure or two by epoch: one panel per setting and head, one colour per train shot."""
     values = [
         {
             "head": f"{row['head']}, {row['data']}/{row['backbone']}",
@@ -253,7 +257,7 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
         }
         | {"epoch": row["epoch"], "of": name.replace("_", " "), "value": row[name]}
         for name in measures
-        for row in thinned(history, name)
+        for row in thin_history(history, name)
     ]
     shots = sorted({value["train shot"] for value in values}, key=shot_sort_key)
     key = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#777") if len(measures) > 1 else None
@@ -268,8 +272,8 @@ def learning_curves(history: Sequence[Row], measures: Sequence[str], title: str)
     return apply_theme(panel.facet(alt.Facet("head:N", title=None, sort=None), data=inline_data(values), columns=3))
 
 
-def thinned(history: Sequence[Row], measure: str) -> list[Row]:
-    """Epochs of each model at which something was measured, evenly thinned to what a small panel can show."""
+def thin_history(history: Sequence[Row], measure: str) -> list[Row]:
+    """Return epochs of each model at which something was measured, evenly thinned to what a small panel can show."""
     measured = [row for row in history if isinstance(row.get(measure), float)]
     models = group_by(measured, itemgetter("data", "backbone", "head", "train_shot", "seed")).values()
     most = int(np.clip(POINTS // max(1, len(models)), 10, 60))

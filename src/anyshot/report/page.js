@@ -6,7 +6,7 @@
   const at = (id) => document.getElementById(id);
   const all = (pattern) => [...document.querySelectorAll(pattern)];
   const chosen = (name) => document.querySelector(`input[name="${name}"]:checked`)?.value;
-  // Two decimals, ties away from zero, as two_decimals in summaries.py.
+  // Two decimals, ties away from zero, as format_decimals in show/summaries.py.
   const two = (value) => (value === null || value === undefined ? "" : (value + 1e-9 * Math.sign(value)).toFixed(2));
   const signed = (value) => (value < 0 ? "\u2212" : "+") + two(Math.abs(value));
   const pictures = {...page.specs};
@@ -39,54 +39,51 @@
     return copy;
   }
 
-  // ---- the answer: expected accuracy under the reader's distribution of shots (as Choice.expected in answer.py)
+  // ---- the answer: expected accuracy under the reader's distribution of shots; report/answer.py has the words
   const sliders = all("#shots input[type=range]");
   function weights() {
     const given = Object.fromEntries(sliders.map((slider) => [slider.dataset.shot, Number(slider.value)]));
     const none = Object.values(given).every((weight) => weight === 0);
     return none ? Object.fromEntries(Object.keys(given).map((shot) => [shot, 1])) : given;
   }
-  function expected(choice, given) {
+  const words = (name, values) => page.words[name].replace(/\{(\w+)\}/g, (_, key) => values[key]);
+  // The mean of values by shot; null where a shot that counts has no value.
+  function weighted(values, given) {
     const counted = Object.entries(given).filter(([, weight]) => weight > 0);
-    if (!counted.every(([shot]) => shot in choice.cells)) return null;
+    if (counted.some(([shot]) => (values[shot] ?? null) === null)) return null;
     const total = counted.reduce((sum, [, weight]) => sum + weight, 0);
-    const mean = (name) => {
-      const values = counted.map(([shot, weight]) => [choice.cells[shot][name], weight]);
-      if (values.some(([value]) => value === null)) return null;
-      return values.reduce((sum, [value, weight]) => sum + value * weight, 0) / total;
-    };
-    return {...choice, accuracy: mean("accuracy"), ci95: mean("ci95"), ci95_classes: mean("ci95_classes")};
+    return counted.reduce((sum, [shot, weight]) => sum + values[shot] * weight, 0) / total;
   }
-  // Half the interval of a difference, from the episodes both met (as half_width in paired.py).
+  function expected(choice, given) {
+    const byShot = (name) => Object.fromEntries(Object.entries(choice.cells).map(([shot, cell]) => [shot, cell[name]]));
+    return {...choice, ...Object.fromEntries(page.measures.map((name) => [name, weighted(byShot(name), given)]))};
+  }
   function halfWidth(one, other, given) {
-    const halves = page.paired[setting()]?.[one]?.[other] ?? page.paired[setting()]?.[other]?.[one] ?? [];
-    const counted = sliders.map(({dataset}, i) => [halves[i] ?? null, given[dataset.shot]]).filter(([, weight]) => weight > 0);
-    if (counted.some(([half]) => half === null)) return null;
-    const total = counted.reduce((sum, [, weight]) => sum + weight, 0);
-    return counted.reduce((sum, [half, weight]) => sum + half * weight, 0) / total;
+    const pairs = page.paired[setting()] ?? {};
+    const halves = pairs[one]?.[other] ?? pairs[other]?.[one] ?? [];
+    return weighted(Object.fromEntries(sliders.map(({dataset}, i) => [dataset.shot, halves[i]])), given);
   }
   const setting = () => at("setting")?.value ?? page.setting;
   function ranked() {
     const offered = page.choices.filter((choice) => choice.setting === setting());
-    const measured = offered.map((choice) => expected(choice, weights())).filter(Boolean);
+    const measured = offered.map((choice) => expected(choice, weights())).filter((one) => one.accuracy !== null);
     return {offered, measured: measured.sort((one, other) => other.accuracy - one.accuracy)};
   }
   function slots([best, ...others]) {
     const [robust, sensitivity] = page.robust[setting()];
-    if (!best) return {robust, sensitivity, best: "No choice", accuracy: " was measured at all of these shots", margin: ""};
-    let accuracy = ` is the most accurate at the shots you expect: ${two(best.accuracy)} %`;
-    if (best.ci95 !== null) accuracy += ` ± ${two(best.ci95)} over episodes`;
-    if (best.ci95_classes !== null) accuracy += `, ± ${two(best.ci95_classes)} over new classes`;
+    if (!best) return {robust, sensitivity, best: "No choice", accuracy: words("none"), margin: ""};
+    let accuracy = words("accuracy", {at: "the shots you expect", value: two(best.accuracy)});
+    for (const name of ["ci95", "ci95_classes"]) if (best[name] !== null) accuracy += words(name, {value: two(best[name])});
     const rival = others.find((other) => other.head !== best.head) ?? others[0];
     if (!rival) return {robust, sensitivity, best: best.label, accuracy, margin: ""};
     const gap = best.accuracy - rival.accuracy;
     const alone = best.ci95 === null || rival.ci95 === null ? null : Math.hypot(best.ci95, rival.ci95);
-    const together = halfWidth(best.label, rival.label, weights());
-    const within = together ?? alone;
-    const apart = within === null ? two(gap) : `${two(gap)} ± ${two(within)}${together === null ? page.unpaired : ""}`;
-    const close = within !== null && gap < within ? ": too close to call" : "";
-    const what = rival.head !== best.head ? "the best of another head" : "the next";
-    return {robust, sensitivity, best: best.label, accuracy, margin: `; ${apart} points above ${rival.label}, ${what}${close}`};
+    const paired = halfWidth(best.label, rival.label, weights());
+    const within = paired ?? alone;
+    const points = two(gap) + (within === null ? "" : words("within", {value: two(within)}) + (paired === null ? words("unpaired") : ""));
+    const close = within !== null && gap < within ? words("close") : "";
+    const what = words(rival.head !== best.head ? "another" : "next");
+    return {robust, sensitivity, best: best.label, accuracy, margin: words("margin", {points, rival: rival.label, what, close})};
   }
   let ranking = null;
   async function answer(redraw = false) {

@@ -18,24 +18,26 @@ from markupsafe import Markup
 import anyshot
 from anyshot.errors import BadInput
 from anyshot.files import read_text, write_text
-from anyshot.measure.grid import Grid, shot_sort_key
+from anyshot.measure.grid import Grid, format_shot, shot_sort_key
 from anyshot.paper import audit as paper_audit
 from anyshot.report import answer, tables
-from anyshot.report.charts import draw_figures, ranking
+from anyshot.report.charts import Figure, draw_figures, ranking
 from anyshot.report.explorer import Explorer
 from anyshot.report.methods import CITATION, methods
 from anyshot.report.runs import Findings
 from anyshot.show.pages import fill_template
-from anyshot.show.summaries import ENDINGS, Summary, find_counterpart, gain_summary
-from anyshot.tables import to_csv
+from anyshot.show.summaries import ENDINGS, Summary, gain_summary
+from anyshot.tables import CellKey, to_csv
+from anyshot.text import count_noun
 
 VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
 """Of the bundle, by release of vl-convert; another release is bundled anew for each report."""
 TOP = 12  # choices in the ranking chart; all are in its table
+MEASURES = ("accuracy", *answer.INTERVALS)  # what page.js averages over the shots that a reader expects
 
 
 def render_page(findings: Findings, audit: bool = False) -> str:
-    """The report as HTML; with the audit of the paper as a section where asked for."""
+    """Return the report as HTML; with `audit`, the audit of the paper is a section of it."""
     folder = Path(__file__).parent
     context = _context(findings, audit=audit)
     code = {"data": as_script(context.pop("data")), "vega": vega_code()}
@@ -46,8 +48,10 @@ def render_page(findings: Findings, audit: bool = False) -> str:
 
 
 def policy(*scripts: str) -> str:
-    """What the page may do: run these scripts, and ask nobody for anything. (Vega makes functions of what charts say,
-    which is why evaluating is allowed.)"""
+    """Return the content security policy: run these scripts, and ask nobody for anything.
+
+    Vega compiles the expressions of charts to functions, which is why evaluating is allowed.
+    """
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
     return (
@@ -57,14 +61,17 @@ def policy(*scripts: str) -> str:
 
 
 def as_script(value: Any) -> str:
-    """JSON that is safe inside a <script>: no name in it can end the element or start a comment."""
+    """Return JSON that is safe inside a <script>: no name in it can end the element or start a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate({ord("<"): "\\u003c", ord(">"): "\\u003e", 0x2028: "\\u2028", 0x2029: "\\u2029"})
 
 
 def vega_code() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, from the user's cache: bundling takes longer than the report. Every
-    reader of a report runs it: what lies there is taken only where it is what this release of vl-convert gives."""
+    """Return Vega, Vega-Lite and vega-embed as one script, from the user's cache where it is there.
+
+    Bundling takes longer than the report. Every reader of a report runs the script, so that a cached one is used only
+    where its hash is that of what this release of vl-convert gives.
+    """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot"
     release = version("vl-convert-python")
     cache, sha256 = folder / f"vega-{release}.js", VEGA_SHA256.get(release)
@@ -79,85 +86,109 @@ def vega_code() -> str:
 
 
 def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
-    """All that the template shows, and under `data` all that the script needs."""
-    choices, grids = answer.list_choices(findings), findings.grids
+    """Return all that the template shows, and under `data` all that the script needs."""
+    choices = answer.list_choices(findings)
     shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_sort_key)
-    settings = list(dict.fromkeys(choice.setting for choice in choices))
-    setting = answer.first_setting(choices)
-    settings.sort(key=lambda name: name != answer.EVERYWHERE)  # the widest view first
-    every = dict.fromkeys(shots, 1.0)
-    ranked = answer.rank(choices, setting, every)
-    pairs = answer.paired(findings, choices)
-    robust = {name: answer.robust_sentence(answer.list_sensitivities(findings), name) for name in settings}
-    figures = draw_figures(findings, choices)
-    shown = Explorer(findings, choices)
-    small = _answer_tables(findings, choices, every)
-    recipes = tables.recipe_tables(findings.recipes) if findings.recipes else []
-    matched = not findings.printed and tables.paper_grids(grids)
-    beside = tables.comparison_with_paper(grids) if matched else None
-    audited = _audit() if audit else None
-    summaries = small | shown.summaries | {figure.id: figure.table for figure in figures}
-    summaries |= {f"recipes-{i}": summary for i, summary in enumerate(recipes, 1)}
-    summaries |= {"beside-the-paper": beside} if beside else {}
-    if audited:
-        summaries |= {"audit": audited["counts"]}
-        summaries |= {f"audit-{i}": summary for i, summary in enumerate(audited["sections"].values(), 1)}
+    pairs = answer.list_paired_intervals(findings, choices)
+    figures, explorer = draw_figures(findings, choices), Explorer(findings, choices)
+    answered = _answer_context(findings, choices, shots, pairs)
+    listed = _listed_tables(findings, choices, shots, audit=audit)
     paragraphs = methods(findings, choices, paired=any(pairs.values()))
-    files = {f"{name}.{end}": one.text(format) for name, one in summaries.items() for format, end in ENDINGS.items()}
-    files |= {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION}
+    texts = {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION}
     specs = {figure.id: figure.spec for figure in figures} | {"ranking": _ranking_spec(choices)}
-    sections = [("answer", "Answer"), ("explore", "Explore")] + ([("paper", "Beside the paper")] if beside else [])
-    sections += [("audit", "What holds in the paper")] if audited else []
+    sections = {"answer": "Answer", "explore": "Explore"}
+    sections |= {"paper": "Beside the paper"} if listed["beside"] else {}
+    sections |= {"audit": "What holds in the paper"} if audit else {}
     return {
         "title": findings.title,
-        "subtitle": _subtitle(findings, grids),
-        "sections": [*sections, ("take", "Take away"), ("methods", "Methods")],
-        "settings": settings,
-        "setting": setting,
-        "robust": robust,
-        "slots": answer.accurate_slots(ranked, every, pairs.get(setting, {})),
-        "shots": shots,
-        "words": answer.describe_shot,
-        "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
-        "class_intervals": any(cell["ci95_classes"] is not None for c in choices for cell in c.cells.values()),
-        "notes": _notes(findings, grids, choices),
-        "options": shown.options,
-        "chosen": shown.chosen(),
+        "subtitle": _subtitle(findings, findings.grids),
+        "sections": [*sections.items(), ("take", "Take away"), ("methods", "Methods")],
+        **answered,
+        **listed,
+        "options": explorer.options,
+        "chosen": explorer.chosen(),
         "figures": figures,
-        "recipes": recipes,
-        "beside": beside,
-        "audit": audited,
-        "tables": small,
-        "grids": shown.summaries,
+        "grids": explorer.summaries,
         "methods": paragraphs,
         "citation": CITATION,
         "date": datetime.now(UTC).date().isoformat(),
         "data": {
-            "setting": setting,
+            "setting": answered["setting"],
+            "robust": answered["robust"],
             "top": TOP,
+            "words": answer.WORDS,
+            "measures": MEASURES,
             "choices": [_as_data(choice) for choice in choices],
             "paired": {name: _by_place(halves, shots) for name, halves in pairs.items()},
-            "unpaired": answer.UNPAIRED,
-            "robust": robust,
             "specs": specs,
-            "grids": shown.data,
-            "skeletons": shown.skeletons,
-            "files": {"table.csv": _table_csv(findings)} | files,
+            "grids": explorer.data,
+            "skeletons": explorer.skeletons,
+            "files": {"table.csv": _table_csv(findings), **_table_files(listed, explorer, figures), **texts},
         },
     }
+
+
+def _answer_context(
+    findings: Findings,
+    choices: Sequence[answer.Choice],
+    shots: Sequence[int | str],
+    pairs: Mapping[str, answer.Pairs],
+) -> dict[str, Any]:
+    """Return what the first section shows: both halves of the answer, and what a reader may choose."""
+    settings = list(dict.fromkeys(choice.setting for choice in choices))
+    settings.sort(key=lambda name: name != answer.EVERYWHERE)  # the widest view first
+    setting, weights = answer.first_setting(choices), dict.fromkeys(shots, 1.0)
+    sensitivities = answer.list_sensitivities(findings)
+    ranked = answer.rank(choices, setting, weights)
+    return {
+        "settings": settings,
+        "setting": setting,
+        "robust": {name: answer.robust_sentence(sensitivities, name) for name in settings},
+        "slots": answer.accurate_slots(ranked, weights, pairs.get(setting, {})),
+        "shots": shots,
+        "words": format_shot,
+        "few_and_many": any(shot in (2, 4) for shot in shots) and 8 in shots,
+        "class_intervals": any(cell["ci95_classes"] is not None for c in choices for cell in c.cells.values()),
+        "notes": _notes(findings, findings.grids, choices),
+    }
+
+
+def _listed_tables(
+    findings: Findings, choices: Sequence[answer.Choice], shots: Sequence[int | str], *, audit: bool
+) -> dict[str, Any]:
+    """Return the tables that belong to no figure: of the answer, the recipes, the paper and its audit."""
+    grids = findings.grids
+    matched = not findings.printed and tables.paper_grids(grids)
+    return {
+        "tables": _answer_tables(findings, choices, dict.fromkeys(shots, 1.0)),
+        "recipes": tables.recipe_tables(findings.recipes) if findings.recipes else [],
+        "beside": tables.comparison_with_paper(grids) if matched else None,
+        "audit": _audit() if audit else None,
+    }
+
+
+def _table_files(listed: Mapping[str, Any], explorer: Explorer, figures: Sequence[Figure]) -> dict[str, str]:
+    """Return every table of the page as CSV, Markdown and LaTeX, by the name of its file."""
+    summaries = listed["tables"] | explorer.summaries | {figure.id: figure.table for figure in figures}
+    summaries |= {f"recipes-{i}": summary for i, summary in enumerate(listed["recipes"], 1)}
+    summaries |= {"beside-the-paper": listed["beside"]} if listed["beside"] else {}
+    if audit := listed["audit"]:
+        summaries["audit"] = audit["counts"]
+        summaries |= {f"audit-{i}": summary for i, summary in enumerate(audit["sections"].values(), 1)}
+    return {f"{name}.{end}": one.text(format) for name, one in summaries.items() for format, end in ENDINGS.items()}
 
 
 def _answer_tables(
     findings: Findings, choices: Sequence[answer.Choice], weights: Mapping[Any, float]
 ) -> dict[str, Summary]:
-    """The tables behind the answer: sensitivities, the ranking of every setting, gains; as far as there are any."""
+    """Return the tables behind the answer: sensitivities, the ranking of every setting, gains."""
     shown = {"sensitivity": tables.sensitivity_table(findings)}
     if answer.rank(choices, answer.first_setting(choices), weights):
         settings = dict.fromkeys(choice.setting for choice in choices if choice.setting != answer.EVERYWHERE)
         shown["ranking"] = tables.ranking_table(
             [pair for name in settings for pair in answer.rank(choices, name, weights)]
         )
-    if complete := [grid for grid in findings.grids if grid.is_whole and _fits(grid, findings.grids)]:
+    if complete := [grid for grid in findings.grids if grid.is_complete and _fits(grid, findings.grids)]:
         shown["gains"] = gain_summary(complete)
     return shown
 
@@ -168,13 +199,12 @@ def _table_csv(findings: Findings) -> str:
 
 
 def _as_data(choice: answer.Choice) -> dict[str, Any]:
-    names = ("accuracy", "ci95", "ci95_classes")
-    cells = {shot: {name: cell[name] for name in names} for shot, cell in choice.cells.items()}
+    cells = {shot: {name: cell[name] for name in MEASURES} for shot, cell in choice.cells.items()}
     return {"setting": choice.setting, "head": choice.head, "name": choice.name, "label": choice.label, "cells": cells}
 
 
 def _by_place(pairs: answer.Pairs, shots: Sequence[int | str]) -> dict[str, dict[str, list[float | None]]]:
-    """Halves of intervals as a list in the order of the page's shots: many pairs, little room."""
+    """Return halves of intervals as lists in the order of the page's shots, which keeps the page small."""
     nested: dict[str, dict[str, list[float | None]]] = {}
     for (one, other), halves in pairs.items():
         nested.setdefault(one, {})[other] = [halves.get(shot) for shot in shots]
@@ -188,12 +218,12 @@ def _ranking_spec(choices: Sequence[answer.Choice]) -> dict[str, Any]:
 
 def _fits(grid: Grid, among: Sequence[Grid]) -> bool:
     """Whether a grid can be set against its counterpart: the same test shots, nothing missing."""
-    other = find_counterpart(grid, among)
-    return other is None or (other.test_shots == grid.test_shots and other.is_whole)
+    other = grid.find_counterpart(among)
+    return other is None or (other.test_shots == grid.test_shots and other.is_complete)
 
 
 def _notes(findings: Findings, grids: Sequence[Grid], choices: Sequence[answer.Choice]) -> list[str]:
-    """What a reader must know to read the answer."""
+    """Return what a reader must know to read the answer."""
     cells = [cell for choice in choices for cell in choice.cells.values()]
     notes = []
     if any(cell["ci95"] is not None for cell in cells):
@@ -203,7 +233,7 @@ def _notes(findings: Findings, grids: Sequence[Grid], choices: Sequence[answer.C
         notes.append(note)
     if findings.printed:
         notes.append("The paper prints no interval of a sensitivity, and one interval per test shot for all models.")
-    whys = [f"{grid.name} on {grid.setting}: {why}" for grid in grids if (why := answer.why_no_sensitivity(grid))]
+    whys = [f"{grid.name} on {grid.setting}: {why}" for grid in grids if (why := grid.why_no_sensitivity)]
     if whys:
         more = f"; and {len(whys) - 6} more" if len(whys) > 6 else ""
         notes.append(f"Without a sensitivity: {'; '.join(whys[:6])}{more}.")
@@ -211,15 +241,11 @@ def _notes(findings: Findings, grids: Sequence[Grid], choices: Sequence[answer.C
 
 
 def _subtitle(findings: Findings, grids: Sequence[Grid]) -> str:
-    models = len({(row["data"], row["backbone"], row["head"], row["train_shot"], row["seed"]) for row in findings.rows})
+    models = len({CellKey.of_row(row)._replace(readout="own") for row in findings.rows})
     settings = len({grid.setting for grid in grids})
     episodes = sorted({row["episodes"] for row in findings.rows if isinstance(row.get("episodes"), int)})
-    parts = [_count(models, "model"), _count(len(grids), "grid"), _count(settings, "setting")]
+    parts = [count_noun(models, "model"), count_noun(len(grids), "grid"), count_noun(settings, "setting")]
     return " · ".join(parts + ([f"{' or '.join(f'{n:,}' for n in episodes)} episodes per cell"] if episodes else []))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _audit() -> dict[str, Any]:

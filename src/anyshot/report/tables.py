@@ -5,29 +5,39 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.measure.grid import Grid, build_grids, format_train_shot, shot_sort_key
+from anyshot.measure.grid import Grid, build_grids, format_shot, format_train_shot, shot_sort_key
 from anyshot.paper import printed
-from anyshot.report.answer import Choice, Sensitivity, describe_shot, list_sensitivities, why_no_sensitivity
+from anyshot.report.answer import Choice, Sensitivity, list_sensitivities
 from anyshot.report.runs import AT, Findings
-from anyshot.show.summaries import Summary, describe_uncertainties, format_decimals
+from anyshot.show.summaries import Summary, describe_uncertainties, format_decimals, format_interval
 from anyshot.tables import Row
 from anyshot.text import group_by
 
 
 def sensitivity_table(findings: Findings) -> Summary:
-    """Every grid's sensitivity, what is known of it and its noise floor, the most robust first; or why it has none."""
+    """Return every grid's sensitivity and what is known of it, the most robust first; or why a grid has none."""
     rows = []
     for one in list_sensitivities(findings):
         uncertain = *describe_uncertainties(one.row), _number(one.number("noise_floor"))
+        others = [_statistic(one, name) for name in ("deviation", "trend")]
         mean = f"{one.grid.accuracy.mean():.2f}"
-        rows.append([one.grid.setting, one.grid.name, format_decimals(one.points), *uncertain, mean, ""])
+        rows.append([one.grid.setting, one.grid.name, format_decimals(one.points), *uncertain, *others, mean, ""])
     for grid in findings.grids:
-        if why := why_no_sensitivity(grid):
+        if why := grid.why_no_sensitivity:
             mean = f"{np.nanmean(grid.accuracy):.2f}"
-            rows.append([grid.setting, grid.name, *[""] * 5, mean, f"no sensitivity: {why}"])
+            rows.append([grid.setting, grid.name, *[""] * 7, mean, f"no sensitivity: {why}"])
     columns = ["setting", "head", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
-    columns, rows = _without_empty([*columns, "mean accuracy", "remark"], rows)
+    columns, rows = _without_empty([*columns, "deviation", "trend", "mean accuracy", "remark"], rows)
     return Summary("Shot sensitivity, lower is better, with its two 95 % intervals", columns, rows, names=2)
+
+
+def _statistic(one: Sensitivity, name: str) -> str:
+    """Return another statistic of the residual and its interval over new classes, where the run's table has them."""
+    value = one.number(name)
+    if value is None:
+        return ""
+    ends = format_interval(one.row, f"{name}_low_classes", f"{name}_high_classes")
+    return format_decimals(value, "+" if name == "trend" else "") + (f" ({ends})" if ends else "")
 
 
 def ranking_table(ranked: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Summary:
@@ -57,7 +67,7 @@ def curve_table(choices: Sequence[Choice]) -> Summary:
     """Accuracy by test shot, with its interval over episodes."""
     shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_sort_key)
     rows = [[choice.setting, choice.label, *(_cell(choice.cells.get(shot)) for shot in shots)] for choice in choices]
-    columns = ["setting", "head", *(describe_shot(shot) for shot in shots)]
+    columns = ["setting", "head", *(format_shot(shot) for shot in shots)]
     return Summary("Accuracy by test shot, ± 95 % interval over episodes", columns, rows, names=2)
 
 
@@ -121,11 +131,11 @@ def comparison_with_paper(ours: Sequence[Grid]) -> Summary:
         if not both:
             continue
         for who, grid in (("ours", own), ("paper", theirs)):
-            sensitivity = format_decimals(grid.parts.sensitivity) if grid.is_scored else ""
+            sensitivity = format_decimals(grid.parts.sensitivity) if grid.has_sensitivity else ""
             columns = [grid.train_shots.index(s) for s in both]
             means = dict(zip(grid.test_shots, grid.accuracy[:, columns].mean(1), strict=True))
             rows.append([own.setting, own.name, who, sensitivity, *(_number(means.get(shot)) for shot in shots)])
-    header = ["setting", "head", "whose", "sensitivity", *(describe_shot(shot) for shot in shots)]
+    header = ["setting", "head", "whose", "sensitivity", *(format_shot(shot) for shot in shots)]
     title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
     return Summary(title, header, rows, names=3)
 

@@ -25,7 +25,7 @@ def print_report(findings: Findings, console: Console | None = None) -> None:
     choices = answer.list_choices(findings)
     setting = answer.first_setting(choices)
     shots = {shot: 1.0 for choice in choices for shot in choice.cells}
-    pairs = answer.paired(findings, choices).get(setting, {})
+    pairs = answer.list_paired_intervals(findings, choices).get(setting, {})
     slots = answer.accurate_slots(answer.rank(choices, setting, shots), shots, pairs, "shots that all count alike")
     if len({grid.setting for grid in findings.grids}) > 1:
         console.print(Text(f"{setting}:"))

@@ -16,8 +16,9 @@ from jaxtyping import Float
 
 from anyshot.errors import BadInput, look_up
 from anyshot.files import atomic_write
-from anyshot.measure.grid import Grid, add_head_columns, format_train_shot
-from anyshot.show.summaries import find_counterpart, format_decimals
+from anyshot.measure.grid import Grid, format_train_shot
+from anyshot.show.summaries import format_decimals
+from anyshot.tables import add_head_columns
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
 FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw
@@ -41,34 +42,39 @@ def save_chart(chart: Chart, path: Path) -> None:
 
 
 def heatmap(grid: Grid) -> alt.LayerChart:
-    """The residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
+    """Draw the residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
     return apply_theme(_heatmap(grid, limit([grid])))
 
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
     *_, last = steps(grid, limit)
     subtitle = "accuracy; one train shot or test shot has no sensitivity"
-    if grid.is_scored:
+    if grid.has_sensitivity:
         subtitle = f"sensitivity {format_decimals(grid.parts.sensitivity)}"
     return last.chart([f"{grid.name}, {grid.setting}", subtitle])
 
 
 def draw_heatmaps(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
-    """Heatmaps on one colour scale, so that they compare."""
+    """Draw heatmaps on one colour scale, so that they compare."""
     end = limit(grids)
     return apply_theme(alt.concat(*(_heatmap(grid, end) for grid in grids), columns=columns, spacing=30))
 
 
 def calculation(grid: Grid) -> alt.HConcatChart:
-    """How the residual comes about: raw accuracies, offsets to the group, offsets without the model bias."""
+    """Draw how the residual comes about: accuracies, offsets to the group, offsets without the model bias."""
     return apply_theme(alt.hconcat(*(panel.chart() for panel in steps(grid)), spacing=30))
 
 
 def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> list["Panel"]:
-    """The panels of `calculation`; the first alone where a grid has no sensitivity. `limit` is the end of the colour
-    scale, for grids that are to be compared; `notes` is what a reader sees over a cell, by test and train shot."""
+    """Return the panels of `calculation`; the first alone where a grid has no sensitivity.
+
+    Args:
+        grid: The grid.
+        limit: The end of the colour scale, for grids that are to be compared.
+        notes: What a reader sees over a cell, by test shot and train shot.
+    """
     raw = Panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, notes=notes, room_above=True)
-    if not grid.is_scored:
+    if not grid.has_sensitivity:
         return [raw]
     parts, mean = grid.parts, grid.parts.test_bias
     offsets = grid.accuracy - mean[:, None]
@@ -80,16 +86,17 @@ def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> li
 
 
 def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
-    """Mean accuracy of each cosine group above its Euclidean counterpart, by test shot, and the mean of all; models of
-    mixed shots are lines too, but not in the mean."""
+    """Draw how far each group is above its Euclidean counterpart, by test shot, and the mean of all.
+
+    Models of mixed shots are lines too, but not in the mean.
+    """
     values = []
     for grid in grids:
-        other = find_counterpart(grid, grids)
+        other = grid.find_counterpart(grids)
         if grid.readout == "own" and other is not None:
-            gains = grid.parts.test_bias - other.parts.test_bias
-            line = _line(grid, "test shot", grid.test_shots, "gain", gains)
+            line = _line(grid, "test shot", "gain", grid.gains_over(other))
             values += [point | {"mixed": grid.mixed} for point in line]
-    _some(values, "no cosine head has its Euclidean counterpart among these grids")
+    _require_values(values, "no cosine head has its Euclidean counterpart among these grids")
     thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head")
     alike = [value for value in values if not value["mixed"]]
     mean = "mean of all" if len(alike) in (0, len(values)) else "mean of all but mixed shots"
@@ -97,27 +104,27 @@ def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
 
 
 def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
-    """Model bias of each group by train shot, with the mean trend of Euclidean and of cosine heads."""
+    """Draw the model bias of each group by train shot, with the mean of Euclidean and of cosine heads."""
     values = []
     for grid in grids:
         if grid.readout == "own" and len(grid.train_shots) > 1:
-            line = _line(grid, "train shot", grid.train_shots, "offset", grid.parts.model_bias)
+            line = _line(grid, "train shot", "offset", dict(zip(grid.train_shots, grid.parts.model_bias, strict=True)))
             values += [point | {"score": grid.score} for point in line]
-    _some(values, "these grids hold no head of several train shots that is read as trained")
+    _require_values(values, "these grids hold no head of several train shots that is read as trained")
     thin = _lines(values, "train shot", "offset", "model bias (points)", "score", *_scores(values))
     return _with_trend(thin, _trend(values, "train shot", "offset", "score"), "mean of its kind")
 
 
 def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
-    """Mean gain over test shots against sensitivity, one point per group; down and right is better."""
+    """Draw mean gain over test shots against sensitivity, one point per group; down and right is better."""
     values: list[dict[str, Any]] = []
     for grid in grids:
-        other = find_counterpart(grid, grids)
-        if other is not None and grid.is_scored:
-            gain = float((grid.parts.test_bias - other.parts.test_bias).mean())
+        other = grid.find_counterpart(grids)
+        if other is not None and grid.has_sensitivity:
+            gain = float(np.mean(list(grid.gains_over(other).values())))
             point = {"method": grid.name, "setting": grid.setting}
             values.append(point | {"gain": gain, "sensitivity": grid.parts.sensitivity})
-    _some(values, "no grid has a Euclidean counterpart to gain on")
+    _require_values(values, "no grid has a Euclidean counterpart to gain on")
     x = alt.X("gain:Q", title="mean gain over the Euclidean head (points)", scale=alt.Scale(nice=True, padding=20))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
     names = list(dict.fromkeys(value["method"] for value in values))
@@ -133,8 +140,10 @@ def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
 
 
 def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Accuracy by test shot and readout, one panel per train shot and learner: does a model follow its training or
-    its readout? Mixed shots have no panel."""
+    """Draw accuracy by test shot and readout, one panel per train shot and learner.
+
+    It answers whether a model follows its training or its readout. Mixed shots have no panel.
+    """
     plain = [row for row in map(add_head_columns, rows) if not row["mixed"]]
     columns = ("learner", "readout", "train_shot", "test_shot", "accuracy")
     values = _values(plain, *columns, **{"trained with": "score"})
@@ -155,7 +164,7 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Share of predictions that survive a new support, by trained model and by the score that predicts."""
+    """Draw the share of predictions that survive a new support, by trained model and by the score that predicts."""
     shots = [{**row, "train_shot": format_train_shot(row)} for row in rows]
     values = _values(shots, "head", "score", "train_shot", "consistency")
     heads, scores = (list(dict.fromkeys(value[field] for value in values)) for field in ("head", "score"))
@@ -172,7 +181,7 @@ def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 
 def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
-    """The ratio of FRN's first term to its last by train shot: mean, and one deviation to each side."""
+    """Draw the ratio of FRN's first term to its last by train shot: mean, and one deviation to each side."""
     ends = [{**row, "low": row["mean"] - row["deviation"], "high": row["mean"] + row["deviation"]} for row in rows]
     values = _values(ends, "train_shot", "low", "high", ratio="mean")
     base = alt.Chart(inline_data(values)).encode(alt.X("train shot:O", axis=alt.Axis(labelAngle=0)))
@@ -183,7 +192,7 @@ def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
 
 
 def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Mixed-shot training (dots) beside the same head trained for one shot (best to worst), one panel per head."""
+    """Draw mixed-shot training (dots) beside the same head trained for one shot (best to worst)."""
     values = _values(rows, "head", "test_shot", "accuracy", "best", "worst")
     base = alt.Chart().encode(alt.X("test shot:O", axis=alt.Axis(labelAngle=0)))
     y = alt.Y("worst:Q", title="accuracy (%), and the range of single shots", scale=alt.Scale(zero=False))
@@ -195,7 +204,7 @@ def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
 
 
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
-    """Recall of classes by their own shot, the mean over train shots; one panel per kind of support."""
+    """Draw the recall of classes by their own shot, one panel per kind of support."""
     plain = [row for row in map(add_head_columns, rows) if not row["mixed"]]
     values = _values(plain, "head", "score", "own_shot", "recall", family="learner", support="test_shot")
     families = list(dict.fromkeys(value["family"] for value in values))
@@ -298,9 +307,9 @@ def limit(grids: Sequence[Grid]) -> float:
     return max((float(np.abs(part).max()) for part in parts), default=0.0) or 1.0
 
 
-def _line(grid: Grid, x: str, shots: Sequence[int | str], y: str, values: np.ndarray) -> list[dict[str, Any]]:
+def _line(grid: Grid, x: str, y: str, values: Mapping[Any, float]) -> list[dict[str, Any]]:
     where = {"group": f"{grid.name} {grid.setting}", "head": grid.head, "backbone": grid.backbone, "data": grid.data}
-    return [where | {x: shot, y: float(value)} for shot, value in zip(shots, values, strict=True)]
+    return [where | {x: shot, y: float(value)} for shot, value in values.items()]
 
 
 def _lines(values: list[dict[str, Any]], x: str, y: str, title: str, by: str, *order: str) -> alt.Chart:
@@ -353,11 +362,11 @@ def _values(rows: Iterable[Mapping[str, Any]], *columns: str, **renamed: str) ->
     """What a chart shows of rows: columns by their names, with spaces in them, or by other names."""
     names = {column.replace("_", " "): column for column in columns} | renamed
     values = [{name: row[column] for name, column in names.items()} for row in rows]
-    _some(values, "there are no rows to draw")
+    _require_values(values, "there are no rows to draw")
     return values
 
 
-def _some(values: list[Any], otherwise: str) -> None:
+def _require_values(values: list[Any], otherwise: str) -> None:
     if not values:
         raise BadInput(f"nothing to draw: {otherwise}.")
 

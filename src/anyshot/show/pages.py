@@ -7,12 +7,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 def fill_template(template: Path, **values: Any) -> str:
-    """A page; in HTML what is not said to be such is escaped, and a value that the template lacks is an error.
+    """Fill a Jinja template; values are escaped in HTML, and a value that is missing is an error.
 
     Args:
-        template: The file of the template, for Jinja; what it is tells its ending.
-        values: What it asks for, by name.
+        template: The file of the template; its ending says whether it is HTML.
+        values: The values that it uses, by name.
     """
-    how: dict[str, Any] = {"autoescape": template.suffix == ".html", "trim_blocks": True, "lstrip_blocks": True}
-    pages = Environment(loader=FileSystemLoader(template.parent), undefined=StrictUndefined, **how)
+    options: dict[str, Any] = {"autoescape": template.suffix == ".html", "trim_blocks": True, "lstrip_blocks": True}
+    pages = Environment(loader=FileSystemLoader(template.parent), undefined=StrictUndefined, **options)
     return pages.get_template(template.name).render(values)

@@ -13,6 +13,7 @@ from typing import Any
 from anyshot.errors import look_up
 from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.tables import to_csv
+from anyshot.text import group_by
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 
@@ -52,18 +53,8 @@ class Summary:
 ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
-def find_counterpart(grid: Grid, among: Iterable[Grid]) -> Grid | None:
-    """The grid that gains are measured against: the same setting's Euclidean head, read as trained (its mean over train
-    shots, also for one model that was trained with mixed shots)."""
-    if (grid.head, grid.readout) == (grid.learner, "own"):
-        return None
-    wanted = (grid.data, grid.backbone, grid.learner, "own")
-    return next((other for other in among if other.key == wanted), None)
-
-
 def sort_grids(grids: Iterable[Grid]) -> list[Grid]:
-    """Setting by setting and family by family: the Euclidean head, its other readouts, trained with mixed shots, and
-    its cosine alternative likewise."""
+    """Return grids by setting and learner: the Euclidean head, its readouts, mixed shots, then its alternatives."""
     listed = list(grids)
     settings = list(dict.fromkeys(grid.setting for grid in listed))
     learners = list(dict.fromkeys(grid.learner for grid in listed))
@@ -77,14 +68,16 @@ def sort_grids(grids: Iterable[Grid]) -> list[Grid]:
 
 
 def grid_summary(grid: Grid) -> Summary:
-    """A grid: accuracies, the test bias to the right, the model bias below, the sensitivity in the corner; only the
-    accuracies there are, where it has no sensitivity."""
+    """Return a grid with the test bias to the right, the model bias below, the sensitivity in the corner.
+
+    A grid without a sensitivity has only its accuracies.
+    """
     rows = [
         [str(shot), *("" if math.isnan(cell) else format_decimals(cell) for cell in cells)]
         for shot, cells in zip(grid.test_shots, grid.accuracy, strict=True)
     ]
     title = f"{grid.name} on {grid.setting}: accuracy by test shot (rows) and train shot"
-    if not grid.is_scored:
+    if not grid.has_sensitivity:
         shots = ["mixed" if grid.mixed else str(shot) if shot else "accuracy" for shot in grid.train_shots]
         return Summary(f"{title} (columns)", ["test shot", *shots], rows)
     means = [*map(format_decimals, grid.parts.test_bias), f"**{_sensitivity(grid)}**"]
@@ -94,16 +87,16 @@ def grid_summary(grid: Grid) -> Summary:
 
 
 def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
-    """Sensitivity by head (rows) and setting (columns), a dash where a grid has none; the lowest of a family in a
-    setting is bold."""
+    """Return sensitivity by head (rows) and setting (columns), with the lowest of each learner in a setting bold."""
     backbones = list(dict.fromkeys(grid.backbone for grid in grids))
     settings = list(dict.fromkeys(g.setting for g in sorted(grids, key=lambda grid: backbones.index(grid.backbone))))
-    cells = {(grid.name, grid.setting): "-" for grid in grids}
-    for grid in (grid for grid in grids if grid.is_scored):
-        rivals = [other for other in grids if (other.learner, other.setting) == (grid.learner, grid.setting)]
-        others = [_sensitivity(other) for other in rivals if other.is_scored and other.name != grid.name]
-        is_best = bool(others) and float(_sensitivity(grid)) < min(map(float, others))
-        cells[grid.name, grid.setting] = f"**{_sensitivity(grid)}**" if is_best else _sensitivity(grid)
+    cells = {(grid.name, grid.setting): _sensitivity(grid) for grid in grids}
+    families = group_by((g for g in grids if g.has_sensitivity), lambda grid: (grid.learner, grid.setting))
+    for family in families.values():
+        lowest = min(map(_sensitivity, family), key=float)
+        best = [grid for grid in family if _sensitivity(grid) == lowest]
+        if len(best) == 1 < len(family):
+            cells[best[0].name, best[0].setting] = f"**{lowest}**"
     names = dict.fromkeys(grid.name for grid in sort_grids(grids))
     rows = [[name, *(cells.get((name, setting), "") for setting in settings)] for name in names]
     title = "Shot sensitivity by head and setting; lower is better, the lowest of each learner bold"
@@ -111,26 +104,25 @@ def sensitivity_summary(grids: Sequence[Grid]) -> Summary:
 
 
 def gain_summary(grids: Sequence[Grid]) -> Summary:
-    """Sensitivity (a dash where there is none) and mean accuracy by test shot, with its gain over the counterpart."""
+    """Return sensitivity and mean accuracy by test shot, with its gain over the Euclidean counterpart."""
     shots = sorted({shot for grid in grids for shot in grid.test_shots}, key=shot_sort_key)
     rows = []
     for grid in sort_grids(grids):
-        other = find_counterpart(grid, grids)
-        base = other.means if other else {}
-        cells = [_with_gain(grid.means.get(shot), base.get(shot)) for shot in shots]
-        rows.append([grid.setting, grid.name, _sensitivity(grid) if grid.is_scored else "-", *cells])
+        other = grid.find_counterpart(grids)
+        means, gains = grid.means, grid.gains_over(other) if other else {}
+        cells = [format_decimals(means[shot]) if shot in means else "" for shot in shots]
+        cells = [
+            f"{cell} ({format_decimals(gains[shot], '+')})" if shot in gains else cell
+            for shot, cell in zip(shots, cells, strict=True)
+        ]
+        rows.append([grid.setting, grid.name, _sensitivity(grid), *cells])
     title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
     return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
 
 
 def _sensitivity(grid: Grid) -> str:
-    return format_decimals(grid.parts.sensitivity)
-
-
-def _with_gain(mean: float | None, base: float | None) -> str:
-    if mean is None:
-        return ""
-    return format_decimals(mean) if base is None else f"{format_decimals(mean)} ({format_decimals(mean - base, '+')})"
+    """Return the sensitivity of a grid, or a dash where it has none."""
+    return format_decimals(grid.parts.sensitivity) if grid.has_sensitivity else "-"
 
 
 def format_decimals(value: float, sign: str = "") -> str:
@@ -139,9 +131,11 @@ def format_decimals(value: float, sign: str = "") -> str:
 
 
 def describe_uncertainties(row: Mapping[str, Any]) -> list[str]:
-    """Of a row of sensitivity.csv: the interval of the score over episodes, the one over new classes, and the score of
-    each seed; empty where a table has none."""
-    over = (interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
+    """Return the intervals over episodes and over new classes, and the score of each seed, of a row of sensitivity.csv.
+
+    Each is empty where the row has none.
+    """
+    over = (format_interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
     return [*over, ", ".join(map(format_decimals, scores_by_seed(row)))]
 
 
@@ -156,7 +150,7 @@ def scores_by_seed(row: Mapping[str, Any]) -> list[float]:
     return [float(seed) for seed in str(row.get("over_seeds", "")).split()]
 
 
-def interval(row: Mapping[str, Any], low: str, high: str) -> str:
+def format_interval(row: Mapping[str, Any], low: str, high: str) -> str:
     """Two columns of a row as an interval, or nothing where they are empty."""
     ends = [row.get(name) for name in (low, high)]
     return " to ".join(format_decimals(end) for end in ends if isinstance(end, float))

@@ -14,10 +14,11 @@ from typing import Any
 
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write, write_text
-from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
+from anyshot.measure.comparisons import accuracy_differences, paired_gains, study_tables
+from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.experiments import embed_split, model_consistency, model_terms, supports_consistency
-from anyshot.measure.grid import Grid, add_head_columns, build_grids
-from anyshot.measure.recalls import GRID, SETTING, Recalls, accuracy_differences, paired_gains, study_tables
+from anyshot.measure.grid import Grid, build_grids
+from anyshot.measure.recalls import Recalls
 from anyshot.models.model import Model, load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
@@ -26,7 +27,7 @@ from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.pages import fill_template
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Study, StudySource, select_recipes
-from anyshot.tables import Row, as_written, read_table, round_row, write_table
+from anyshot.tables import ROW_NAMES, Row, add_head_columns, as_written, read_table, round_row, write_table
 from anyshot.text import group_by
 from anyshot.train.training import open_training_features
 
@@ -83,9 +84,9 @@ def _copy_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
 def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     """Write the comparisons that follow from the tables, and all figures."""
     rows = tables["table"]
-    scored = [grid for grid in build_grids(rows) if grid.is_scored]
+    scored = [grid for grid in build_grids(rows) if grid.has_sensitivity]
     charts: dict[str, Any] = {}
-    if any(summaries.find_counterpart(grid, scored) for grid in scored):
+    if any(grid.find_counterpart(scored) for grid in scored):
         charts["tradeoff"] = figures.scatter(scored)
     for kind, compared in ((kind, compare(rows)) for kind, (compare, _) in COMPARISONS.items()):
         if compared and kind != "gains":
@@ -104,9 +105,7 @@ def _draw_heatmaps(scored: Sequence[Grid]) -> dict[str, Any]:
     return {"heatmaps-" + name.replace("/", "-"): figures.draw_heatmaps(grids) for name, grids in by_setting.items()}
 
 
-# The columns that identify a row of any table, and those that count the models it rests on, where that is not one.
-NAMES = (*GRID, "against", "against_readout", "score", "parameter", "train_shot", "seed", "test_shot", "own_shot")
-COUNTS = ("seeds", "models")
+COUNTS = ("seeds", "models")  # how many models a row of a table rests on, where that is not one
 VALUES = ("accuracy", "sensitivity")
 TOLERANCE = 1e-2  # points by which weights of half precision, or another build of the same libraries, may differ
 
@@ -124,7 +123,7 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
     if not published or not rows:
         return published or rows
     published = _add_columns(published, rows[0])
-    names = [name for name in NAMES if name in rows[0] and name in published[0]]
+    names = [name for name in ROW_NAMES if name in rows[0] and name in published[0]]
     merged = {tuple(row[name] for name in names): row for row in published}
     for row in rows:
         key = tuple(row[name] for name in names)
@@ -135,7 +134,7 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
 
 def _add_columns(published: Sequence[Row], example: Row) -> list[Row]:
     """Add the columns that tables of earlier versions lack; these hold one setting."""
-    missing = {name: example[name] for name in SETTING if name in example and name not in published[0]}
+    missing = {name: example[name] for name in ("data", "backbone") if name in example and name not in published[0]}
     return [add_head_columns(missing | row) if "learner" in example else missing | row for row in published]
 
 
@@ -215,7 +214,7 @@ def _unequal_tables(unequal: Sequence[Recalls]) -> dict[str, list[Row]]:
 
 def _page(name: str, folder: Path) -> str:
     """Return the first page of a folder of tables."""
-    scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.is_scored]
+    scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.has_sensitivity]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):

@@ -21,7 +21,7 @@ import torch
 from anyshot.data.arrays import read_npz
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write, read_json, write_json
-from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
+from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.readouts import FitReadout
 from anyshot.measure.recalls import write_recalls
 from anyshot.models.law import Parameters

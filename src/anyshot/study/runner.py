@@ -19,8 +19,9 @@ from anyshot.data.store import Store
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_freed_memory
-from anyshot.measure.evaluation import evaluate_model, fit_readouts_on_training_classes
-from anyshot.measure.recalls import Recalls, read_recalls, study_tables, write_recalls
+from anyshot.measure.comparisons import study_tables
+from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
+from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.devices import use_device
 from anyshot.progress import print_message
 from anyshot.recipe import Recipe

@@ -1,0 +1,383 @@
+"""Evaluation: features and labels in, recalls out, and a table with intervals; on arrays, stores or trained models.
+
+>>> import numpy as np
+>>> rng = np.random.default_rng(0)
+>>> labels = np.repeat(["wren", "hawk", "gull", "coot", "kite", "rook"], 40)
+>>> features = rng.normal(size=(6, 1, 8)).repeat(40, 1).reshape(240, 8) + rng.normal(size=(240, 8))
+>>> table = evaluate(features, labels, heads=["proto", "cosine-proto"], shots=[1, 4, 16], episodes=500)
+>>> [(row["head"], row["test_shot"]) for row in table][:3]
+[('proto', 1), ('proto', 4), ('proto', 16)]
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from anyshot.data.store import Store, StoreSplit
+from anyshot.errors import BadInput, look_up
+from anyshot.measure.comparisons import paired_difference
+from anyshot.measure.engine import LazyVectors, compute_fitted_recalls, compute_vectors
+from anyshot.measure.inputs import Maps, check_dirichlet, check_features, check_kind, check_labels
+from anyshot.measure.intervals import LEAST_WITHOUT
+from anyshot.measure.plan import UNEQUAL, Plan, Protocol, Shots, expand_patterns, shot_patterns
+from anyshot.measure.readouts import FitReadout, compute_readout_recalls, lazy_readout_fits, scale_progress
+from anyshot.measure.recalls import Recalls
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import Embedder, load_embedder
+from anyshot.models.heads import EMBEDS
+from anyshot.models.law import BoundHead, Embed, Head, Parameters
+from anyshot.models.model import Model
+from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
+from anyshot.progress import OnProgress, no_progress
+from anyshot.tables import CellKey, GridKey, Row
+from anyshot.text import format_number, group_by
+
+SHOTS = Protocol().shots
+Labelled = tuple[ArrayLike | Tensor, ArrayLike]
+Pair = tuple[str, str]  # the names of a head and of a readout
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The recalls of every head and readout on one plan of episodes; iterating gives the rows of its table.
+
+    Attributes:
+        plan: The episodes.
+        recalls: The recalls of each head and readout, from which paired differences can still be computed.
+    """
+
+    plan: Plan
+    recalls: Sequence[Recalls]
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for one in self.recalls for row in one.rows())
+
+    def __len__(self) -> int:
+        return sum(len(one.shots) for one in self.recalls)
+
+    def __repr__(self) -> str:
+        return f"<Evaluation of {', '.join(dict.fromkeys(one.key.head for one in self.recalls))}: {len(self)} rows>"
+
+    def of(self, head: str, readout: str = "own") -> Recalls:
+        """Return the recalls of one head and readout.
+
+        Raises:
+            BadInput: They were not tested.
+        """
+        for one in self.recalls:
+            if (one.key.head, one.key.readout) == (head, readout):
+                return one
+        tested = ", ".join(one.key.grid.name for one in self.recalls)
+        raise BadInput(f"{head} was not tested with the readout {readout}; there is {tested}.")
+
+    def accuracies(self, head: str, readout: str = "own") -> Float[np.ndarray, "pattern episode"]:
+        """Return the accuracy of each episode, in percent."""
+        return self.of(head, readout).accuracies
+
+    def difference(self, one: tuple[str, str] | str, other: tuple[str, str] | str) -> list[Row]:
+        """Return how much more accurate one head is than another on the same episodes, a row per test shot.
+
+        Args:
+            one: A head, or a head and its readout.
+            other: What it is compared with.
+        """
+        pair = [self.of(key) if isinstance(key, str) else self.of(*key) for key in (one, other)]
+        return paired_difference(*pair)
+
+    def __str__(self) -> str:
+        """Return the rows for a terminal, and what their intervals mean."""
+        rows, plan = list(self), self.plan
+        lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
+        lines += [
+            f"{GridKey.of_row(row).name:26} {row['test_shot']:>11} {row['accuracy']:8.2f}% "
+            f"{format_number(row['ci95']):>12} {format_number(row['ci95_classes']):>15}"
+            for row in rows
+        ]
+        lines += [
+            f"{plan.way}-way, {plan.queries} queries per class, {plan.episodes} paired episodes, seed {plan.seed}.",
+            "95 % intervals: '+- episodes' over other draws of episodes from these examples (is this table well",
+            "measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).",
+        ]
+        if plan.episodes < 2:
+            lines.append("An interval over episodes needs at least two episodes.")
+        if any(np.isnan(row["ci95_classes"]) for row in rows):
+            absent = f"three classes, each absent from {LEAST_WITHOUT} episodes"
+            lines.append(f"An interval over new classes needs {absent}.")
+        if self.ties:
+            lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
+        return "\n".join(lines)
+
+    @property
+    def ties(self) -> float:
+        """The share of class recalls (in percent) that hold a tie: a query whose own class shares the best logit."""
+        counts = [one.recall * self.plan.queries for one in self.recalls]
+        return 100 * float(np.mean([np.abs(count - count.round()) > 1e-3 for count in counts]))
+
+
+def evaluate(
+    features: ArrayLike | Tensor,
+    labels: ArrayLike,
+    heads: Sequence[str] | str = ("proto", "cosine-proto"),
+    shots: Sequence[int] | str = SHOTS,
+    way: int | Literal["all"] = 5,
+    queries: int = 16,
+    episodes: int = 10_000,
+    seed: int = 0,
+    *,
+    readouts: Sequence[str] = ("own",),
+    base: Labelled | None = None,
+    parameters: Mapping[str, Parameters] | None = None,
+    embed: Mapping[str, str] | None = None,
+    plan: Plan | None = None,
+    dirichlet: float | None = None,
+    registry: Registry = BUILTIN,
+    about: Mapping[str, Any] | None = None,
+    progress: OnProgress = no_progress,
+) -> Evaluation:
+    """Test heads on features of any network.
+
+    Args:
+        features: Vectors "image d", or maps "image position channel".
+        labels: The class of each image.
+        heads: Names of heads in the registry.
+        shots: Test shots, or a kind of unequal shots between 1 and 32: uniform, step, long-tailed.
+        way: Classes per episode; 'all' for every class at once.
+        queries: Queries per class.
+        episodes: Episodes, the same for all heads, readouts and shots.
+        seed: Seed of the episodes.
+        readouts: Ways to read: own, swapped, pcaN, estN; with several heads those that do not fit one are left out.
+        base: Features and labels of other classes, which readouts are fitted on.
+        parameters: What trained heads have learned, by head.
+        embed: How features become a vector (flatten, mean, max, gram), by head; the head's own way by default.
+        plan: Episodes instead of way, queries, episodes and seed.
+        dirichlet: Makes some classes commoner than others among the queries: the smaller, the more unequal.
+        registry: What heads and readouts are looked up in.
+        about: What the features are of, for the columns of the table: data, backbone, train_shot, seed, model.
+        progress: Called with shares of the whole that add up to 1.
+
+    Returns:
+        The recalls of every head and readout, and their table.
+
+    Raises:
+        BadInput: Features, labels, shots or names do not fit.
+    """
+    check_dirichlet(dirichlet)
+    heads = (heads,) if isinstance(heads, str) else heads
+    maps = check_features(features)
+    names, codes = check_labels(labels, len(maps))
+    if isinstance(shots, str):
+        look_up("kind of unequal shots", shots, UNEQUAL)
+    plan = plan or Plan(codes, len(names) if way == "all" else way, _largest(shots), queries, episodes, seed, names)
+    patterns, shot_names = shot_patterns(shots, plan)
+    groups = _group_by_embedding(_fitting_pairs(heads, readouts, registry), embed or {}, registry)
+    share = scale_progress(progress, 1 / max(1, len(groups)))
+    task = _Task(maps, base, parameters or {}, plan, patterns, registry)
+    arrays: dict[Pair, np.ndarray] = {}
+    for (how, _), pairs in groups.items():
+        arrays |= task.compute_recalls(how, pairs, share)
+    tested = [pair for pair in product(heads, readouts) if pair in arrays]
+    about = about or {}
+    columns = [{**about, "head": h, "readout": r, **head_columns(h, registry.head(h))} for h, r in tested]
+    unequal = expand_patterns(patterns, plan) if isinstance(shots, str) else None
+    wrap = partial(_wrap_recalls, plan=plan, shots=shot_names, patterns=unequal, dirichlet=dirichlet)
+    return Evaluation(plan, wrap(columns, [arrays[pair] for pair in tested]))
+
+
+def _largest(shots: Sequence[int] | str) -> int:
+    return 32 if isinstance(shots, str) else max(shots, default=1)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What all heads of an evaluation share."""
+
+    maps: Maps
+    base: Labelled | None
+    parameters: Mapping[str, Parameters]
+    plan: Plan
+    patterns: Shots
+    registry: Registry
+
+    def compute_recalls(
+        self, how: Embed, pairs: Sequence[Pair], progress: OnProgress
+    ) -> dict[Pair, Float[np.ndarray, "pattern episode way"]]:
+        """Return the recalls of heads and readouts that embed images in the same way."""
+        registry, arrays = self.registry, {}
+        names = dict.fromkeys(name for name, _ in pairs)
+        learned = {n: self.parameters.get(n) or untrained_parameters(n, self.maps, registry) for n in names}
+        used = learned[pairs[0][0]]
+        vectors = compute_vectors(self.maps, how, used)
+        if registry.head(pairs[0][0]).adapts:
+            arrays[pairs[0]] = compute_fitted_recalls(vectors, self.plan, self.patterns, progress)
+            pairs = pairs[1:]
+        bound = [(BoundHead(registry.head(name), learned[name]), readout) for name, readout in pairs]
+        fitted = lazy_readout_fits(partial(_base_vectors, self.base, how, used), registry)
+        recalls = compute_readout_recalls(bound, vectors, fitted, self.plan, self.patterns, registry, progress)
+        return arrays | dict(zip(pairs, recalls, strict=True))
+
+
+def _fitting_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Registry) -> list[Pair]:
+    """Return each head with each readout that fits it; raise BadInput where the only head is not fitted by all."""
+    pairs = [(name, readout) for name in heads for readout in readouts if registry.fits(readout, name)]
+    if len(heads) == 1 or not pairs:
+        for name, readout in product(heads[:1], readouts):
+            registry.check_readout(readout, name)
+    return pairs
+
+
+def _group_by_embedding(
+    pairs: Sequence[Pair], embed: Mapping[str, str], registry: Registry
+) -> dict[tuple[Embed, str], list[Pair]]:
+    """Return heads and readouts by how they embed images: those that do so alike share one bank of vectors."""
+
+    def bank(pair: Pair) -> tuple[Embed, str]:
+        name, _ = pair
+        how = look_up("embed", embed[name], EMBEDS) if embed.get(name) else registry.head(name).embed
+        return how, "" if how in EMBEDS.values() else name  # an embed of a head's own may use what that head learned
+
+    return group_by(pairs, bank)
+
+
+def _wrap_recalls(
+    columns: Iterable[Row],
+    arrays: Iterable[Float[np.ndarray, "pattern episode way"]],
+    plan: Plan,
+    shots: Sequence[int | str],
+    patterns: np.ndarray | None,
+    dirichlet: float | None = None,
+) -> list[Recalls]:
+    """Return arrays of recalls on one plan with what each was computed from."""
+    about, classes = plan.about(), plan.draw(0, plan.episodes).classes
+    return [
+        Recalls(one, about, tuple(shots), classes, array, patterns, dirichlet)
+        for one, array in zip(columns, arrays, strict=True)
+    ]
+
+
+def _base_vectors(base: Labelled | None, how: Embed, parameters: Parameters) -> tuple[Tensor, Tensor]:
+    if base is None:
+        raise BadInput(
+            "a projection is fitted on training classes: use a store whose split has some (in Python, give their "
+            "features and labels as the base)."
+        )
+    maps = check_features(base[0])
+    vectors = torch.cat(list(LazyVectors(maps, how, parameters).split(256)))
+    return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1])
+
+
+def head_columns(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
+    """Return the columns that describe a head: see `tables.add_head_columns`."""
+    return {"learner": head.alternative_to or name, "score": head.score_name, "mixed": " ".join(map(str, mixed))}
+
+
+def model_columns(model: Model, data: str) -> Row:
+    """Return the columns that identify a trained model, as it is read by its own head."""
+    recipe = model.recipe
+    key = CellKey(data, recipe.backbone, recipe.label, "own", recipe.train_shot, recipe.seed)
+    return key._asdict() | {"model": recipe.id, **head_columns(recipe.head, model.head, recipe.mixed)}
+
+
+def evaluate_model(
+    model: Model,
+    data: str,
+    features: Float[np.ndarray, "image position channel"],
+    fitted: FitReadout,
+    readouts: Sequence[str],
+    plan: Plan,
+    shots: Sequence[int] | Sequence[str],
+    registry: Registry = BUILTIN,
+) -> list[Recalls]:
+    """Return the recalls of a trained model on its features of the test images, one per readout.
+
+    Args:
+        model: The trained model.
+        data: The name of the data, for the table.
+        features: Its features of the test images.
+        fitted: What readouts have learned (`fit_readouts_on_training_classes`).
+        readouts: Names of the readouts.
+        plan: The episodes.
+        shots: Test shots, or kinds of unequal ones.
+        registry: What readouts are looked up in.
+    """
+    kinds = [kind for kind in shots if isinstance(kind, str)]
+    patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
+    bound = [(model.bound_head, readout) for readout in readouts]
+    wanted: Any = shots if patterns is None else patterns
+    vectors = compute_vectors(torch.from_numpy(features), model.embed, model.bound_head.parameters)
+    arrays = compute_readout_recalls(bound, vectors, fitted, plan, wanted, registry)
+    columns = [model_columns(model, data) | {"readout": readout} for readout in readouts]
+    return _wrap_recalls(columns, arrays, plan, shots, patterns)
+
+
+def fit_readouts_on_training_classes(model: Model, store: Store, registry: Registry = BUILTIN) -> FitReadout:
+    """Return a function that fits a readout of a trained model on first use."""
+
+    def base() -> tuple[Tensor, Tensor]:
+        part = store.part("train")
+        return model.vectors(model.features(part.items)), torch.from_numpy(part.labels)
+
+    return lazy_readout_fits(base, registry)
+
+
+def evaluate_store(
+    store: Store,
+    model: Model | Embedder | None = None,
+    heads: Sequence[str] = (),
+    split: str = "test",
+    *,
+    readouts: Sequence[str] = ("own",),
+    registry: Registry = BUILTIN,
+    cache: FeatureCache | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Test heads on a split of a store.
+
+    Args:
+        store: Features, or images; readouts are fitted on its training classes, where it has some.
+        model: A trained model or another embedder, which gives features of images.
+        heads: Names of heads; a trained model's own head by default.
+        split: The classes to test on.
+        readouts: As in `evaluate`.
+        registry: What heads and readouts are looked up in.
+        cache: Where the features of images are kept.
+        options: Other options of `evaluate`.
+    """
+    part = store.part(split)
+    embedder = None if model is None else load_embedder(model)
+    check_kind(store, embedder)
+
+    def features(part: StoreSplit) -> np.ndarray:
+        if embedder is None or store.is_features:
+            return np.asarray(part.items)
+        return embedder.features(part.items, cache=cache)
+
+    if embedder is not None and embedder.model is not None:
+        recipe = embedder.model.recipe
+        heads = heads or (recipe.head,)
+        options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
+        options["parameters"] = {recipe.head: embedder.model.bound_head.parameters}
+    if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
+        train = store.part("train")
+        options["base"] = (features(train), train.labels)
+    names = np.array(part.class_names)[part.labels]
+    options |= {"readouts": readouts, "registry": registry, "about": _describe_features(store, embedder)}
+    return evaluate(features(part), names, heads or ("proto", "cosine-proto"), **options)
+
+
+def _describe_features(store: Store, embedder: Embedder | None) -> Row:
+    """Return the columns that say what features of a store are of."""
+    about: Row = {"data": store.path.name}
+    if embedder is None:
+        return about
+    if embedder.model is None:
+        return about | {"backbone": embedder.name or embedder.about["backbone"]}
+    columns = model_columns(embedder.model, "")
+    return about | {name: columns[name] for name in ("backbone", "train_shot", "seed", "model")}
