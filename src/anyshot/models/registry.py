@@ -108,6 +108,33 @@ BUILTIN = Registry(
 PACKAGE = BUILTIN  # its name in version 0.1
 
 
+def list_heads(registry: Registry = BUILTIN) -> list[str]:
+    """Return the names of the heads that can be trained or used.
+
+    Args:
+        registry: Where to look; by default what comes with anyshot.
+    """
+    return sorted(registry.heads)
+
+
+def list_backbones(registry: Registry = BUILTIN) -> list[str]:
+    """Return the names of the backbones that can be trained; `timm:NAME` is known, too.
+
+    Args:
+        registry: Where to look; by default what comes with anyshot.
+    """
+    return sorted(registry.backbones)
+
+
+def list_readouts(registry: Registry = BUILTIN) -> list[str]:
+    """Return the names of the readouts; those that need a number of dimensions end in N, as `pcaN` for `pca60`.
+
+    Args:
+        registry: Where to look; by default what comes with anyshot.
+    """
+    return sorted(f"{name}N" if readout.is_numbered else name for name, readout in registry.readouts.items())
+
+
 def run_python_file(path: Path) -> ModuleType:
     """A Python file of a user's, run; it may import what lies beside it."""
     if not path.is_file():
