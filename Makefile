@@ -24,7 +24,7 @@ test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	$(PYTHON) tools/lowest_versions.py > .venv-lowest/lowest.txt
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c .venv-lowest/lowest.txt \
-	    -e ".[onnx,serve,parquet]" pytest pytest-xdist hypothesis beartype httpx pyyaml
+	    -e ".[onnx,serve,parquet]" pytest pytest-xdist hypothesis beartype httpx pandas polars pyyaml
 	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(FAST)
 
 # Every bad input, a crash before every change of a file, and kills at random: some twenty minutes.
