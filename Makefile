@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: study test hostile clean
+.PHONY: study test test-lowest hostile clean
 
 study: .venv/.core
 	$(BIN)/anyshot study quick
@@ -16,12 +16,23 @@ test: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
+# The fast tests with the lowest versions that pyproject.toml declares (torch as constraints.txt pins it), in a place of
+# their own.
+FAST := tests/test_public.py tests/test_cli.py tests/test_cli_classifiers.py tests/test_classifier.py tests/test_evaluation.py \
+        tests/test_recipe.py tests/test_heads.py tests/test_sensitivity.py tests/test_figures.py tests/test_report.py
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tools/lowest_versions.py > .venv-lowest/lowest.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c .venv-lowest/lowest.txt \
+	    -e ".[onnx,serve,parquet]" pytest pytest-xdist hypothesis beartype httpx pandas polars pyyaml
+	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(FAST)
+
 # Every bad input, a crash before every change of a file, and kills at random: some twenty minutes.
 hostile: .venv/.dev
 	PYTHONPATH=tests $(BIN)/python -W ignore -m hostile
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-lowest
 
 .venv/.made:
 	$(PYTHON) -m venv .venv

@@ -5,15 +5,13 @@ import glob
 import io
 import shlex
 import sys
-from collections.abc import Callable
-from functools import wraps
 from typing import NamedTuple
 
 import pytest
-import tyro
-from tyro.extras import SubcommandApp
 
 from anyshot.cli import main as cli
+from anyshot.cli.parser import Group, find_verb, parse_words
+from anyshot.errors import BadInput
 
 
 class Done(NamedTuple):
@@ -59,23 +57,10 @@ def check_words(command: str) -> None:
     _, *words = shlex.split(command)
     if words == ["--help"]:
         return
-    verb: Callable | SubcommandApp = cli.app
-    while isinstance(verb, SubcommandApp):
-        assert words, f"{command} names no verb"
-        assert words[0] in verb._subcommands, f"{command}: there is no verb {words[0]}"
-        verb = verb._subcommands[words.pop(0)].target
-    if words:
-        _understand(verb, command, words)
-
-
-def _understand(verb: Callable, command: str, words: list[str]) -> None:
-    @wraps(verb)
-    def inert(*args: object, **more: object) -> None:
-        return None
-
-    err = io.StringIO()
+    verb, prog, rest = find_verb(cli.APP, words, "anyshot")
+    assert not isinstance(verb, Group), f"{command} names no verb"
     try:
-        with contextlib.redirect_stderr(err), contextlib.redirect_stdout(err):
-            tyro.cli(inert, args=words)
-    except SystemExit:
-        pytest.fail(f"{command} is not understood:\n{err.getvalue()}")
+        if rest:
+            parse_words(verb, rest, prog)
+    except BadInput as error:
+        pytest.fail(f"{command} is not understood: {error}")

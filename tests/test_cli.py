@@ -10,6 +10,8 @@ import pytest
 from shell import exit_code as run
 
 from anyshot import FewShotClassifier
+from anyshot.cli.main import APP
+from anyshot.cli.parser import Group, find_verb, list_arguments, parse_words
 from anyshot.data.store import write_store
 from anyshot.models.model import Model
 from anyshot.recipe import Recipe
@@ -79,7 +81,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["fit", "x", "--outt", "y"], "there is no option named '--outt': did you mean '--out'?"),
         (["fit", "x", "--out", "y", "--label-colum", "z"], "did you mean '--label-column'?"),
         (["fit", "x", "y", "z", "--out", "w"], "anyshot fit does not take y z"),
-        (["evaluate", "BIRDS", "--episodes", "many"], "--episodes needs INT, and is given something else"),
+        (["evaluate", "BIRDS", "--episodes", "many"], "--episodes needs INT, not 'many'"),
         (["evaluate", "BIRDS", "--seed"], "--seed needs INT"),
         (["paper", "tables", "-o", "OUT", "--format", "doc"], "--format is one of markdown, latex, csv, not 'doc'"),
         (["paper"], "anyshot paper needs a verb: audit, tables, figures"),
@@ -105,6 +107,38 @@ def test_bad_input_is_one_sentence_and_exit_code_2(birds, tmp_path, monkeypatch,
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def list_verbs(group=APP, prog="anyshot"):
+    for name, verb in group.verbs.items():
+        if isinstance(verb, Group):
+            yield from list_verbs(verb, f"{prog} {name}")
+        else:
+            yield pytest.param(verb, id=f"{prog} {name}".removeprefix("anyshot "))
+
+
+@pytest.mark.parametrize("verb", [*list_verbs()])
+def test_every_argument_has_a_help_and_a_name_of_its_own(verb):
+    arguments = list(list_arguments(verb))
+    assert [one.flag for one in arguments if not one.help.endswith((".", "?"))] == []
+    assert len({one.name for one in arguments}) == len(arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["predict", "m", "--format", "csv", "a", "b"], {"model": Path("m"), "images": (Path("a"), Path("b"))}),
+        (["fit", "s", "-o", "x", "--no-cache"], {"out": Path("x"), "cache": False}),
+        (["fit", "s", "--output=x", "--label_column", "c"], {"out": Path("x"), "label_column": "c"}),
+        (["evaluate", "s", "--shots", "1", "4", "--way", "all"], {"shots": (1, 4), "way": "all"}),
+        (["pack", "folder", "s", "-o", "x", "--split", "1", "0", "0", "--embed"], {"split": (1, 0, 0), "embed": ()}),
+        (["fit", "s", "-o", "x", "--split", "train", "val"], {"split": ("train", "val")}),
+    ],
+)
+def test_words_become_values(words, expected):
+    verb, prog, rest = find_verb(APP, words, "anyshot")
+    values = parse_words(verb, rest, prog).args[1]
+    assert {name: values[name] for name in expected} == expected
+
+
 def test_what_was_not_foreseen_is_one_sentence_and_with_debug_a_traceback(monkeypatch, capsys):
     def fail():
         raise KeyError("[/red] a\nname")
@@ -113,7 +147,7 @@ def test_what_was_not_foreseen_is_one_sentence_and_with_debug_a_traceback(monkey
     assert run(monkeypatch, "paper", "audit") == 1
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
-    assert "not foreseen (KeyError: '[/red] a" in printed
+    assert "internal error (KeyError: '[/red] a" in printed
     assert "please report it" in printed
     for words in (["--debug", "paper", "audit"], ["paper", "audit", "--debug"]):
         with pytest.raises(KeyError):
@@ -125,10 +159,12 @@ def test_what_was_not_foreseen_is_one_sentence_and_with_debug_a_traceback(monkey
     [
         ("PYTHONIOENCODING=ascii {python} -m anyshot predict model x.npz --top 1", 0, "\\xe9", ""),
         ("{python} -m anyshot predict model x.npz > /dev/full", 2, "", "No space left on device"),
+        ("{python} -m anyshot predict model x.npz >&-", 0, "", ""),
+        ("{python} -m anyshot predict model nowhere.npz >&-", 2, "", "there is no file"),
         ("LC_ALL=C PYTHONUTF8=0 {python} -m anyshot predict model é.npz", 2, "", "there is no file"),
     ],
 )
-def test_a_terminal_that_knows_ascii_alone_and_an_output_that_is_full(tmp_path, where, code, out, err):
+def test_a_terminal_that_knows_ascii_alone_and_an_output_that_is_full_or_closed(tmp_path, where, code, out, err):
     X = RNG.normal(size=(8, 3)).astype(np.float32)
     FewShotClassifier().fit(X, ["é", "b"] * 4).save(tmp_path / "model")
     np.savez(tmp_path / "x.npz", features=X)

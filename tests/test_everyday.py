@@ -1,12 +1,10 @@
 """The everyday verbs: what they read, what they say before they work, and what they leave out."""
 
-import dataclasses
 import json
 import re
 import shutil
 import subprocess
 import sys
-import typing
 import zipfile
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from test_classifier_files import pictures, small_model
 import anyshot
 from anyshot.classify.calibration import calibration_error
 from anyshot.cli import main as cli
+from anyshot.cli.parser import ALIASES, Group, list_arguments
 from anyshot.inspect.holdout import measure_holdout
 from anyshot.inspect.pages import render_test
 
@@ -150,9 +149,9 @@ def test_none_of_these_has_no_probability(here, monkeypatch):
     assert re.search(rf"none of these +│ - +│ nearest: {nearest}", shown)
     assert "%" not in shown
     row = run(f"anyshot predict strict {odd} --format csv", monkeypatch).out.splitlines()[1]
-    assert row == f"{odd},none of these,,False,{nearest}"
+    assert row == f"{odd},,,False,{nearest}"
     (answer,) = json.loads(run(f"anyshot predict strict {odd} --format json", monkeypatch).out)
-    assert answer["class"] is None
+    assert (answer["class"], answer["probability"], answer["nearest"]) == (None, None, nearest)
     assert answer["best"][0]["class"] == nearest
 
 
@@ -217,7 +216,7 @@ def test_classes_are_added_removed_and_merged(here, monkeypatch):
     pictures(here / "more", images=3, seed=5)
     (here / "more" / "red").rename(here / "more" / "ruby")
     out = run("anyshot add model more", monkeypatch).out
-    assert "9 examples of 3 classes added, 1 of them new (ruby); 4 classes now" in out
+    assert "9 examples of 3 classes added, of which 1 class is new (ruby); 4 classes now" in out
     assert counts() == {"red": 8, "green": 11, "blue": 11, "ruby": 3}
     assert run("anyshot add model more/ruby more/green/0.png --to odd -o other", monkeypatch).code == 0
     assert counts("other")["odd"] == 4
@@ -388,32 +387,24 @@ def test_the_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"anyshot {anyshot.__version__}\n"
 
 
-def verbs(app=cli.app, before=()):
-    for name, command in app._subcommands.items():
-        if hasattr(command.target, "_subcommands"):
-            yield from verbs(command.target, (*before, name))
+def verbs(group=cli.APP, before=()):
+    for name, verb in group.verbs.items():
+        if isinstance(verb, Group):
+            yield from verbs(verb, (*before, name))
         else:
-            yield (*before, name), command.target
-
-
-def options(of):
-    """What a verb takes, by name: its own parameters, and the fields of those that several verbs share."""
-    taken = {}
-    for name, kind in typing.get_type_hints(of, include_extras=True).items():
-        inner = getattr(kind, "__origin__", kind)
-        taken |= options(inner) if dataclasses.is_dataclass(inner) else {name: repr(kind)}
-    return taken
+            yield (*before, name), {one.name: one for one in list_arguments(verb)}
 
 
 def test_o_is_out_in_every_verb_that_writes():
-    taken = {name: options(verb) for name, verb in verbs()}
+    taken = dict(verbs())
     assert all("output" not in names for names in taken.values())
-    assert all("-o" in names["out"] for names in taken.values() if "out" in names)
+    assert "-o" in ALIASES["out"]
+    assert all(not names["out"].is_positional for names in taken.values() if "out" in names)
     assert {name[-1] for name, names in taken.items() if "out" not in names} == {"audit", "serve"}
 
 
 def test_every_verb_that_runs_a_network_has_a_device(here, monkeypatch):
-    having = {name[-1] for name, verb in verbs() if "device" in options(verb)}
+    having = {name[-1] for name, names in verbs() if "device" in names}
     assert having == {
         "study", "pack", "evaluate", "consistency", "terms",
         "fit", "predict", "test", "add", "remove", "advise", "serve",
@@ -441,7 +432,7 @@ def test_terms_are_explained_where_help_uses_them(verb, words, monkeypatch):
 
 def test_the_help_of_pack_has_two_groups():
     done = subprocess.run([sys.executable, "-m", "anyshot", "pack", "--help"], capture_output=True, text=True)
-    general, _, kinds = done.stdout.partition("kinds options")
+    general, _, kinds = done.stdout.partition("Source: ")
     assert "--out" in general
     assert "--path-column" not in general
     assert "--path-column" in kinds

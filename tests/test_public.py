@@ -7,13 +7,14 @@ from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
+import typed_api
 
 import anyshot
 
 SOURCE = Path(__file__).parents[1] / "src" / "anyshot"
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 OFFERED = [name for name in anyshot.__all__ if callable(getattr(anyshot, name))]
-ERRORS = ["BadInput"]  # takes a message, as all errors do
+ERRORS = ["BadInput", "MissingFile"]  # take a message, as all errors do
 
 
 def is_claim(node: ast.AST) -> bool:
@@ -61,3 +62,33 @@ def test_every_argument_of_what_is_offered_is_documented(name):
     if is_dataclass(offered):
         listed |= documented_fields(offered)
     assert listed == arguments
+
+
+def test_the_typed_examples_run(tmp_path):
+    assert typed_api.open_or_none(tmp_path / "nowhere") is None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        typed_api.check_types(tmp_path, [[0.0, 1.0], [1.0, 0.0], [0.0, 2.0], [2.0, 0.0]], ["a", "b"] * 2)
+    assert (SOURCE / "py.typed").is_file()
+
+
+def test_what_is_offered_can_be_listed():
+    assert {"proto", "cosine-proto", "frn", "posterior"} <= set(anyshot.list_heads())
+    assert "conv4" in anyshot.list_backbones()
+    assert {"own", "swapped", "pcaN"} <= set(anyshot.list_readouts())
+    own = anyshot.Registry(heads={"mine": anyshot.BUILTIN.head("proto")})
+    assert anyshot.list_heads(own) == ["mine"]
+
+
+def taught_names() -> set[str]:
+    """Whole names of all that the pages and notebooks of the docs import from anyshot."""
+    root = SOURCE.parents[1]
+    pages = [root / "README.md", *root.glob("docs/*.md"), *root.glob("docs/notebooks/*.ipynb")]
+    lines = re.findall(r"from (anyshot[\w.]*) import ([\w, ]+)", "\n".join(page.read_text() for page in pages))
+    return {f"{module}.{name.strip()}" for module, names in lines for name in names.split(",")}
+
+
+def test_what_the_docs_teach_is_public_or_in_the_reference():
+    reference = (SOURCE.parents[1] / "docs" / "reference.md").read_text()
+    public = {f"anyshot.{name}" for name in anyshot.__all__}
+    public |= {f"anyshot.{home}.{name}" for name, home in anyshot._MODULES.items()}
+    assert [name for name in sorted(taught_names() - public) if f"::: {name}\n" not in reference] == []

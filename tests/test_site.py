@@ -89,7 +89,7 @@ def test_nothing_is_asked_of_the_network(pages, site):
 
 def test_all_that_is_offered_is_in_the_reference(pages, site):
     names = set(anyshot.__all__) - {"__version__"}
-    homes = {f"anyshot.{anyshot._HOMES[name]}.{name}" for name in names - {"BUILTIN", "PACKAGE"}}
+    homes = {f"anyshot.{anyshot._MODULES[name]}.{name}" for name in names - {"BUILTIN", "PACKAGE"}}
     assert homes - pages[site / "reference.html"].places == set()
     assert "PACKAGE" in " ".join(pages[site / "reference.html"].words)
 

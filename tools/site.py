@@ -4,23 +4,20 @@ The pages of docs/ are read in the repository too, where they link to what lies 
 In the site such files have the same path without the `..`, and links are rewritten to that.
 """
 
-import contextlib
-import io
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-import tyro
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
-from tyro.extras import SubcommandApp
 
-from anyshot.cli import main as cli
+from anyshot.cli.main import APP
+from anyshot.cli.parser import Group, Verb, make_parser
 
 ROOT = Path(__file__).parents[1]
 RESULTS = "results/*/README.md"
@@ -92,19 +89,23 @@ def notebook(path: Path) -> tuple[str, dict[str, bytes]]:
 def commands() -> str:
     """The help of every verb, as it prints itself."""
     parts = ["# The command line", "", "What every verb says of itself (`anyshot VERB --help`)."]
-    os.environ |= {"COLUMNS": "100", "NO_COLOR": "1"}
-    for words, verb in verbs(cli.app, ()):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-            tyro.cli(verb, prog=" ".join(("anyshot", *words)), args=["--help"])
-        parts += ["", f"## {' '.join(words)}", "", "```text", said.getvalue().strip("\n"), "```"]
+    os.environ |= {"COLUMNS": "100"}
+    for prog, verb in verbs(APP, "anyshot"):
+        parts += [
+            "",
+            f"## {prog.removeprefix('anyshot ')}",
+            "",
+            "```text",
+            make_parser(verb, prog).format_help(),
+            "```",
+        ]
     return "\n".join(parts) + "\n"
 
 
-def verbs(app: SubcommandApp, before: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Callable[..., None]]]:
+def verbs(group: Group, prog: str) -> Iterator[tuple[str, Verb]]:
     """Every verb by its words."""
-    for name, verb in app._subcommands.items():
-        if isinstance(verb.target, SubcommandApp):
-            yield from verbs(verb.target, (*before, name))
+    for name, verb in group.verbs.items():
+        if isinstance(verb, Group):
+            yield from verbs(verb, f"{prog} {name}")
         else:
-            yield (*before, name), verb.target
+            yield f"{prog} {name}", verb

@@ -3,27 +3,54 @@
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Threads that wait for each other sleep: they else spin, and choke a machine that does other things too. Only where
-# nobody has chosen, and before torch and OpenBLAS are loaded, which look once.
+# Threads that wait for each other sleep instead of spinning, which would slow everything else on the machine. Only
+# where the user has not chosen, and before torch and OpenBLAS are loaded, which read these variables once.
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")  # it spins for so many doublings of a cycle
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")  # threads spin for 2 ** 10 cycles
 
-# Public names and the modules they live in, imported when first used: `import anyshot` costs nothing.
-_HOMES = {
+if TYPE_CHECKING:  # for type checkers and editors; the table below does the same when a name is first used
+    from anyshot.classify.bank import ClassBank as ClassBank
+    from anyshot.classify.classifier import FewShotClassifier as FewShotClassifier
+    from anyshot.classify.images import ImageClassifier as ImageClassifier
+    from anyshot.errors import BadInput as BadInput
+    from anyshot.errors import MissingFile as MissingFile
+    from anyshot.inspect.advice import advise as advise
+    from anyshot.measure.evaluate import evaluate as evaluate
+    from anyshot.measure.plan import Protocol as Protocol
+    from anyshot.measure.recalls import Recalls as Recalls
+    from anyshot.measure.recalls import read_recalls as read_recalls
+    from anyshot.measure.sensitivity import decompose as decompose
+    from anyshot.models.backbones import Backbone as Backbone
+    from anyshot.models.law import Head as Head
+    from anyshot.models.model import load_model as load_model
+    from anyshot.models.readouts import Readout as Readout
+    from anyshot.models.registry import BUILTIN as BUILTIN
+    from anyshot.models.registry import PACKAGE as PACKAGE
+    from anyshot.models.registry import Registry as Registry
+    from anyshot.models.registry import list_backbones as list_backbones
+    from anyshot.models.registry import list_heads as list_heads
+    from anyshot.models.registry import list_readouts as list_readouts
+    from anyshot.recipe import Recipe as Recipe
+    from anyshot.study.study import Study as Study
+    from anyshot.study.study import packed as packed
+
+# Public names and their modules, imported when a name is first used, so that `import anyshot` takes no time.
+_MODULES = {
     "BUILTIN": "models.registry",
-    "PACKAGE": "models.registry",
     "Backbone": "models.backbones",
-    "ClassBank": "classify.bank",
     "BadInput": "errors",
+    "ClassBank": "classify.bank",
     "FewShotClassifier": "classify.classifier",
     "Head": "models.law",
     "ImageClassifier": "classify.images",
+    "MissingFile": "errors",
+    "PACKAGE": "models.registry",  # the name of BUILTIN in version 0.1
     "Protocol": "measure.plan",
     "Readout": "models.readouts",
     "Recalls": "measure.recalls",
@@ -33,17 +60,22 @@ _HOMES = {
     "advise": "inspect.advice",
     "decompose": "measure.sensitivity",
     "evaluate": "measure.evaluate",
+    "list_backbones": "models.registry",
+    "list_heads": "models.registry",
+    "list_readouts": "models.registry",
     "load_model": "models.model",
     "packed": "study.study",
     "read_recalls": "measure.recalls",
 }
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*_MODULES, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"anyshot.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'anyshot' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every name for a public one
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return getattr(import_module(f"anyshot.{_MODULES[name]}"), name)
+        raise AttributeError(f"module 'anyshot' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

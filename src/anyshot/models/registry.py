@@ -120,6 +120,33 @@ def untrained_parameters(name: str, features: Tensor, registry: Registry = BUILT
     return head.parameters(blank, Recipe(data="", head=name, train_shot=2, way=2))
 
 
+def list_heads(registry: Registry = BUILTIN) -> list[str]:
+    """Return the names of the heads that can be trained or used.
+
+    Args:
+        registry: Where to look; by default what comes with anyshot.
+    """
+    return sorted(registry.heads)
+
+
+def list_backbones(registry: Registry = BUILTIN) -> list[str]:
+    """Return the names of the backbones that can be trained; `timm:NAME` is known, too.
+
+    Args:
+        registry: Where to look; by default what comes with anyshot.
+    """
+    return sorted(registry.backbones)
+
+
+def list_readouts(registry: Registry = BUILTIN) -> list[str]:
+    """Return the names of the readouts; those that need a number of dimensions end in N, as `pcaN` for `pca60`.
+
+    Args:
+        registry: Where to look; by default what comes with anyshot.
+    """
+    return sorted(f"{name}N" if readout.is_numbered else name for name, readout in registry.readouts.items())
+
+
 def run_python_file(path: Path) -> ModuleType:
     """Run a user's Python file, which may import modules beside it, and return it as a module."""
     if not path.is_file():

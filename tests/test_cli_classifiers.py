@@ -1,5 +1,8 @@
 """The deploying verbs of the command line: what they print, and one sentence where they cannot go on."""
 
+import contextlib
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -190,3 +193,111 @@ def test_the_card_has_means_over_draws(tmp_path):
     rows = [line.split("|") for line in card.splitlines() if line.startswith(("| 1 |", "| 2 |", "| 4 |", "| 7 |"))]
     assert [int(row[3]) for row in rows] == [6, 9, 15, 24]  # one more than the shot of each class
     assert [int(row[4]) for row in rows] == [30, 30, 30, 1]
+
+
+# ------------------------------------------------------------------------------------------------ writers of a folder
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """Two classifiers of features, `made` and `other`, and examples of two classes."""
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    FewShotClassifier("proto").fit(X, ["a", "b"] * 4).save("made")
+    FewShotClassifier("proto").fit(X, ["d", "e"] * 4).save("other")
+    np.savez("x.npz", features=X, labels=np.array(["a", "c"] * 4))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "add made x.npz",
+        "add made x.npz -o made",
+        "add other x.npz -o made",
+        "add other x.npz -o link",
+        "remove made a -o made",
+        "remove other d -o made",
+        "merge made other -o made",
+        "merge other made -o made",
+        "fit x.npz -o made",
+    ],
+)
+def test_a_verb_refuses_to_replace_a_folder_that_another_writes(saved, monkeypatch, command):
+    Path("link").symlink_to("made")
+    before = Path("made/classifier.safetensors").read_bytes()
+    with locked(Path("made")):
+        done = run(f"anyshot {command}", monkeypatch)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "another process is writing" in done.err
+    assert Path("made/classifier.safetensors").read_bytes() == before
+    assert run(f"anyshot {command}", monkeypatch).code == 0
+
+
+def test_a_folder_is_locked_from_before_it_is_read_until_it_is_written(saved, monkeypatch):
+    """A second writer that comes while the first one reads is refused: else one of them would lose its examples."""
+    second = []
+    load = FewShotClassifier.load
+
+    def load_slowly(*given):
+        monkeypatch.setattr(FewShotClassifier, "load", load)
+        second.append(run("anyshot remove made a -o made", monkeypatch))
+        return load(*given)
+
+    monkeypatch.setattr(FewShotClassifier, "load", load_slowly)
+    assert run("anyshot add made x.npz -o made", monkeypatch).code == 0
+    assert (second[0].code, "another process is writing made" in second[0].err) == (2, True)
+    assert FewShotClassifier.load("made").classes_.tolist() == ["a", "b", "c"]
+
+
+def test_a_folder_that_another_makes_meanwhile_is_locked_before_it_is_replaced(saved, monkeypatch):
+    load = FewShotClassifier.load
+    with contextlib.ExitStack() as stack:
+
+        def load_slowly(*given):
+            loaded = load(*given)
+            loaded.save("new")
+            stack.enter_context(locked(Path("new")))
+            return loaded
+
+        monkeypatch.setattr(FewShotClassifier, "load", load_slowly)
+        done = run("anyshot add made x.npz -o new", monkeypatch)
+    assert (done.code, "another process is writing new" in done.err) == (2, True)
+
+
+def test_a_failed_verb_leaves_no_folder_behind(saved, monkeypatch):
+    assert run("anyshot add made nowhere.npz -o new", monkeypatch).code == 2
+    assert not Path("new").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------- messages
+
+
+def test_add_says_how_many_classes_are_new(saved, monkeypatch):
+    said = run("anyshot add made x.npz", monkeypatch).out
+    assert "8 examples of 2 classes added, of which 1 class is new (c); 3 classes now" in said
+    said = run("anyshot add made x.npz --to wasp", monkeypatch).out
+    assert "8 examples of 1 new class added (wasp); 4 classes now" in said
+    said = run("anyshot add made x.npz --to wasp", monkeypatch).out
+    assert "8 examples of 1 class added; 4 classes now" in said
+
+
+def test_add_says_how_pictures_without_labels_get_one(model, monkeypatch):
+    pictures(model / "more", images=2)
+    done = run("anyshot add model more/red", monkeypatch)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "If its pictures are all of one class, name it: --to CLASS." in done.err
+    assert "--to" not in run("anyshot add model nowhere", monkeypatch).err
+
+
+def test_csv_and_json_have_the_same_fields(saved, monkeypatch):
+    FewShotClassifier("proto", reject=0.6).fit(np.load("x.npz")["features"], ["a", "b"] * 4).save("strict")
+    rows = csv.DictReader(io.StringIO(run("anyshot predict strict x.npz --format csv", monkeypatch).out))
+    answers = json.loads(run("anyshot predict strict x.npz --format json", monkeypatch).out)
+    assert {answer["is_known"] for answer in answers} == {True, False}
+    for row, answer in zip(rows, answers, strict=True):
+        best = answer.pop("best")
+        assert row == {name: "" if value is None else str(value) for name, value in answer.items()}
+        assert answer["nearest"] == best[0]["class"]
+        known = (best[0]["class"], best[0]["probability"]) if answer["is_known"] else (None, None)
+        assert (answer["class"], answer["probability"]) == known

@@ -1,0 +1,233 @@
+"""`anyshot add`, `remove` and `merge`: change a saved classifier.
+
+A class is a mean of its examples, so that nothing is trained.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.files import describe_existing
+from anyshot.classify.images import ImageClassifier
+from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
+from anyshot.cli.options import EmbedOptions, ReadOptions
+from anyshot.cli.predicting import open_pictures
+from anyshot.data.embeddings import read_vectors
+from anyshot.data.layout import SourceOptions
+from anyshot.data.open import describe_skipped, select_splits
+from anyshot.data.packer import Item
+from anyshot.errors import BadInput, as_bad_input, look_up
+from anyshot.inspect.fit_report import RepeatedExamples
+from anyshot.models.cache import FeatureCache
+from anyshot.models.examples import embed_readable, has_features, read_examples, report_unreadable, select_pictures
+from anyshot.models.registry import Registry
+from anyshot.progress import print_message, progress
+from anyshot.text import count_noun
+
+SAME = 1e-9  # squared distance of two vectors of one picture, as a share of their squared length: rounding alone
+MOST_NAMES = 5  # new classes that are named
+
+
+def add_examples(
+    model: Path, sources: Sequence[Path], options: ReadOptions, to: str, out: Path | None, split: Sequence[str]
+) -> str:
+    """Teach a classifier more examples, in its folder or into another; return what changed.
+
+    The arguments are those of the verb.
+    """
+    if not sources:
+        raise BadInput("name the examples to learn: files, folders, archives or tables.")
+    with open_destination(out or model) as save:
+        replaced = describe_existing(out) if out is not None else ""
+        classifier, cache = open_classifier(model, options.registry()), options.features()
+        before = _count_by_name(classifier)
+        copies = RepeatedExamples(get_estimator(classifier))
+        for source in sources:
+            if isinstance(classifier, FewShotClassifier):
+                vectors, names = _read_vectors(source, options.layout, to, split)
+                copies.add_features(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
+                classifier.partial_fit(vectors, np.array(_as_labels(classifier, names)))
+            elif to:
+                with open_pictures([source], options.layout) as (items, skipped):
+                    print_message("\n".join(describe_skipped(skipped)))
+                    _learn(classifier, items, [to] * len(items), cache, copies)
+            else:
+                with _open_labelled(source, options.layout, split) as items:
+                    _learn(classifier, items, [item.class_name for item in items], cache, copies)
+        save(classifier)
+    print_message(str(copies))
+    return _describe_change(classifier, out or model, _describe_added(before, _count_by_name(classifier))) + replaced
+
+
+@contextlib.contextmanager
+def _open_labelled(source: Path, layout: SourceOptions, split: Sequence[str]) -> Iterator[Sequence[Item]]:
+    """Open the pictures of a source that has labels; the error of one without says how they can be given."""
+    choose = partial(select_splits, wanted=split, for_test=False)
+    with contextlib.ExitStack() as stack:
+        try:
+            items = stack.enter_context(select_pictures(source, layout, choose, print_message))
+        except BadInput as error:
+            if not source.exists():
+                raise
+            raise BadInput(f"{error} If its pictures are all of one class, name it: --to CLASS.") from None
+        yield items
+
+
+def _read_vectors(
+    source: Path, layout: SourceOptions, to: str, split: Sequence[str]
+) -> tuple[np.ndarray, Sequence[str]]:
+    """Return the vectors of a source of features, and the class of each."""
+    if to:
+        vectors = read_vectors(source, layout.feature_column)
+        return vectors, [to] * len(vectors)
+    if not has_features(source):
+        raise BadInput(f"this classifier is one of features: {source} should be a file or a store of such.")
+    choose = partial(select_splits, wanted=split, for_test=False)
+    examples = read_examples(source, None, None, layout, choose, print_message)
+    return examples.features, examples.labels
+
+
+def _learn(
+    classifier: ImageClassifier,
+    items: Sequence[Item],
+    names: Sequence[str],
+    cache: FeatureCache | None,
+    copies: RepeatedExamples,
+) -> None:
+    labels = _as_labels(classifier.classifier, names)
+    with progress("learning", 1.0) as advance:
+        report_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.add_pictures), print_message)
+
+
+def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
+    """Return names as labels of the type that the classifier has."""
+    labels = {str(label): label for label in estimator.classes_}
+    dtype = estimator.classes_.dtype
+    if dtype.kind == "U":
+        return list(names)
+    for name in names:
+        if name not in labels:
+            with as_bad_input(ValueError, f"the classes here are numbers: {name!r} cannot be one."):
+                labels[name] = dtype.type(name)
+    return [labels[name] for name in names]
+
+
+def _count_by_name(classifier: Classifier) -> dict[str, int]:
+    support = get_estimator(classifier).support_
+    return dict(zip(map(str, support.labels), support.counts.tolist(), strict=True))
+
+
+def _describe_added(before: dict[str, int], after: dict[str, int]) -> str:
+    """Return how many examples and classes are new, in words."""
+    added = {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}
+    examples, classes = count_noun(sum(added.values()), "example"), count_noun(len(added), "class")
+    new = [name for name in added if name not in before]
+    names = ", ".join(new[:MOST_NAMES]) + ", ..." * (len(new) > MOST_NAMES)
+    if not new:
+        return f"{examples} of {classes} added"
+    if len(new) == len(added):
+        return f"{examples} of {count_noun(len(new), 'new class')} added ({names})"
+    verb = "is" if len(new) == 1 else "are"
+    return f"{examples} of {classes} added, of which {count_noun(len(new), 'class')} {verb} new ({names})"
+
+
+def _describe_change(classifier: Classifier, out: Path, change: str) -> str:
+    classes = count_noun(len(get_estimator(classifier).classes_), "class")
+    return f"{out}: {change}; {classes} now, {describe_counts(classifier, 'example')}."
+
+
+def remove_classes_or_examples(
+    model: Path, names: Sequence[str], options: EmbedOptions, examples: Sequence[Path], of: str, out: Path | None
+) -> str:
+    """Make a classifier forget classes, or single examples, in its folder or into another; return what changed.
+
+    The arguments are those of the verb.
+    """
+    if bool(names) == bool(examples):
+        raise BadInput("name classes to remove, or examples: --examples FILES.")
+    with open_destination(out or model) as save:
+        replaced = describe_existing(out) if out is not None else ""
+        classifier = open_classifier(model, options.registry())
+        if names:
+            labels = _labels_by_name(classifier)
+            classifier.remove([look_up("class", name, labels) for name in names])
+            change = f"{count_noun(len(set(names)), 'class')} removed"
+        else:
+            change = _remove_examples(classifier, examples, of, options.features())
+        save(classifier)
+    return _describe_change(classifier, out or model, change) + replaced
+
+
+def _labels_by_name(classifier: Classifier) -> dict[str, Any]:
+    return {str(label): label for label in get_estimator(classifier).classes_}
+
+
+def _remove_examples(
+    classifier: Classifier, sources: Sequence[Path], class_name: str, cache: FeatureCache | None
+) -> str:
+    """Forget single examples: pictures, or rows of files of features.
+
+    Raises:
+        BadInput: Where one is not an example of the classifier, or of two classes neither of which is that of its
+            folder; then nothing is forgotten.
+    """
+    estimator = get_estimator(classifier)
+    if isinstance(classifier, FewShotClassifier):
+        parts = {source: read_vectors(source, "") for source in sources}
+        names = [f"{source.name}[{row}]" for source, part in parts.items() for row in range(len(part))]
+        features = np.concatenate(list(parts.values()))
+    else:
+        with open_pictures(sources, SourceOptions()) as (items, _):
+            rows, readable = embed_readable(classifier.backbone, items, "embedding", cache, print_message)
+        if not readable:
+            raise BadInput("there are no pictures to remove: name files, or folders of them.")
+        names, features = [item.name for item in readable], rows.array
+    wanted = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None
+    pairs = zip(estimator.vectors(features), names, strict=True)
+    removed = list(dict.fromkeys(_find_example(estimator, vector, name, wanted) for vector, name in pairs))
+    for label, key in removed:
+        classifier.take_out(label, key)
+    classes = count_noun(len({label for label, _ in removed}), "class")
+    return f"{count_noun(len(removed), 'example')} of {classes} removed"
+
+
+def _find_example(estimator: FewShotClassifier, vector: np.ndarray, name: str, wanted: Any) -> tuple[Any, int]:
+    """Return the class and the key of the example that a vector is, up to rounding."""
+    support = estimator.support_
+    same = np.flatnonzero(((support.examples - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
+    labels = support.labels[support.owner[same]]
+    if wanted is not None:
+        same, labels = same[labels == wanted], labels[labels == wanted]
+    if not len(same):
+        among = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
+        raise BadInput(f"{name} is not among the examples{among}{f' of {wanted}' if wanted is not None else ''}.")
+    folder = Path(name).parent.name
+    if len(np.unique(labels)) > 1 and folder in labels.astype(str):  # its folder says which class is meant
+        same, labels = same[labels.astype(str) == folder], labels[labels.astype(str) == folder]
+    if len(np.unique(labels)) > 1:
+        raise BadInput(f"{name} is an example of {' and of '.join(np.unique(labels).astype(str))}: say which, --of.")
+    return labels[0].item(), int(support.keys[same[0]])
+
+
+def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> str:
+    """Make one classifier of several, and return what it has."""
+    if len(models) < 2:
+        raise BadInput("name at least two classifiers to merge.")
+    with open_destination(out) as save:
+        replaced = describe_existing(out)
+        first, *others = [open_classifier(model, registry) for model in models]
+        if any(isinstance(other, ImageClassifier) != isinstance(first, ImageClassifier) for other in others):
+            raise BadInput("a classifier of pictures and one of features cannot merge.")
+        shared = set(_labels_by_name(first)) & {name for other in others for name in _labels_by_name(other)}
+        merged: Any = first  # all are of one kind
+        merged.merge(*others)
+        save(first)
+    change = f"{len(models)} classifiers merged"
+    if shared:
+        change += f"; {count_noun(len(shared), 'class')} of several are one now"
+    return _describe_change(first, out, change) + replaced

@@ -1,0 +1,125 @@
+"""The verbs that make and check stores of images or features: pack, embed, doctor."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from anyshot.cli.options import EmbedOptions
+from anyshot.data.layout import PackOptions
+from anyshot.errors import BadInput
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Store: the size of its pictures and the split of its classes.
+
+    Attributes:
+        size: Side of the stored square; 92 for own images, CUB and mini-ImageNet, 84 for the others, npz as it is.
+        fit: The central square (crop), the whole image made square (squash), or the whole image as it is, with `size`
+            as its shorter side (frame; 256 by default): training then draws its crops from all of the photo.
+        split: Shares of the classes for training, for choosing (val) and for testing, where the source does not say.
+        seed: Seed of this split.
+        workers: Threads that decode; one per core by default.
+    """
+
+    size: int | None = None
+    fit: Literal["crop", "squash", "frame"] | None = None
+    split: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    seed: int = 0
+    workers: int = 0
+
+
+def pack(
+    kind: str,
+    source: Path,
+    /,
+    out: Path,
+    store: StoreOptions,
+    networks: EmbedOptions,
+    layout: PackOptions,
+    embed: tuple[str, ...] | None = None,
+    doctor: bool = True,
+) -> None:
+    """Turn images or embeddings, wherever they are, into a store.
+
+    A store is a folder that training and testing read from; its pictures are squares of one size. Interrupted, the same
+    command goes on.
+
+    Args:
+        kind: cub, mini, tiered, meta-inat, folder, table, huggingface, features or npz.
+        source: The folder, archive or file to read.
+        out: The store to make.
+        store: What it holds.
+        networks: With --embed: where networks come from and where they run.
+        layout: How the source is laid out.
+        embed: Store features instead of images: of efficientnet-lite0, or of what else is named, as in `fit --model`.
+        doctor: Check the store at the end (anyshot doctor).
+    """
+    from anyshot.data.doctor import diagnose_to_folder
+    from anyshot.data.pack import pack
+    from anyshot.progress import print_message
+
+    embedding = None
+    if embed is not None:
+        from anyshot.models import embedders
+
+        name, *more = embed or (embedders.DEFAULT_EMBEDDER,)
+        if more:
+            raise BadInput(f"--embed takes one name, not {' '.join(embed)}.")
+        embeds = embedders.load_embedder(name, registry=networks.registry())
+        embedding = embedders.as_packing_embedding(embeds, networks.features())
+    made = pack(kind, source, out, embedding=embedding, say=print_message, **vars(store), **vars(layout))
+    frames = "whole images, central squares " if made.about.get("fit") == "frame" else ""
+    print(f"{out}: {len(made.items)} items of {frames}shape {'x'.join(map(str, made.items.shape[1:]))}")
+    if doctor:
+        print(diagnose_to_folder(made).text)
+
+
+def embed(
+    source: Path,
+    /,
+    out: Path,
+    model: str = "efficientnet-lite0",
+    on: str = "here",
+    workers: int = 0,
+    using: Path | None = None,
+) -> None:
+    """Turn pictures, however many, into shards of features; interrupted, the same command goes on.
+
+    Args:
+        source: A folder of class folders, a table of paths, a Parquet file of images, a tar file, or a folder of such.
+        out: Folder for the shards; `pack features`, `evaluate`, `fit` and `advise` take it.
+        model: What embeds the pictures, as in `fit --model`; efficientnet-lite0 by default.
+        on: Where: here, ray, or ray://ADDRESS.
+        workers: With ray: processes; one per core by default.
+        using: A Python file with backbones of your own (`registry = anyshot.Registry(...)`).
+    """
+    from anyshot.machine import limit_threads_to_free_cores
+
+    limit_threads_to_free_cores()
+    from anyshot.models.sharding import embed_source
+
+    print(embed_source(source, out, model, on, workers, using))
+
+
+def doctor(store: Path, /, out: Path | None = None, verify: bool = False, copies: bool = False) -> None:
+    """Say what is in a store and what is wrong with it; draw a contact sheet per split, and one of duplicates.
+
+    Args:
+        store: The store to check.
+        out: Folder for diagnosis.json and the sheets; STORE/doctor by default.
+        verify: Compare every byte with the checksums first.
+        copies: Look for pictures that are cropped, turned, mirrored or brighter copies of others, too. It embeds every
+            picture, some 20 a second.
+    """
+    from anyshot.data.doctor import diagnose_to_folder
+    from anyshot.data.store import open_store
+
+    folder, opened, find_copies = out or store / "doctor", open_store(store, verify), None
+    if copies and not opened.is_features:
+        from anyshot.inspect.pictures import find_copies_in_store
+
+        find_copies = partial(find_copies_in_store, cache=EmbedOptions().features())
+    print(diagnose_to_folder(opened, folder, find_copies).text)
+    print(f"details in {folder}")
