@@ -13,9 +13,10 @@ from PIL import Image
 from anyshot.data.doctor import diagnose, diagnose_to_folder
 from anyshot.data.folders import read_folder
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import describe_notes, describe_source, open_labelled_pictures, select_splits
+from anyshot.data.open import open_source
 from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture
+from anyshot.data.source import describe_notes, describe_source, select_splits
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 
@@ -43,7 +44,7 @@ def zipped(root, path, wrapped_in=""):
 @pytest.mark.parametrize("wrapped_in", ["", "My Photos/", "a/b/"])
 def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
     root = folder(tmp_path, "cat/0.png", "cat/1.png", "dog/0.png", "dog/2024/1.png")
-    with open_labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
+    with open_source(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
         assert sorted((item.class_name, item.read()) for item in source.items) == sorted(
             (item.class_name, item.read()) for item in read_folder(root).items
         )
@@ -54,7 +55,7 @@ def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
 @pytest.mark.parametrize("wrapped_in", ["My Photos/", "a/b/"])
 def test_splits_in_a_wrapped_zip_are_splits(tmp_path, wrapped_in):
     root = folder(tmp_path, "train/cat/0.png", "train/dog/0.png", "test/cat/0.png", "test/dog/0.png")
-    with open_labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
+    with open_source(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
         assert {(item.class_name, item.split) for item in source.items} == {
             (name, split) for name in ("cat", "dog") for split in ("train", "test")
         }
@@ -200,7 +201,7 @@ def test_tables_as_spreadsheets_write_them(tmp_path, separator, header):
     rows = [(header, "class"), ("0.png", "a, b"), ("1.png", "c")]
     quoted = "\r\n".join(separator.join(f'"{value}"' for value in row) for row in rows)
     (root / "table.csv").write_bytes(b"\xef\xbb\xbf" + quoted.encode())
-    with open_labelled_pictures(root / "table.csv") as source:
+    with open_source(root / "table.csv") as source:
         assert [(item.name, item.class_name) for item in source.items] == [("0.png", "a, b"), ("1.png", "c")]
 
 
@@ -208,7 +209,7 @@ def test_a_table_is_read_as_its_layout_says(tmp_path):
     root = folder(tmp_path, "0.png")
     (tmp_path / "t.csv").write_text("where,what,when\n0.png,a,train\n")
     layout = SourceOptions(root=root, path_column="where", label_column="what", split_column="when")
-    with open_labelled_pictures(tmp_path / "t.csv", layout) as source:
+    with open_source(tmp_path / "t.csv", layout) as source:
         assert [(item.class_name, item.split) for item in source.items] == [("a", "train")]
 
 

@@ -13,10 +13,9 @@ import pytest
 from PIL import Image
 
 from anyshot.data import benchmarks
-from anyshot.data import packer as packing
+from anyshot.data import pack as packing
 from anyshot.data.benchmarks import published_splits
-from anyshot.data.pack import pack
-from anyshot.data.packer import divide_classes
+from anyshot.data.pack import divide_classes, pack
 from anyshot.data.pictures import decode_picture
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
@@ -218,7 +217,7 @@ def test_an_interrupted_pack_goes_on_and_gives_the_same_store(tmp_path, monkeypa
     monkeypatch.setattr(packing, "CHUNK", 4)
     root = files.class_folders(tmp_path / "photos", "abcdefghij", 3)
     (root / "c" / "1.png").write_bytes(b"not an image")
-    reads, real = [], packing.picture
+    reads, real = [], packing.decode_picture
 
     def counting(data, *rest):
         reads.append(data)
@@ -272,7 +271,7 @@ def test_what_another_archive_left_in_the_same_place_is_not_taken(tmp_path, monk
 
 def test_two_packs_to_one_place_do_not_mix(tmp_path):
     root = files.class_folders(tmp_path / "photos", "abcde", 2)
-    with locked(packing.packing_path(tmp_path / "s")), pytest.raises(BadInput, match="another process is writing"):
+    with locked(tmp_path / ".s.packing"), pytest.raises(BadInput, match="another process is writing"):
         pack("folder", root, tmp_path / "s", size=8)
     assert pack("folder", root, tmp_path / "s", size=8).items.shape == (10, 8, 8, 3)
 

@@ -27,6 +27,7 @@ from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise
 from anyshot.classify.copies import Float64View, find_copies
 from anyshot.classify.groups import find_groups
 from anyshot.classify.onnx_export import export_backbone
+from anyshot.data.source import Item, Source
 from anyshot.data.store import open_store, write_store
 from anyshot.inspect.labels import find_suspects
 from anyshot.measure.evaluation import evaluate_store
@@ -34,7 +35,6 @@ from anyshot.models import empirical, onnx_backbone
 from anyshot.models.cache import MOST_OPEN, FeatureCache, hash_picture
 from anyshot.models.efficientnet import load_pretrained
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
-from anyshot.models.examples import Examples
 from anyshot.models.law import BoundHead, normalize
 from anyshot.models.model import load_model
 from anyshot.models.registry import BUILTIN
@@ -658,9 +658,9 @@ def test_few_files_of_a_cache_are_in_memory(tmp_path):
 
 
 def test_all_examples_are_not_copied_to_choose_among_them():
-    examples = Examples(np.zeros((4, 3)), list("aabb"), list("1234"), [None] * 4)
-    assert np.shares_memory(examples.at(range(4)).features, examples.features)
-    assert examples.at([3, 0]).names == ["4", "1"]
+    examples = Source([Item(*row) for row in zip("1234", "aabb", strict=True)], features=np.zeros((4, 3)))
+    assert np.shares_memory(examples.select(range(4)).features, examples.features)
+    assert examples.select([3, 0]).names == ["4", "1"]
 
 
 def suspects(vectors, labels):

@@ -10,15 +10,13 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier
-from anyshot.cli.predict import open_pictures
-from anyshot.data.embeddings import read_vectors
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import describe_skipped, select_splits
-from anyshot.data.packer import Item
+from anyshot.data.open import has_features, open_pictures, read_vectors
+from anyshot.data.source import Item, describe_skipped, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.inspect.fit_report import RepeatedExamples
 from anyshot.models.cache import FeatureCache
-from anyshot.models.examples import embed_readable, has_features, read_examples, report_unreadable, select_pictures
+from anyshot.models.features import describe_unreadable, embed_pictures, read_examples, select_pictures
 from anyshot.progress import OnMessage, no_message, progress
 from anyshot.text import count_noun
 
@@ -43,9 +41,9 @@ def add(
     for source in sources:
         if isinstance(classifier, FewShotClassifier):
             if class_name:
-                vectors = read_vectors(source, layout.feature_column)
+                vectors = read_vectors(source, layout).features
                 names = [class_name] * len(vectors)
-            elif has_features(source):
+            elif has_features(source, layout):
                 examples = read_examples(source, None, None, layout, choose_learned, say)
                 vectors, names = examples.features, examples.labels
             else:
@@ -53,9 +51,9 @@ def add(
             copies.look(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
             inner.partial_fit(vectors, np.array(_labels(inner, names)))
         elif class_name:
-            with open_pictures([source], layout) as (items, left_out):
-                say("\n".join(describe_skipped(left_out)))
-                _learn(classifier, items, [class_name] * len(items), cache, say, copies)
+            with open_pictures([source], layout) as pictures:
+                say("\n".join(describe_skipped(pictures.skipped)))
+                _learn(classifier, pictures.items, [class_name] * len(pictures.items), cache, say, copies)
         else:
             with select_pictures(source, layout, choose_learned, say) as chosen:
                 _learn(classifier, chosen, [item.class_name for item in chosen], cache, say, copies)
@@ -88,15 +86,15 @@ def remove_examples(
     is forgotten."""
     inner, layout = inner_of(classifier), layout or SourceOptions()
     if isinstance(classifier, FewShotClassifier):
-        parts = {source: read_vectors(source, layout.feature_column) for source in sources}
+        parts = {source: read_vectors(source, layout).features for source in sources}
         names = [f"{source.name}[{row}]" for source, part in parts.items() for row in range(len(part))]
         features = np.concatenate(list(parts.values()))
     else:
-        with open_pictures(sources, layout) as (items, _):
-            rows, readable = embed_readable(classifier.backbone, items, "embedding", cache, say)
-        if not readable:
+        with open_pictures(sources, layout) as pictures:
+            embedded = embed_pictures(classifier.backbone, pictures.items, cache, say=say)
+        if not embedded.has_features:
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
-        names, features = [item.name for item in readable], rows.array
+        names, features = embedded.names, embedded.features
     wanted = look_up("class", class_name, {str(label): label for label in inner.classes_}) if class_name else None
     pairs = zip(inner.vectors(features), names, strict=True)
     removed = list(dict.fromkeys(_example(inner, vector, name, wanted) for vector, name in pairs))
@@ -152,7 +150,7 @@ def _learn(
 ) -> None:
     labels = _labels(classifier.classifier, names)
     with progress("learning", 1.0) as advance:
-        report_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.see), say)
+        say(describe_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.see)))
 
 
 def _labels(inner: FewShotClassifier, names: Sequence[str]) -> list[Any]:

@@ -289,17 +289,20 @@ def pack(
 
     embedding = None
     if embed is not None:
-        from anyshot.models import embedders
+        from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
+        from anyshot.models.features import as_packing_embedding
 
-        name, *more = embed or (embedders.DEFAULT_EMBEDDER,)
+        name, *more = embed or (DEFAULT_EMBEDDER,)
         if more:
             raise BadInput(f"--embed takes one name, not {' '.join(embed)}.")
-        embeds = embedders.load_embedder(name, registry=how.registry())
-        embedding = embedders.as_packing_embedding(embeds, how.features())
-    store = pack(kind, source, out, size, fit, split, seed, workers, embedding, print_message, **vars(kinds))
-    print(f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}")
-    if doctor:
-        print(diagnose_to_folder(store).text)
+        embedding = as_packing_embedding(load_embedder(name, registry=how.registry()), how.features())
+    findings: list[str] = []
+    examine = (lambda store: findings.append(diagnose_to_folder(store, title=out.name).text)) if doctor else None
+    options = {"split": split, "seed": seed, "workers": workers, **vars(kinds)}
+    store = pack(kind, source, out, size, fit, embedding, examine, print_message, **options)
+    print(
+        "\n".join([f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}", *findings])
+    )
 
 
 @app.command
@@ -324,9 +327,9 @@ def embed(
     from anyshot.machine import limit_threads_to_free_cores
 
     limit_threads_to_free_cores()
-    from anyshot.models.sharding import embed_source
+    from anyshot.models.features import embed_path
 
-    print(embed_source(source, out, model, on, workers, using))
+    print(embed_path(source, out, model, on, workers, using))
 
 
 @app.command

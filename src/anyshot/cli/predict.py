@@ -1,12 +1,10 @@
 """`anyshot predict`: pictures or features, from wherever they are, to classes, for people and for programs."""
 
-import contextlib
 import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -16,19 +14,13 @@ from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier
-from anyshot.data.archives import is_archive, unpack
-from anyshot.data.embeddings import read_vectors
-from anyshot.data.folders import list_pictures
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import TABLES, describe_skipped
-from anyshot.data.packer import FileBytes, Item, SkippedFile, StoredImage
-from anyshot.data.store import open_store
-from anyshot.data.tables import read_paths
+from anyshot.data.open import open_pictures, read_vectors
+from anyshot.data.source import describe_skipped
 from anyshot.errors import BadInput
 from anyshot.files import write_text
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import embed_items
-from anyshot.models.examples import report_unreadable
+from anyshot.models.features import describe_unreadable, embed_items
 from anyshot.progress import OnMessage, no_message, progress
 from anyshot.tables import to_csv
 from anyshot.text import count_noun, to_one_line
@@ -68,16 +60,8 @@ def predict_sources(
 def _of_features(
     classifier: FewShotClassifier, source: Path, top: int, layout: SourceOptions
 ) -> Iterator[dict[str, Any]]:
-    if (source / "store.json").is_file():
-        store = open_store(source)
-        if not store.is_features:
-            raise BadInput(f"{source} holds images, and this classifier is one of features.")
-        vectors, names = np.asarray(store.items), list(store.names)
-    else:
-        vectors = read_vectors(source, layout.feature_column)
-        many = len(vectors) > 1
-        names = [f"{source.name}[{index}]" if many else source.name for index in range(len(vectors))]
-    return predict_rows(classifier, names, vectors, top)
+    vectors = read_vectors(source, layout)
+    return predict_rows(classifier, vectors.names, vectors.features, top)
 
 
 def _of_pictures(
@@ -90,10 +74,11 @@ def _of_pictures(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     unread: list[str] = []
-    with open_pictures(sources, layout) as (items, left_out):
+    with open_pictures(sources, layout) as pictures:
+        items = pictures.items
         if not items:
             raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
-        say("\n".join(describe_skipped(left_out)))
+        say("\n".join(describe_skipped(pictures.skipped)))
         with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
             for part in embed_items(classifier.backbone, items, cache):
                 readable = [one for one in part if one.features is not None]
@@ -102,41 +87,10 @@ def _of_pictures(
                     features = np.stack([one.features for one in readable if one.features is not None])
                     rows += predict_rows(classifier.classifier, [one.item.name for one in readable], features, top)
                 advance(float(len(part)))
-    report_unreadable(unread, say)
+    say(describe_unreadable(unread))
     if not rows:
         raise BadInput(f"none of the {len(items)} pictures could be read.")
     return rows
-
-
-@contextlib.contextmanager
-def open_pictures(sources: Sequence[Path], layout: SourceOptions) -> Iterator[tuple[list[Item], list[SkippedFile]]]:
-    """The pictures of files, folders, archives, tables and stores, whatever their classes, and what else is there."""
-    items: list[Item] = []
-    left_out: list[SkippedFile] = []
-    with contextlib.ExitStack() as stack:
-        for source in sources:
-            if (source / "store.json").is_file():
-                store = open_store(source)
-                if store.is_features:
-                    raise BadInput(f"{source} holds features, and this classifier is one of pictures.")
-                items += [Item(name, "", None, StoredImage(store, index)) for index, name in enumerate(store.names)]
-            elif source.suffix.lower() in TABLES and source.is_file():
-                items += read_paths(source, layout.root, layout.path_column)
-            elif is_archive(source):
-                folder = unpack(source, Path(stack.enter_context(TemporaryDirectory(prefix="anyshot-"))))
-                files, others = list_pictures(folder)
-                names = [f"{source}/{file.relative_to(folder).as_posix()}" for file in files]
-                items += [Item(name, "", None, FileBytes(file)) for name, file in zip(names, files, strict=True)]
-                left_out += others
-            elif source.is_dir():
-                files, others = list_pictures(source)
-                items += [Item(str(file), "", None, FileBytes(file)) for file in files]
-                left_out += [(str(source / name), why) for name, why in others]
-            elif source.is_file():
-                items.append(Item(str(source), "", None, FileBytes(source)))
-            else:
-                raise BadInput(f"there is no file or folder {source}.")
-        yield items, left_out
 
 
 def predict_rows(

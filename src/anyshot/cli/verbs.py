@@ -16,14 +16,15 @@ from anyshot.classify.files import describe_existing
 from anyshot.classify.images import DEFAULT_HEAD, ImageClassifier, OnLearned
 from anyshot.cli import changes as changing
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import select_splits
+from anyshot.data.open import has_features
+from anyshot.data.source import select_splits
 from anyshot.errors import BadInput
 from anyshot.files import locked, write_json, write_text
 from anyshot.inspect.fit_report import LearnedPictures, RepeatedExamples, describe_accuracy
 from anyshot.machine import release_large_blocks
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import DEFAULT_EMBEDDER, EmbeddedItem, load_embedder
-from anyshot.models.examples import has_features, read_examples, report_unreadable, select_pictures
+from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
+from anyshot.models.features import EmbeddedItem, describe_unreadable, read_examples, select_pictures
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun, format_range, to_printable
@@ -49,7 +50,7 @@ def fit_source(
     choose = partial(select_splits, wanted=split, for_test=False)
     arguments: dict[str, Any] = {"reject": reject, "keep": keep} | ({"head": head} if head else {})
     learned, copies = LearnedPictures(), RepeatedExamples()
-    if has_features(source):
+    if has_features(source, layout):
         inner, what = _features_classifier(source, model, registry, arguments), "example"
         examples = read_examples(source, None, None, layout, choose, print_message)
         copies.look(examples.features, examples.labels, examples.names)
@@ -58,9 +59,8 @@ def fit_source(
         classifier = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
         with select_pictures(source, layout, choose, print_message) as items, progress("learning", 1.0) as advance:
             names, learned = [item.class_name for item in items], LearnedPictures(len(items))
-            report_unreadable(
-                classifier.learn(items, names, advance, cache, seen=call_both(learned.see, copies.see)), print_message
-            )
+            seen = call_both(learned.see, copies.see)
+            print_message(describe_unreadable(classifier.learn(items, names, advance, cache, seen=seen)))
         classifier.save(out)
         inner, what = classifier.classifier, "picture"
     print_message(str(copies))
@@ -106,12 +106,12 @@ def measure_source(
     choose = partial(select_splits, wanted=split, for_test=True)
     pictures: dict[int, bytes] = {}
     if isinstance(classifier, FewShotClassifier):
-        if not has_features(source):
+        if not has_features(source, layout):
             raise BadInput(f"{model} classifies features: {source} should be a file or a store of such, with labels.")
         examples = read_examples(source, None, None, layout, choose, print_message)
         result = measure_holdout(classifier, examples.features, examples.labels, examples.names)
     else:
-        if has_features(source):
+        if has_features(source, layout):
             raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
         with select_pictures(source, layout, choose, print_message) as items:
             result, pictures = measure_holdout_pictures(classifier, items, cache, print_message)
@@ -254,21 +254,21 @@ def advise_source(
     if way != "all" and not way.isdigit():
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     trained = _trained_head(model, registry)
-    if of_features := has_features(source):
+    if of_features := has_features(source, layout):
         _features_classifier(source, model, registry, {})
     embeds = None if of_features else load_embedder(model or DEFAULT_EMBEDDER, registry=registry)
-    if holdout is not None and has_features(holdout) != (embeds is None):
+    if holdout is not None and has_features(holdout, layout) != (embeds is None):
         raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
     everything = read_examples(source, embeds, cache, layout, say=print_message)
     places, words = select_splits(everything.splits, split, for_test=False)
     print_message(f"  {words}." if words else "")
-    examples, held_out = everything.at(places), None
+    examples, held_out = everything.select(places), None
     if holdout is not None:
         held_out = read_examples(
             holdout, embeds, cache, layout, partial(select_splits, wanted=(), for_test=True), print_message
         )
     elif "test" in everything.splits and "test" not in split:
-        held_out = everything.at([place for place, split in enumerate(everything.splits) if split == "test"])
+        held_out = everything.select([place for place, split in enumerate(everything.splits) if split == "test"])
     picture = None if embeds is None else picture_reader(examples, embeds)
     learned: dict[str, Any] = {
         "parameters": {} if trained is None else {trained.head: _floats(trained)},

@@ -16,7 +16,7 @@ import numpy as np
 
 from anyshot.data.archives import safe_join
 from anyshot.data.folders import check_folder, list_class_folders, list_class_images
-from anyshot.data.packer import FileBytes, Item, Source
+from anyshot.data.source import FileBytes, Item, Source
 from anyshot.data.store import SPLITS
 from anyshot.data.tables import decode_text, read_columns
 from anyshot.data.unpickle import unpickle
@@ -51,17 +51,17 @@ def read_cub(path: Path, box: bool = False) -> Source:
                 left, top, width, height = map(float, boxes[number].split())
                 corner = (left, top, left + width, top + height)
         items.append(Item(name, Path(name).parent.name, split, FileBytes(file), corner))
-    return _checked("cub", Source(items, 92, "crop"), root)
+    return _checked("cub", Source(items), root)
 
 
 def read_mini(path: Path) -> Source:
     """mini-ImageNet (Ravi's split): class folders, or train/val/test.csv with a folder of images, or pickled caches."""
     if pickles := _split_files(path, (".pkl", ".pickle")):
         items = [item for split, file in pickles.items() for item in _cache(file, split)]
-        return _checked("mini", Source(items, None), path)
+        return _checked("mini", Source(items, size=None), path)
     root = _holder(path, "train.csv", needed=False)
     items = _ravi(root) if root is not None else _wordnet_folders("mini", path)
-    return _checked("mini", Source(items, 92, "crop"), path)
+    return _checked("mini", Source(items), path)
 
 
 def read_tiered(path: Path) -> Source:
@@ -71,7 +71,7 @@ def read_tiered(path: Path) -> Source:
         items = _wordnet_folders("tiered", path)
     else:
         items = [item for split in SPLITS for item in _tiered_split(root, split)]
-    return _checked("tiered", Source(items, 84, "squash"), path)
+    return _checked("tiered", Source(items, size=84, fit="squash"), path)
 
 
 def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | None = None) -> Source:
@@ -96,7 +96,7 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
             if category in split
             for image in of
         ]
-    return _checked("meta-inat", Source(items, 84, "squash"), root)
+    return _checked("meta-inat", Source(items, size=84, fit="squash"), root)
 
 
 def _checked(benchmark: str, source: Source, where: Path) -> Source:

@@ -70,20 +70,28 @@ def diagnose(store: Store, copies: Copies | None = None) -> Diagnosis:
     return Diagnosis({split: _facts(part) for split, part in parts.items()}, findings)
 
 
-def diagnose_to_folder(store: Store, folder: Path | None = None, copies: Copies | None = None) -> Diagnosis:
-    """Examine a store and leave diagnosis.json and, for images, one contact sheet per split in `folder`, and one of the
-    pictures that are there twice, where there are such."""
-    folder = folder or store.path / "doctor"
+def diagnose_to_folder(
+    store: Store, folder: Path | None = None, copies: Copies | None = None, title: str = ""
+) -> Diagnosis:
+    """Diagnose a store, write diagnosis.json and, for images, draw a sheet per split and one of repeated pictures.
+
+    Args:
+        store: The store.
+        folder: Where to write; the folder `doctor` of the store by default.
+        copies: Finds further pairs that are one picture.
+        title: What the sheets call the store; the name of its folder by default.
+    """
+    folder, title = folder or store.path / "doctor", title or store.path.name
     diagnosis = diagnose(store, copies)
     names = [{"files": [[store.names[index] for index in some] for some in each.items]} for each in diagnosis.findings]
     findings = [asdict(finding) | files for finding, files in zip(diagnosis.findings, names, strict=True)]
     write_json(folder / "diagnosis.json", asdict(diagnosis) | {"findings": findings})
     if not store.is_features:
         for split in diagnosis.splits:
-            draw_sheet(store.part(split), f"{store.path.name}, {split}", folder / f"{split}.png")
+            draw_sheet(store.part(split), f"{title}, {split}", folder / f"{split}.png")
         if pairs := [pair for finding in diagnosis.findings for pair in finding.items if len(pair) == 2]:
             called = [[_named(store, index) for index in pair] for pair in pairs]
-            draw_pairs(store.items, pairs, called, f"{store.path.name}, the same picture twice", folder / "pairs.png")
+            draw_pairs(store.items, pairs, called, f"{title}, the same picture twice", folder / "pairs.png")
     return diagnosis
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from anyshot.data.arrays import read_npz as read_arrays
-from anyshot.data.packer import Item, Source
 from anyshot.data.pictures import decode_picture
+from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput, as_bad_input, look_up
 
@@ -43,7 +43,7 @@ def read_image_npz(path: Path) -> Source:
             Item(f"{path.name}[{index}]", str(names[label]), str(splits[label]), read)
             for index, (label, read) in enumerate(zip(labels.tolist(), reads, strict=True))
         ]
-    return Source(items, None)
+    return Source(items, size=None)
 
 
 def _raw(arrays: dict[str, Any]) -> list[Read]:

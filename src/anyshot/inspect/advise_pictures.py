@@ -10,14 +10,13 @@ import torch
 from anyshot.classify.copies import find_copies
 from anyshot.classify.images import DEFAULT_HEAD, make_thumbnail
 from anyshot.classify.likeness import PictureSketch
-from anyshot.data.packer import Item
 from anyshot.data.pictures import capture_time
+from anyshot.data.source import Item, Source
 from anyshot.data.store import Store
 from anyshot.inspect.advice import Advice, OtherFeatures
 from anyshot.measure.evaluation import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
-from anyshot.models.examples import Examples
 from anyshot.models.law import normalize
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import progress
@@ -27,14 +26,14 @@ SAMPLE_QUERIES, SAMPLE_EPISODES = 4, 100
 ENOUGH = 0.9  # accuracy from which no other network is tried
 
 
-def read_capture_times(examples: Examples) -> list[float | None]:
+def read_capture_times(examples: Source) -> list[float | None]:
     """When each picture was taken, where its file says so."""
-    return [capture_time(item.read) for item in examples.items]
+    return [capture_time(item.read) for item in examples.items] if examples.has_pictures else []
 
 
-def picture_reader(examples: Examples, embeds: Embedder) -> Callable[[int], np.ndarray] | None:
+def picture_reader(examples: Source, embeds: Embedder) -> Callable[[int], np.ndarray] | None:
     """The picture of an example, by its number; None where there are only features."""
-    if not examples.items:
+    if not examples.has_pictures:
         return None
     return lambda image: _read(examples.items[image], embeds)
 
@@ -63,7 +62,7 @@ def find_copies_in_store(store: Store, cache: FeatureCache | None = None) -> lis
 
 def try_default_features(
     advice: Advice,
-    examples: Examples,
+    examples: Source,
     embeds: Embedder,
     arguments: dict[str, Any],
     cache: FeatureCache | None = None,
@@ -80,7 +79,7 @@ def try_default_features(
         cache: Features that were computed before.
         registry: What heads are looked up in.
     """
-    if not examples.items or embeds.name.startswith(DEFAULT_EMBEDDER) or advice.accuracy >= ENOUGH:
+    if not examples.has_pictures or embeds.name.startswith(DEFAULT_EMBEDDER) or advice.accuracy >= ENOUGH:
         return None
     rng = np.random.default_rng(0)
     labels = np.array(examples.labels)

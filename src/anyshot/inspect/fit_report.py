@@ -14,7 +14,7 @@ from anyshot.classify.groups import MOST_IMAGES, find_groups, leave_out_groups
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy
 from anyshot.classify.support import hash_rows
 from anyshot.data.pictures import capture_time
-from anyshot.models.embedders import EmbeddedItem, FeatureBuffer
+from anyshot.models.features import EmbeddedItem, FeatureBuffer
 
 MOST_COPIES = 1_000_000  # examples among which the same ones are looked for
 

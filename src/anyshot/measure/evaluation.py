@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from anyshot.data.layout import SourceOptions
+from anyshot.data.open import find_kind, has_features
 from anyshot.data.store import Store, StoreSplit, open_store
 from anyshot.errors import BadInput, look_up
 from anyshot.measure.engine import LazyVectors, Shots, Vectors, compute_vectors, expand_patterns, recall_of_logits
@@ -36,7 +37,7 @@ from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.empirical import scores_of_products, support_scores
-from anyshot.models.examples import has_features, read_examples
+from anyshot.models.features import read_examples
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Embed, Head, Parameters
 from anyshot.models.model import Model
@@ -507,13 +508,12 @@ def _opened(
     source: Path, model: str | None, registry: Registry, cache: FeatureCache | None, layout: SourceOptions | None
 ) -> tuple[Store, Embedder | None]:
     """A store, or pictures or features as one, and what embeds its images; by default what comes with anyshot."""
-    is_store = (source / "store.json").is_file() or not source.exists()
-    store = open_store(source) if is_store else None
-    of_features = store.is_features if store is not None else has_features(source)
+    store = open_store(source) if find_kind(source, layout) == "store" else None
+    of_features = store.is_features if store is not None else has_features(source, layout)
     model = DEFAULT_EMBEDDER if model is None and not of_features else model
     embeds = load_embedder(model, registry=registry) if model is not None else None
     if store is None:
-        store = read_examples(source, embeds, cache, layout, say=print_message).store(source)
+        store = read_examples(source, embeds, cache, layout, say=print_message).to_store(source)
         if embeds is not None and not of_features:
             store.about["content"] = embeds.content
     return store, embeds
