@@ -38,7 +38,8 @@ from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 from anyshot.models.law import BoundHead, normalize
 from anyshot.models.model import load_model
 from anyshot.models.registry import BUILTIN
-from anyshot.serve.app import ServedClassifier, make_app
+from anyshot.serve.app import make_app
+from anyshot.serve.state import ServedClassifier
 from anyshot.train.training import train
 
 CLASSES = ("red", "green", "blue")
