@@ -44,6 +44,9 @@ CARRIED = ("backbone.onnx", "backbone.safetensors")  # what a classifier brings 
 PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
 
 
+_FEATURE_SHAPES: dict[str, tuple[int, ...]] = {}  # of the networks that have run in this process, by their content
+
+
 @dataclass(frozen=True)
 class Embedder:
     """Pictures in, features out.
@@ -121,7 +124,15 @@ class Embedder:
                 f"the backbone gave {features.dtype} of shape {features.shape} for {len(pictures)} pictures: it must "
                 'give "image d" or "image position channel".'
             )
+        if self.weights is not None:
+            _FEATURE_SHAPES[self.content] = features.shape[1:]
         return features
+
+    def feature_shape(self) -> tuple[int, ...]:
+        """Return the shape of the features of one picture; a network that has not run yet is tried on a black one."""
+        if self.content not in _FEATURE_SHAPES:
+            self.embedded(np.zeros((1, self.side, self.side, self.colours), np.uint8))
+        return _FEATURE_SHAPES[self.content]
 
     def square(
         self, data: bytes | UInt8[np.ndarray, "height width channel"], box: Box | None = None
@@ -193,7 +204,7 @@ def open_cached(
 ) -> contextlib.AbstractContextManager[CachedFeatures | None]:
     if cache is None or not embeds.content:
         return contextlib.nullcontext()
-    return cache.of(f"{embeds.content}-{PREPARATION}")
+    return cache.open(f"{embeds.content}-{PREPARATION}", embeds.feature_shape)
 
 
 def _embed_missing(batch: Images, stored: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
