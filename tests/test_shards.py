@@ -121,6 +121,27 @@ def test_what_reads_shards_finds_what_is_in_them(photos, monkeypatch):
     np.testing.assert_array_equal(learned.counts, EACH)
 
 
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_features_as_plain_arrays(suffix, photos, monkeypatch):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    (photos / "teal" / "broken.png").write_bytes(b"no picture")
+    said = run(f"anyshot embed photos -o features.{suffix} --model net.onnx", monkeypatch)
+    assert (said.code, "12 pictures" in said.out, "broken.png" in said.out) == (0, True, True)
+    direct, again = read_examples(photos, load_embedder("net.onnx")), read_examples(Path(f"features.{suffix}"))
+    assert (again.labels, again.names) == (direct.labels, direct.names)
+    np.testing.assert_array_equal(again.features.reshape(12, -1), direct.features.reshape(12, -1))
+
+
+@pytest.mark.parametrize("form", [as_table, as_parquet, as_tar, as_web_shards])
+def test_every_verb_reads_every_kind_of_source(form, photos):
+    """What `embed` reads, `fit` and the others read too."""
+    embedder = load_embedder("net.onnx")
+    direct, other = read_examples(photos, embedder), read_examples(form(photos), embedder)
+    assert other.labels == direct.labels
+    np.testing.assert_array_equal(other.features, direct.features)
+
+
 @pytest.mark.parametrize("stop", [0, 1, 2])
 def test_interrupted_it_goes_on_and_ends_with_the_same_shards(stop, photos, monkeypatch):
     embed_path(photos, Path("whole"), "net.onnx")

@@ -314,11 +314,11 @@ def embed(
     workers: int = 0,
     using: OptionalPath = None,
 ) -> None:
-    """Turn pictures, however many, into shards of features; interrupted, the same command goes on.
+    """Turn pictures, however many, into features, as shards or plain arrays; interrupted, the same command goes on.
 
     Args:
-        source: A folder of class folders, a table of paths, a Parquet file of images, a tar file, or a folder of such.
-        out: Folder for the shards; `pack features`, `evaluate`, `fit` and `advise` take it.
+        source: Labelled pictures: class folders, an archive, a table of paths, a Parquet file of images, a store.
+        out: Folder for the shards, or a file (.npz, .parquet) for plain arrays; all verbs that read features take it.
         model: What embeds the pictures, as in `fit --model`.
         on: Where: here, ray, or ray://ADDRESS.
         workers: With ray: processes; one per core by default.

@@ -31,10 +31,12 @@ Fit = Literal["crop", "squash"]
 Resample = Literal["bilinear", "bicubic"]
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-# Not those that call another program (PostScript), nor those that Pillow can only recognise.
+COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "HEIF")
+# Not those that call another program (PostScript), nor those that Pillow can only recognise. A file that fits several
+# formats is opened as the first: common formats come first, so that every reader opens it as the same.
 FORMATS = tuple(sorted(set(Image.registered_extensions().values()) & set(Image.OPEN) - {
     "EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FITS",
-}))  # fmt: skip
+}, key=lambda name: (name not in COMMON_FORMATS, name)))  # fmt: skip
 SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS)
 MOST_PIXELS = 64_000_000  # as they are decoded
 LARGE = 8_000_000  # pictures of so many are decoded one at a time: each takes up to ten bytes per pixel
@@ -176,7 +178,7 @@ def capture_time(read: Callable[[], bytes | np.ndarray]) -> float | None:
         source = getattr(read, "path", None) or read()  # of a file, the header is enough
         if isinstance(source, np.ndarray):
             return None
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             exif = image.getexif()
             words = exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED)
         return datetime.strptime(str(words)[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()

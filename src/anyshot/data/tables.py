@@ -238,9 +238,7 @@ def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
     names = []
     for number, label in enumerate(labels, 1):
         if isinstance(label, list | tuple | dict | np.ndarray):
-            raise BadInput(
-                f"the label of item {number} of {path} is a {type(label).__name__}: give a text or a number."
-            )
+            raise BadInput(f"the label of item {number} of {path} is several values: give one text or number.")
         names.append("" if label is None else str(label).strip())
         if not names[-1]:
             raise BadInput(f"item {number} of {path} has no label.")

@@ -25,7 +25,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from anyshot.data.pictures import Box, Resample, decode_picture, explain_unreadable
+from anyshot.data.pictures import FORMATS, Box, Resample, decode_picture, explain_unreadable
 from anyshot.errors import BadInput
 from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
 from anyshot.models.devices import embedding_device, map_in_threads
@@ -138,7 +138,7 @@ class Embedder:
         self, data: bytes | UInt8[np.ndarray, "height width channel"], box: Box | None = None
     ) -> UInt8[np.ndarray, "side side 3"]:
         """The central square of a picture, or of a box in it, as the backbone's own evaluation would see it."""
-        size = data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).size
+        size = data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data), formats=FORMATS).size
         shorter = min(size) if box is None else min(box[2] - box[0], box[3] - box[1])
         larger = round(self.side * self.margin) if shorter > self.side else self.side
         start = round((larger - self.side) / 2)
@@ -202,6 +202,7 @@ _QUIET = _SilencedPillow()
 def open_cached(
     embeds: Embedder, cache: FeatureCache | None
 ) -> contextlib.AbstractContextManager[CachedFeatures | None]:
+    """Open the cached features of a network; none without a cache, or for a function, whose content is unknown."""
     if cache is None or not embeds.content:
         return contextlib.nullcontext()
     return cache.open(f"{embeds.content}-{PREPARATION}", embeds.feature_shape)
