@@ -136,6 +136,7 @@ class TarMember:
     size: int
 
     def __call__(self) -> bytes:
+        """Return the bytes."""
         if self.size > MAX_FILE_BYTES:
             raise BadInput(f"a picture of {self.size >> 20} MB: at most {MAX_FILE_BYTES >> 20} MB are read.")
         with self.path.open("rb") as file:

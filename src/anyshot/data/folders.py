@@ -1,5 +1,7 @@
-"""Pictures in folders, as people have them: class folders, perhaps nested, perhaps below train, val and test, perhaps
-all in one more folder, as desktop tools pack it.
+"""Pictures in folders, as people have them.
+
+There are class folders, perhaps nested, perhaps below train, val and test, perhaps all in one more folder, as desktop
+tools pack it.
 
 A class is a folder that holds pictures, with all that lies below it. If every class would lie in a further folder and
 those are dates or numbers, or have the same names everywhere (cat/front, cat/side, dog/front, dog/side), the class is
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anyshot.data.archives import list_tar
+from anyshot.data.archives import TarMember, list_tar
 from anyshot.data.pictures import SUFFIXES
 from anyshot.data.source import FileBytes, Item, SkippedFile, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
@@ -195,8 +197,10 @@ def _count_reasons(skipped: Sequence[SkippedFile]) -> str:
 
 
 def _find_wrapper(files: Sequence[Parts]) -> Parts:
-    """Return the folders that only wrap the others: each is alone at its level, and holds several folders, or one and
-    no picture."""
+    """Return the folders that only wrap the others.
+
+    Each is alone at its level, and holds several folders, or one and no picture.
+    """
     wrapper: Parts = ()
     while True:
         level = len(wrapper)
@@ -211,7 +215,9 @@ def _find_wrapper(files: Sequence[Parts]) -> Parts:
 
 def _find_split_folders(files: Sequence[Parts]) -> dict[str, str]:
     """Return the top folders that are splits: named so, and with class folders in them. (A class may be called test.)
-    If all top folders are named so, they are splits whatever is in them."""
+
+    If all top folders are named so, they are splits whatever is in them.
+    """
     tops = {parts[0] for parts in files if len(parts) > 1}
     named = {top: SPLIT_NAMES[top.lower()] for top in tops if top.lower() in SPLIT_NAMES}
     if named and named.keys() == tops:
@@ -303,21 +309,27 @@ def read_tars(path: Path, depth: int = 0, labelled: bool = True) -> Source:
     items: list[Item] = []
     skipped: list[SkippedFile] = []
     for tar in tars:
-        members, texts = list_tar(tar)
-        pictures = {file: member for file, member in members.items() if not _why_not_in_tar(file)}
-        labels = {file: texts.get((*file[:-1], os.path.splitext(file[-1])[0]), "") for file in pictures}
-        others = [(_join(file), why) for file in members if (why := _why_not_in_tar(file))]
+        members, labels, others = _read_tar(tar)
         if labelled and len(tars) == 1 and not any(labels.values()):
-            return label_by_folder(path, sorted(pictures), pictures.__getitem__, depth, sorted(others))
-        for file, member in pictures.items():
-            label = labels[file] or (file[-2] if len(file) > 1 else "")
+            return label_by_folder(path, sorted(labels), members.__getitem__, depth, others)
+        for file, text in labels.items():
+            label = text or "".join(file[-2:-1])
             if labelled and not label:
                 raise BadInput(f"{_join(file)} of {tar} has no class: neither a .cls file beside it nor a folder.")
-            name = f"{tar.name}/{_join(file)}" if labelled else f"{tar}/{_join(file)}"
-            items.append(Item(name, label if labelled else "", None, member))
+            items.append(Item(f"{tar.name if labelled else tar}/{_join(file)}", label, None, members[file]))
         skipped += [(name, why) for name, why in others if not name.endswith((".cls", ".txt"))]
     return Source(items, skipped=tuple(skipped))
 
 
-def _why_not_in_tar(file: Parts) -> str:
-    return HIDDEN if any(is_hidden(name) for name in file[:-1]) else why_skipped(file[-1])
+def _read_tar(tar: Path) -> tuple[dict[Parts, TarMember], dict[Parts, str], list[SkippedFile]]:
+    """Return the files of a tar file, the label beside each picture (or an empty text), and the files that are none."""
+    members, texts = list_tar(tar)
+    labels: dict[Parts, str] = {}
+    skipped: list[SkippedFile] = []
+    for file in members:
+        why = HIDDEN if any(is_hidden(name) for name in file[:-1]) else why_skipped(file[-1])
+        if why:
+            skipped.append((_join(file), why))
+        else:
+            labels[file] = texts.get((*file[:-1], os.path.splitext(file[-1])[0]), "")
+    return members, labels, sorted(skipped)

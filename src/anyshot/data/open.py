@@ -58,21 +58,25 @@ def find_kind(path: Path, options: SourceOptions | None = None) -> str:
         return _kind_of_folder(path)
     if not path.is_file():
         raise BadInput(f"there is no file or folder {path}.")
-    suffix, names_vectors = path.suffix.lower(), options is not None and bool(options.feature_column or options.labels)
-    if suffix in PARQUET:
-        if names_vectors or any(name.lower() in VECTORS for name in column_names(path)):
-            return "features"
-        return "parquet" if image_column_of(path) else "table"
+    suffix = path.suffix.lower()
     if suffix in TABLES:
         return "table"
-    if suffix == ".npz":
-        holds_images, holds_vectors = inspect_npz(path)
-        return "npz" if holds_images and not holds_vectors and not names_vectors else "features"
     if suffix in FILE_READERS:
-        return "features"
+        names_vectors = options is not None and bool(options.feature_column or options.labels)
+        return "features" if names_vectors else _kind_of_arrays(path)
     if is_plain_tar(path) or (suffix == ".tar" and not is_archive(path)):
         return "tar"
     return "archive" if is_archive(path) else "picture"
+
+
+def _kind_of_arrays(path: Path) -> str:
+    """Return the kind of a file of arrays or columns, by their names."""
+    if path.suffix.lower() == ".npz":
+        holds_images, holds_vectors = inspect_npz(path)
+        return "npz" if holds_images and not holds_vectors else "features"
+    if path.suffix.lower() not in PARQUET or any(name.lower() in VECTORS for name in column_names(path)):
+        return "features"
+    return "parquet" if image_column_of(path) else "table"
 
 
 def _kind_of_folder(path: Path) -> str:

@@ -58,6 +58,7 @@ class FileBytes:
     path: Path
 
     def __call__(self) -> bytes:
+        """Return the bytes."""
         return read_bytes(self.path)
 
 
@@ -69,6 +70,7 @@ class StoredImage:
     index: int
 
     def __call__(self) -> np.ndarray:
+        """Return the pixels."""
         return np.array(self.store.items[self.index])
 
 
@@ -221,11 +223,12 @@ def select_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
     if not present:
         return list(range(len(splits))), ""
     chosen = list(wanted) or _default_splits(present, for_test)
-    rows = [row for row, split in enumerate(splits) if split is None or split in chosen]
-    rest = [name for name in present if name not in chosen]
-    word = "with" if for_test else "from"
-    sentence = f"{'testing' if for_test else 'learning'} {word} {' and '.join(chosen)}"
-    return rows, f"{sentence}, not {word} {' or '.join(rest)} (--split names others)" if rest else sentence
+    rows = [row for row, split in enumerate(splits) if split in (None, *chosen)]
+    verb, word = ("testing", "with") if for_test else ("learning", "from")
+    sentence = f"{verb} {word} {' and '.join(chosen)}"
+    if rest := [name for name in present if name not in chosen]:
+        sentence += f", not {word} {' or '.join(rest)} (--split names others)"
+    return rows, sentence
 
 
 def _default_splits(present: Sequence[str], for_test: bool) -> list[str]:

@@ -1,5 +1,7 @@
-"""Examples in a table, one row each: paths of pictures in CSV, TSV or Parquet, pictures in Parquet, or a Hugging Face
-data set that was saved to disk (`save_to_disk`)."""
+"""Examples in a table, one row each.
+
+Paths of pictures in CSV, TSV or Parquet, pictures in Parquet, or a Hugging Face data set (`save_to_disk`).
+"""
 
 import csv
 import io
@@ -87,6 +89,7 @@ class ParquetCell:
     column: str
 
     def __call__(self) -> bytes:
+        """Return the bytes."""
         value = _read_group(self.path, self.group, self.column)[self.row].as_py()
         data = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(data, bytes):

@@ -32,7 +32,7 @@ INSTRUCTIONS = {
 """Instructions of the standard unpickler, by their names in `pickletools`; `_Unpickler` has its own for six more."""
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """The pickle asks for something that is not on the list."""
 
 
@@ -51,7 +51,7 @@ class _Type:
         if order == ">":
             dtype = dtype.newbyteorder(">")
         if dtype.kind not in "biufSU" or dtype.shape:
-            raise _Refused(f"an array of type {code!r}")
+            raise _RefusedError(f"an array of type {code!r}")
         return dtype
 
 
@@ -87,7 +87,7 @@ def _scalar(dtype: _Type, raw: Any) -> _Array:
 def _encode(text: str, encoding: str) -> bytes:
     """Stand for codecs.encode, by which Python 3 writes bytes in old protocols."""
     if encoding != "latin1":
-        raise _Refused(f"the encoding {encoding!r}")
+        raise _RefusedError(f"the encoding {encoding!r}")
     return text.encode("latin1")
 
 
@@ -136,7 +136,7 @@ class _Unpickler(_PythonUnpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return the stand-in for a name."""
         if (module, name) not in _ALLOWED:
-            raise _Refused(f"{module}.{name}")
+            raise _RefusedError(f"{module}.{name}")
         return _ALLOWED[module, name]
 
     def read_bytearray(self) -> None:
@@ -162,7 +162,7 @@ class _Unpickler(_PythonUnpickler):
         """Complete an array or a type; nothing else can be changed."""
         state = self.stack.pop()
         if not isinstance(self.stack[-1], _Array | _Type):
-            raise _Refused("a changed object")
+            raise _RefusedError("a changed object")
         self.stack[-1].set_state(state)
 
     def _update(self, items: list[Any]) -> None:
@@ -198,7 +198,7 @@ def unpickle(path: Path) -> Any:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _build(_Unpickler(_File(data), fix_imports=False, encoding="bytes").load(), {}, 0)
-    except _Refused as error:
+    except _RefusedError as error:
         raise BadInput(
             f"{path} was not read: it asks for {error}, and only plain lists and arrays are allowed."
         ) from None
@@ -217,7 +217,7 @@ def _build(value: Any, done: dict[int, Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("it is nested too deeply")
     if callable(value):
-        raise _Refused("a name that is not called")
+        raise _RefusedError("a name that is not called")
     if isinstance(value, (_Array, _Type, list, dict, tuple)) and id(value) not in done:
         if isinstance(value, (_Array, _Type)):
             built: Any = value.build()
