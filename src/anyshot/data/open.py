@@ -24,6 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anyshot.data.archives import is_archive, is_plain_tar, unpack
 from anyshot.data.features import FILE_READERS, SHARDS, VECTORS, read_feature_file, read_shard_folder
 from anyshot.data.folders import read_folder, read_tars
@@ -170,7 +172,7 @@ def read_store(path: Path) -> Source:
     for row, (name, label) in enumerate(zip(store.names, store.labels, strict=True)):
         item = Item(name, store.class_names[label], None if by_class else store.class_split[label])
         items.append(item if store.is_features else replace(item, read=StoredImage(store, row)))
-    return Source(items, features=store.items if store.is_features else NO_FEATURES, store=store)
+    return Source(items, features=np.asarray(store.items) if store.is_features else NO_FEATURES, store=store)
 
 
 def read_picture(path: Path, labelled: bool = True) -> Source:

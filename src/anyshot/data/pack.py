@@ -11,7 +11,6 @@ on after the last complete chunk, and the store takes its place only when everyt
 
 import contextlib
 import hashlib
-import io
 import json
 import math
 import os
@@ -35,9 +34,10 @@ from PIL import Image
 from anyshot.concurrency import map_in_order
 from anyshot.data.archives import is_archive, unpack
 from anyshot.data.features import read_shard_folder
+from anyshot.data.frames import as_flat
 from anyshot.data.layout import PackOptions
 from anyshot.data.open import PARQUET, find_kind, inspect_npz
-from anyshot.data.pictures import FORMATS, Fit, decode_picture, explain_unreadable
+from anyshot.data.pictures import Fit, decode_picture, explain_unreadable, picture_size
 from anyshot.data.source import (
     FileBytes,
     Item,
@@ -47,7 +47,17 @@ from anyshot.data.source import (
     number_classes,
     order_by_split,
 )
-from anyshot.data.store import SPLITS, ItemsFile, Store, check_absent, finish_store, hash_file, open_store, write_store
+from anyshot.data.store import (
+    SIDES,
+    SPLITS,
+    ItemsFile,
+    Store,
+    check_absent,
+    finish_store,
+    hash_file,
+    open_store,
+    write_store,
+)
 from anyshot.errors import BadInput, look_up, os_error_as_bad_input
 from anyshot.files import locked, move_into_place, write_text
 from anyshot.progress import OnMessage, no_message, progress
@@ -69,6 +79,7 @@ FITTING = {
     **dict.fromkeys(("archive", "tar"), ("folder", "huggingface")),
     **{kind: (kind,) for kind in ("table", "huggingface", "folder")},
 }
+FRAME_SIDE = 256  # pixels of a frame's shorter side: no resized crop of a 4:3 photo (0.08 of its area) is below 84x84
 CHUNK = 64  # images that a thread decodes in one go; a line of progress
 FEATURE_ROWS = 4096  # vectors that are copied at a time
 SAMPLES = 50  # images whose size is looked at, to tell whether most were enlarged
@@ -143,7 +154,7 @@ def pack(
             about = {"kind": kind, "source": source.name, "split": list(choices.split), "seed": choices.seed}
             contents = replace(
                 contents,
-                size=size or contents.size,
+                size=size or (FRAME_SIDE if fit == "frame" else contents.size),
                 fit=fit or contents.fit,
                 about=about | contents.about,
                 notes=tuple(describe_notes(contents)),
@@ -306,7 +317,8 @@ def _pack_images(source: Source, stamp: str, folder: Path, options: StoreOptions
     if not items:
         raise BadInput("there are no images to pack.")
     disk = os_error_as_bad_input(f"could not write {folder}", "; what is done is kept, the same command goes on.")
-    with disk, _ProgressLog(folder, _fingerprint(items, source, stamp, embedding)) as log, warnings.catch_warnings():
+    is_frames, fingerprint = embedding is None and source.fit == "frame", _fingerprint(items, source, stamp, embedding)
+    with disk, _ProgressLog(folder, fingerprint, is_frames) as log, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large is fine; Pillow refuses the absurd
         warnings.simplefilter("ignore", UserWarning)  # odd metadata of images that decode
         remaining = items[log.seen :]
@@ -382,7 +394,7 @@ def _decode_chunks(
                 images.append(explain_unreadable(error, data[:64] if isinstance(data, bytes) else b""))
             else:
                 if item.box is None and index % step == 0:
-                    sides.append(_shorter_side(data))
+                    sides.append(min(picture_size(data)))
         return images, sides
 
     workers = workers or os.cpu_count() or 1
@@ -391,14 +403,12 @@ def _decode_chunks(
         yield from map_in_order(pool, decode, parts, 2 * workers)
 
 
-def _shorter_side(data: bytes | np.ndarray) -> int:
-    return min(data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data), formats=FORMATS).size)
-
-
 class _ProgressLog(contextlib.AbstractContextManager):
     """The progress of a pack: a first line with its fingerprint, then one line per chunk, after its images."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, is_frames: bool) -> None:
+        self._folder, self._is_frames = folder / "store", is_frames
+        self._frame_sides: list[list[int]] = []  # height and width of each frame
         (folder / "store").mkdir(parents=True, exist_ok=True)
         path, store = folder / "progress.jsonl", folder / "store" / "items.npy"
         self.seen, rows = 0, 0
@@ -409,6 +419,7 @@ class _ProgressLog(contextlib.AbstractContextManager):
             self.seen, rows = line["seen"], line["rows"]
             self._skipped |= {int(index): why for index, why in line["skipped"].items()}
             self.sides += line.get("shorter", [])
+            self._frame_sides += line.get("sides", [])
         self._items = ItemsFile(store, rows)
         self._file = path.open("w", encoding="utf-8")
         for line in [{"fingerprint": fingerprint}, *lines]:
@@ -424,17 +435,29 @@ class _ProgressLog(contextlib.AbstractContextManager):
         skipped = {self.seen + index: why for index, why in enumerate(chunk) if isinstance(why, str)}
         crc = 0
         if images:
-            crc = zlib.crc32(np.ascontiguousarray(rows := _stack(images)).data)
+            rows = as_flat(images) if self._is_frames else _stack(images)
+            crc = zlib.crc32(np.ascontiguousarray(rows).data)
             self._items.append(rows)
         self.seen += len(chunk)
         self._skipped |= skipped
         self.sides += sides
-        line = {"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc, "shorter": list(sides)}
+        line: dict[str, Any] = {
+            "seen": self.seen,
+            "rows": self._items.rows,
+            "skipped": skipped,
+            "crc": crc,
+            "shorter": list(sides),
+        }
+        if self._is_frames:
+            line["sides"] = [list(image.shape[:2]) for image in images]
+            self._frame_sides += line["sides"]
         self._write(line)
 
     def finish(self) -> SkippedItems:
         """Complete the file of items; returns what could not be read."""
         self._items.finish()
+        if self._frame_sides:
+            np.save(self._folder / SIDES, np.array(self._frame_sides, np.int32))
         return self._skipped
 
     def _write(self, line: dict[str, Any]) -> None:

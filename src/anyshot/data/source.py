@@ -83,7 +83,7 @@ class Source:
         kind: What was found at the path, a key of `open.KINDS`.
         features: Their features; `NO_FEATURES` until they have been computed, where the source holds pictures.
         store: The store that all items are from, where the source is one.
-        size: Side of the square that `pack` stores by default; None stores pictures as they are.
+        size: Side of the square (of frames: the shorter side) that `pack` stores; None stores pictures as they are.
         fit: How `pack` makes a square of a picture by default.
         notes: Remarks of the reader.
         skipped: Files that are there and not among the items, and why.
