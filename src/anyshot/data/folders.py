@@ -214,9 +214,9 @@ def _find_wrapper(files: Sequence[Parts]) -> Parts:
 
 
 def _find_split_folders(files: Sequence[Parts]) -> dict[str, str]:
-    """Return the top folders that are splits: named so, and with class folders in them. (A class may be called test.)
+    """Return the top folders that are splits: named so, and with class folders in them.
 
-    If all top folders are named so, they are splits whatever is in them.
+    A class may be called test, too. If all top folders are named so, they are splits whatever is in them.
     """
     tops = {parts[0] for parts in files if len(parts) > 1}
     named = {top: SPLIT_NAMES[top.lower()] for top in tops if top.lower() in SPLIT_NAMES}

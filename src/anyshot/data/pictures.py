@@ -143,8 +143,10 @@ def explain_unreadable(error: Exception, data: bytes = b"") -> str:
 
 
 def _all_bits(image: Image.Image, data: bytes) -> Image.Image:
-    """An upright colour TIFF of 16 bits, of which Pillow has kept the upper bytes, as bytes scaled by the range that it
-    uses; as it is where it uses all of it, and where it is anything else."""
+    """Scale a colour TIFF of 16 bits, of which Pillow keeps the upper bytes, by the range that it uses.
+
+    A TIFF that uses the whole range, and any other image, is returned as it is.
+    """
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "RGB":
         return image
     if max(image.tag_v2.get(258, (8,))) <= 8 or (upper := np.asarray(image)).max() >= 1 << (DEPTHS[-2] - 8):
@@ -165,9 +167,11 @@ def _all_bits(image: Image.Image, data: bytes) -> Image.Image:
 
 
 def _to_bytes(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
-    """Grey levels of any depth as bytes. Whole numbers are taken to have the fewest bits that hold the brightest, of
-    those that cameras have; fractions from 0 to 1 as that; what has neither range goes from its darkest to its
-    brightest."""
+    """Return grey levels of any depth as bytes.
+
+    Whole numbers have the fewest bits that hold the brightest, of those that cameras have; fractions go from 0 to 1;
+    values in neither range go from the darkest to the brightest.
+    """
     if values.dtype.kind == "f":
         values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = values.min(), values.max()
