@@ -55,7 +55,7 @@ def read_cub(path: Path, box: bool = False) -> Source:
 
 
 def read_mini(path: Path) -> Source:
-    """List mini-ImageNet (Ravi's split): class folders, lists (train.csv) with a folder of images, or pickled caches."""
+    """List mini-ImageNet (Ravi's split): class folders, train.csv with a folder of images, or pickled caches."""
     if pickles := _find_split_files(path, (".pkl", ".pickle")):
         items = [item for split, file in pickles.items() for item in _read_cache(file, split)]
         return _check_classes("mini", Source(items, size=None), path)
