@@ -59,7 +59,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["evaluate", "nowhere"], "there is no store nowhere"),
+        (["evaluate", "nowhere"], "there is no file or folder nowhere"),
         (["evaluate", "."], "has no images in class folders"),
         (["evaluate", "BIRDS", "--model", "MODEL", "--shots", "1"], "holds features already"),
         (["evaluate", "BIRDS", "--split", "tset"], "did you mean 'test'"),

@@ -85,11 +85,11 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
         ("anyshot predict nowhere x.png", "there is no folder nowhere"),
         ("anyshot predict model nowhere.png", "no file or folder nowhere.png"),
         ("anyshot predict model run", "there are no pictures"),
-        ("anyshot fit nowhere --model run -o m", "there is no folder nowhere"),
+        ("anyshot fit nowhere --model run -o m", "there is no file or folder nowhere"),
         ("anyshot fit photos --model nowhere -o m", "named like timm:nowhere"),
         ("anyshot fit photos --model run -o m --head cosine-prot", "did you mean 'cosine-proto'"),
         ("anyshot fit photos --model run -o photos", "not a classifier"),
-        ("anyshot advise nowhere.npz", "no file nowhere.npz"),
+        ("anyshot advise nowhere.npz", "no file or folder nowhere.npz"),
         ("anyshot advise photos --model run --way five", "not 'five'"),
         ("anyshot export photos -o x.onnx", "is not an image classifier"),
         ("anyshot serve nowhere", "named like timm:nowhere"),
@@ -140,6 +140,7 @@ def test_advice_with_photos_of_other_days(model, monkeypatch):
     for words in (out, page, Path("advice/advice.md").read_text()):
         assert words.index("blue/copy.png") < words.rindex("red/0.png")
     assert page.count("data:image/jpeg;base64,") >= 2
+    np.savez("features.npz", features=np.eye(3), labels=list("abc"))
     _, err, code = run(f"{command} --holdout features.npz", monkeypatch)
     assert code == 2
     assert "both pictures, or both features" in err

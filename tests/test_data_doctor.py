@@ -138,11 +138,11 @@ def test_bands_miss_no_pair_that_every_pair_compared_would_find(tmp_path):
     ]
     items = np.concatenate([base, *noisy])
     hashes = perceptual_hash(items)
-    thumbnails = doctor._pool(items, 8, 8).round().astype(np.uint8).reshape(len(items), -1)
+    thumbnails = doctor.mean_pool(items, 8, 8).round().astype(np.uint8).reshape(len(items), -1)
     every = np.array([(a, b) for a in range(len(items)) for b in range(a + 1, len(items))])
-    close = np.bitwise_count(hashes[every[:, 0]] ^ hashes[every[:, 1]]) <= doctor.BITS
-    slow = sorted(doctor._confirmed(every[close, 0], every[close, 1], thumbnails))
-    assert doctor._near(hashes, thumbnails, np.zeros(len(items), bool)) == slow
+    close = np.bitwise_count(hashes[every[:, 0]] ^ hashes[every[:, 1]]) <= doctor.MAX_BITS
+    slow = sorted(doctor.confirm_pairs(every[close, 0], every[close, 1], thumbnails))
+    assert doctor.find_near_duplicates(hashes, thumbnails, np.zeros(len(items), bool)) == slow
     assert len(slow) > 40
 
 
@@ -155,4 +155,4 @@ def test_images_of_any_size_have_a_hash(height, width, channels):
 
 def test_pooling_is_the_mean_of_cells():
     some = np.random.default_rng(0).integers(0, 256, (2, 16, 27, 3), dtype=np.uint8)
-    assert np.allclose(doctor._pool(some, 8, 9), some.reshape(2, 8, 2, 9, 3, 3).mean((2, 4)), atol=1e-3)
+    assert np.allclose(doctor.mean_pool(some, 8, 9), some.reshape(2, 8, 2, 9, 3, 3).mean((2, 4)), atol=1e-3)

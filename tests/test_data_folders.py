@@ -2,7 +2,9 @@
 
 import io
 import shutil
+import struct
 import unicodedata
+import warnings
 import zipfile
 
 import image_files as files
@@ -13,9 +15,10 @@ from PIL import Image
 from anyshot.data.doctor import diagnose, diagnose_to_folder
 from anyshot.data.folders import read_folder
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import describe_notes, describe_source, open_labelled_pictures, select_splits
+from anyshot.data.open import open_source
 from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture
+from anyshot.data.source import describe_notes, describe_source, select_splits
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 
@@ -43,7 +46,7 @@ def zipped(root, path, wrapped_in=""):
 @pytest.mark.parametrize("wrapped_in", ["", "My Photos/", "a/b/"])
 def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
     root = folder(tmp_path, "cat/0.png", "cat/1.png", "dog/0.png", "dog/2024/1.png")
-    with open_labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
+    with open_source(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
         assert sorted((item.class_name, item.read()) for item in source.items) == sorted(
             (item.class_name, item.read()) for item in read_folder(root).items
         )
@@ -54,7 +57,7 @@ def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
 @pytest.mark.parametrize("wrapped_in", ["My Photos/", "a/b/"])
 def test_splits_in_a_wrapped_zip_are_splits(tmp_path, wrapped_in):
     root = folder(tmp_path, "train/cat/0.png", "train/dog/0.png", "test/cat/0.png", "test/dog/0.png")
-    with open_labelled_pictures(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
+    with open_source(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
         assert {(item.class_name, item.split) for item in source.items} == {
             (name, split) for name in ("cat", "dog") for split in ("train", "test")
         }
@@ -144,6 +147,26 @@ def test_links_that_lead_in_circles_end(tmp_path):
     assert len(read(root)) < 20
 
 
+def test_class_folders_that_link_to_each_other_are_read_in_linear_time(tmp_path):
+    """Along every path through nine such folders there would be a million files."""
+    names = "abcdefghi"
+    root = files.class_folders(tmp_path / "photos", names, 1)
+    for one in names:
+        for other in set(names) - {one}:
+            (root / one / other).symlink_to(root / other, target_is_directory=True)
+    source = read_folder(root, depth=1)
+    assert {item.class_name for item in source.items} == set(names)
+    assert 9 <= len(source.items) <= 18
+    assert any("another link" in why for _, why in source.skipped)
+
+
+def test_a_link_to_a_class_folder_is_followed(tmp_path):
+    root = files.class_folders(tmp_path / "photos", "ab", 2)
+    files.class_folders(tmp_path / "elsewhere", "c", 2)
+    (root / "c").symlink_to(tmp_path / "elsewhere" / "c", target_is_directory=True)
+    assert [item.class_name for item in read_folder(root).items] == list("aabbcc")
+
+
 def test_heic_is_read_with_its_extra_and_named_without(tmp_path, monkeypatch):
     heif = pytest.importorskip("pillow_heif")
     photo = Image.fromarray(files.pixels(3, 64, 64))
@@ -200,15 +223,47 @@ def test_tables_as_spreadsheets_write_them(tmp_path, separator, header):
     rows = [(header, "class"), ("0.png", "a, b"), ("1.png", "c")]
     quoted = "\r\n".join(separator.join(f'"{value}"' for value in row) for row in rows)
     (root / "table.csv").write_bytes(b"\xef\xbb\xbf" + quoted.encode())
-    with open_labelled_pictures(root / "table.csv") as source:
+    with open_source(root / "table.csv") as source:
         assert [(item.name, item.class_name) for item in source.items] == [("0.png", "a, b"), ("1.png", "c")]
+
+
+def test_a_table_that_names_a_picture_twice_or_under_two_labels_is_reported(tmp_path):
+    for name in ("1", "2", "3"):
+        files.write(tmp_path / f"{name}.png")
+    rows = ["path,label", "1.png,a", "1.png,a", "2.png,a", "./2.png,b", "3.png,b"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    with open_source(tmp_path / "t.csv") as source:
+        words = describe_source(source, tmp_path / "t.csv")
+    assert "names 2 pictures more than once (1.png, 2.png)" in words
+    assert "1 picture of them under different labels (2.png: a and b)" in words
+
+
+@pytest.mark.parametrize("labels", [[["a"], ["b"]], [["a", "b"], []], [[1], [2]], [{"x": 1}, {"x": 2}]])
+def test_several_values_are_no_label(tmp_path, labels):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"path": ["1.png", "2.png"], "label": labels}), tmp_path / "t.parquet")
+    with pytest.raises(BadInput, match="is several values"), open_source(tmp_path / "t.parquet"):
+        pass
+
+
+def test_a_file_that_fits_two_formats_is_opened_as_the_common_one():
+    """As TIFF it has 2x2 pixels, as IM 4x4; what checks an upload knows TIFF and not IM."""
+    text = b": x\nImage type: L image\r\nImage size (x*y): 4*4\r\nFile size (no of images): 1\r\n\x1a"
+    start = 8 + 512
+    entries = [(256, 2), (257, 2), (258, 8), (259, 1), (262, 1), (273, start), (277, 1), (278, 2), (279, 4)]
+    table = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHIHH", tag, 3, 1, n, 0) for tag, n in entries)
+    data = b"II*\0" + struct.pack("<I", start + 16) + text.ljust(512, b"\0") + bytes(range(16)) + table + bytes(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert Image.open(io.BytesIO(data), formats=["IM"]).size == (4, 4)
+    assert decode_picture(data, None, "crop").shape == (2, 2, 3)
 
 
 def test_a_table_is_read_as_its_layout_says(tmp_path):
     root = folder(tmp_path, "0.png")
     (tmp_path / "t.csv").write_text("where,what,when\n0.png,a,train\n")
     layout = SourceOptions(root=root, path_column="where", label_column="what", split_column="when")
-    with open_labelled_pictures(tmp_path / "t.csv", layout) as source:
+    with open_source(tmp_path / "t.csv", layout) as source:
         assert [(item.class_name, item.split) for item in source.items] == [("a", "train")]
 
 

@@ -178,7 +178,7 @@ def test_links_in_an_archive_are_left_out(tmp_path):
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
 def test_a_bomb_is_refused(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(archives, "ALWAYS_FINE", 1 << 20)
+    monkeypatch.setattr(archives, "MIN_LIMIT", 1 << 20)
     archive = tmp_path / f"x.{kind}"
     if kind == "zip":
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
@@ -195,7 +195,7 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch, kind):
 
 @pytest.mark.parametrize("kind", ["npz", "features"])
 def test_a_bomb_in_an_npz_is_refused(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(archives, "ALWAYS_FINE", 1 << 20)
+    monkeypatch.setattr(archives, "MIN_LIMIT", 1 << 20)
     name = "images" if kind == "npz" else "features"
     np.savez_compressed(tmp_path / "x.npz", **{name: np.zeros((8000, 32, 32, 3), np.uint8)})
     with pytest.raises(BadInput, match="no set of images"):

@@ -16,7 +16,6 @@ from PIL import Image
 
 from anyshot.data.npz import read_image_npz
 from anyshot.data.pack import pack
-from anyshot.data.packer import pack_images
 from anyshot.data.pictures import decode_picture
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
@@ -402,11 +401,12 @@ def test_the_real_cub(tmp_path):
 
 
 @pytest.mark.skipif(not (SHARED / "mini32.npz").is_file(), reason="needs ../shared/data/mini32.npz (not distributed)")
-def test_the_real_mini_imagenet(tmp_path):
+def test_the_real_mini_imagenet(tmp_path, monkeypatch):
     source = read_image_npz(SHARED / "mini32.npz")
     assert len(source.items) == 60_000
     few = replace(source, items=source.items[::50])  # twelve of each class
-    store = pack_images(few, tmp_path / "s", (1, 0, 0), 0, 0)
+    monkeypatch.setattr("anyshot.data.npz.read_image_npz", lambda path: few)
+    store = pack("npz", SHARED / "mini32.npz", tmp_path / "s")
     assert [store.class_split.count(split) for split in ("train", "val", "test")] == [64, 16, 20]
     assert all((store.part(split).counts == 12).all() for split in ("train", "val", "test"))
     assert store.part("test").items.std() > 30

@@ -13,11 +13,12 @@ import pytest
 from PIL import Image
 
 from anyshot.data import benchmarks
-from anyshot.data import packer as packing
+from anyshot.data import pack as packing
 from anyshot.data.benchmarks import published_splits
-from anyshot.data.pack import pack
-from anyshot.data.packer import divide_classes
+from anyshot.data.doctor import diagnose_to_folder
+from anyshot.data.pack import divide_classes, pack
 from anyshot.data.pictures import decode_picture
+from anyshot.data.source import FileBytes
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 from anyshot.files import locked
@@ -218,7 +219,7 @@ def test_an_interrupted_pack_goes_on_and_gives_the_same_store(tmp_path, monkeypa
     monkeypatch.setattr(packing, "CHUNK", 4)
     root = files.class_folders(tmp_path / "photos", "abcdefghij", 3)
     (root / "c" / "1.png").write_bytes(b"not an image")
-    reads, real = [], packing.picture
+    reads, real = [], packing.decode_picture
 
     def counting(data, *rest):
         reads.append(data)
@@ -242,6 +243,36 @@ def test_an_interrupted_pack_goes_on_and_gives_the_same_store(tmp_path, monkeypa
     assert store.about == fresh.about
     assert [entry["name"] for entry in store.about["skipped"]] == ["c/1.png"]
     assert not (tmp_path / ".s.packing").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "features"])
+def test_a_pack_that_is_killed_while_its_doctor_looks_can_be_run_again(tmp_path, kind):
+    source = files.class_folders(tmp_path / "photos", "abcdefghij", 3)
+    if kind == "features":
+        source = tmp_path / "x.npz"
+        np.savez(source, features=np.eye(30), labels=np.repeat(np.arange(10), 3))
+
+    def killed(store):
+        diagnose_to_folder(store)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(kind, source, tmp_path / "s", examine=killed)
+    assert not (tmp_path / "s").exists()
+    store = pack(kind, source, tmp_path / "s", examine=diagnose_to_folder)
+    assert len(store.items) == 30
+    assert (tmp_path / "s" / "doctor" / "diagnosis.json").is_file()
+    assert not (tmp_path / ".s.packing").exists()
+
+
+def test_images_are_read_once(tmp_path, monkeypatch):
+    """Also to tell whether most of them are smaller than what is stored."""
+    root, reads = files.class_folders(tmp_path / "photos", "abcde", 4), []
+    real = FileBytes.__call__
+    monkeypatch.setattr(FileBytes, "__call__", lambda self: (reads.append(self.path), real(self))[1])
+    store = pack("folder", root, tmp_path / "s", size=200, workers=1)
+    assert sorted(reads) == sorted(set(reads))
+    assert any("were enlarged" in note for note in store.about["notes"])
 
 
 def test_a_pack_of_other_images_starts_afresh(tmp_path, monkeypatch):
@@ -272,7 +303,7 @@ def test_what_another_archive_left_in_the_same_place_is_not_taken(tmp_path, monk
 
 def test_two_packs_to_one_place_do_not_mix(tmp_path):
     root = files.class_folders(tmp_path / "photos", "abcde", 2)
-    with locked(packing.packing_path(tmp_path / "s")), pytest.raises(BadInput, match="another process is writing"):
+    with locked(tmp_path / ".s.packing"), pytest.raises(BadInput, match="another process is writing"):
         pack("folder", root, tmp_path / "s", size=8)
     assert pack("folder", root, tmp_path / "s", size=8).items.shape == (10, 8, 8, 3)
 

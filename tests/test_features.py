@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 import tracemalloc
 import types
+import zlib
 from pathlib import Path
 
 import httpx
@@ -19,6 +21,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 from shell import run
 from test_classifier_files import pictures, small_model
 
@@ -27,13 +30,13 @@ from anyshot.classify.copies import Float64View, find_copies
 from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.classify.onnx_export import export_backbone
+from anyshot.data.source import Item, Source
 from anyshot.data.store import open_store, write_store
 from anyshot.measure.evaluate import evaluate_store
 from anyshot.models import empirical, onnx_backbone
-from anyshot.models.cache import MOST_OPEN, FeatureCache, hash_picture
+from anyshot.models.cache import MAX_OPEN, FeatureCache, cache_folder, hash_picture
 from anyshot.models.efficientnet import load_pretrained
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
-from anyshot.models.examples import Examples
 from anyshot.models.law import BoundHead, normalize
 from anyshot.models.model import load_model
 from anyshot.models.registry import BUILTIN
@@ -239,14 +242,14 @@ def test_a_store_of_images_is_embedded_once(here, embedded, monkeypatch):
 
 
 def rows(cache, keys, backbone="a"):
-    with cache.of(backbone) as stored:
+    with cache.open(backbone) as stored:
         return [stored.get(key) for key in keys]
 
 
 def filled(folder, many=3, bound=10**9, first=0):
     cache = FeatureCache(folder, bound)
     keys = [hash_picture(bytes([number])) for number in range(first, first + many)]
-    with cache.of("a") as stored:
+    with cache.open("a") as stored:
         for number, key in enumerate(keys, first):
             stored.add(key, np.full((2, 64), number, np.float32))
     return cache, keys
@@ -277,8 +280,6 @@ def test_a_damaged_entry_is_a_missing_entry(tmp_path):
 
 
 def test_the_cache_stays_within_its_bound_and_drops_what_was_not_used_for_longest(tmp_path):
-    import os
-
     _, old = filled(tmp_path)
     (first,) = tmp_path.glob("a/*.safetensors")
     _, used = filled(tmp_path, first=3)
@@ -308,6 +309,47 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / "file").write_text("in the way")
     cache, keys = filled(tmp_path / "file")
     assert rows(cache, keys) == [None] * 3
+
+
+def test_a_cache_that_cannot_be_read_stops_nothing(tmp_path, monkeypatch):
+    cache, keys = filled(tmp_path)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    assert rows(cache, keys) == [None] * 3
+    cache.shrink()
+
+
+def test_a_pipe_in_the_cache_does_not_hang(tmp_path):
+    cache, keys = filled(tmp_path)
+    os.mkfifo(tmp_path / "a" / "pipe.safetensors")
+    assert [row is None for row in rows(cache, keys)] == [False] * 3
+
+
+def test_cached_rows_that_are_no_features_of_this_network_are_not_taken(tmp_path):
+    cache, keys = filled(tmp_path)
+    more = [hash_picture(bytes([number])) for number in range(10, 12)]
+    with cache.open("a") as cached:
+        cached.add(more[0], np.full((2, 64), np.nan, np.float32))
+        cached.add(more[1], np.ones((2, 63), np.float32))
+    with cache.open("a", lambda: (2, 64)) as cached:
+        assert [cached.get(key) is None for key in (*keys, *more)] == [False] * 3 + [True] * 2
+
+
+def test_a_whole_cache_of_another_width_is_not_taken(here, embedded, monkeypatch):
+    """Also where no picture has to be embedded, so that the network would not notice."""
+    assert run("anyshot fit photos -o one --model colours.onnx", monkeypatch).code == 0
+    (file,) = cache_folder().glob("*/*.safetensors")
+    tensors = load_file(file)
+    tensors["features"] = tensors["features"][..., :1].copy()
+    rows = zip(tensors["keys"], tensors["features"], strict=True)
+    tensors["checksums"] = np.array([zlib.crc32(row.tobytes(), zlib.crc32(key.tobytes())) for key, row in rows], "u4")
+    save_file(tensors, file)
+    assert run("anyshot fit photos -o two --model colours.onnx", monkeypatch).code == 0
+    one, two = (ImageClassifier.load(name).classifier.support_ for name in ("one", "two"))
+    np.testing.assert_array_equal(one.sums, two.sums)
 
 
 # -------------------------------------------------------------------------------------------------------------- ONNX
@@ -649,18 +691,18 @@ def test_few_files_of_a_cache_are_in_memory(tmp_path):
     for first in range(0, 30, 3):
         cache, _ = filled(tmp_path, first=first)
     keys = [hash_picture(bytes([number])) for number in range(30)]
-    with cache.of("a") as stored:
+    with cache.open("a") as stored:
         assert [int(stored.get(key)[0, 0]) for key in keys] == list(range(30))
         assert [int(stored.get(key)[0, 0]) for key in keys] == list(range(30))
         maps = Path("/proc/self/maps")
         mapped = {line for line in maps.read_text().splitlines() if str(tmp_path) in line} if maps.exists() else {}
-        assert len(mapped) <= MOST_OPEN
+        assert len(mapped) <= MAX_OPEN
 
 
 def test_all_examples_are_not_copied_to_choose_among_them():
-    examples = Examples(np.zeros((4, 3)), list("aabb"), list("1234"), [None] * 4)
-    assert np.shares_memory(examples.at(range(4)).features, examples.features)
-    assert examples.at([3, 0]).names == ["4", "1"]
+    examples = Source([Item(*row) for row in zip("1234", "aabb", strict=True)], features=np.zeros((4, 3)))
+    assert np.shares_memory(examples.select(range(4)).features, examples.features)
+    assert examples.select([3, 0]).names == ["4", "1"]
 
 
 def left_out(vectors, labels):

@@ -13,11 +13,11 @@ from shell import run
 from test_features import SAID, colours
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.data.shards import read_shards
+from anyshot.data.features import read_shards
 from anyshot.files import STAGING_PREFIX
-from anyshot.models import sharding
+from anyshot.models import features
 from anyshot.models.embedders import load_embedder
-from anyshot.models.examples import read_examples
+from anyshot.models.features import embed_path, read_examples
 
 CLASSES, EACH = ("brown", "green", "teal"), 4
 
@@ -25,7 +25,7 @@ CLASSES, EACH = ("brown", "green", "teal"), 4
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
     """Photos in a folder per class, and a network that takes them; a shard holds five."""
-    monkeypatch.setattr(sharding, "ROWS", 5)
+    monkeypatch.setattr(features, "SHARD_ROWS", 5)
     monkeypatch.chdir(tmp_path)
     colours(tmp_path / "net.onnx", metadata=SAID)
     rng = np.random.default_rng(0)
@@ -91,10 +91,10 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("form", [as_folder, as_table, as_parquet, as_tar, as_web_shards])
 def test_every_kind_of_source_gives_the_features_of_its_pictures(form, photos):
     direct = read_examples(photos, load_embedder("net.onnx"))
-    sharding.embed_source(form(photos), Path("features"), "net.onnx")
+    embed_path(form(photos), Path("features"), "net.onnx")
     shards = list(read_shards(Path("features")))
-    assert [len(shard.labels) for shard in shards] == [5, 5, 2]
-    assert [label for shard in shards for label in shard.labels] == direct.labels
+    assert [len(shard.items) for shard in shards] == [5, 5, 2]
+    assert [item.class_name for shard in shards for item in shard.items] == direct.labels
     together = np.concatenate([shard.features() for shard in shards])
     np.testing.assert_array_equal(together.reshape(len(direct.labels), -1), direct.features.reshape(12, -1))
 
@@ -107,7 +107,7 @@ def test_what_reads_shards_finds_what_is_in_them(photos, monkeypatch):
     assert again.labels == direct.labels
     np.testing.assert_array_equal(again.features.reshape(12, -1), direct.features.reshape(12, -1))
     assert isinstance(again.features, np.memmap)  # not all of them in memory
-    assert np.shares_memory(again.at(range(3, 9)).features, again.features)  # some of them neither
+    assert np.shares_memory(again.select(range(3, 9)).features, again.features)  # some of them neither
     for command in (
         "anyshot pack features features -o store",
         "anyshot evaluate features --shots 1 --queries 2 --episodes 20 --way 3",
@@ -121,32 +121,53 @@ def test_what_reads_shards_finds_what_is_in_them(photos, monkeypatch):
     np.testing.assert_array_equal(learned.counts, EACH)
 
 
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_features_as_plain_arrays(suffix, photos, monkeypatch):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    (photos / "teal" / "broken.png").write_bytes(b"no picture")
+    said = run(f"anyshot embed photos -o features.{suffix} --model net.onnx", monkeypatch)
+    assert (said.code, "12 pictures" in said.out, "broken.png" in said.out) == (0, True, True)
+    direct, again = read_examples(photos, load_embedder("net.onnx")), read_examples(Path(f"features.{suffix}"))
+    assert (again.labels, again.names) == (direct.labels, direct.names)
+    np.testing.assert_array_equal(again.features.reshape(12, -1), direct.features.reshape(12, -1))
+
+
+@pytest.mark.parametrize("form", [as_table, as_parquet, as_tar, as_web_shards])
+def test_every_verb_reads_every_kind_of_source(form, photos):
+    """What `embed` reads, `fit` and the others read too."""
+    embedder = load_embedder("net.onnx")
+    direct, other = read_examples(photos, embedder), read_examples(form(photos), embedder)
+    assert other.labels == direct.labels
+    np.testing.assert_array_equal(other.features, direct.features)
+
+
 @pytest.mark.parametrize("stop", [0, 1, 2])
 def test_interrupted_it_goes_on_and_ends_with_the_same_shards(stop, photos, monkeypatch):
-    sharding.embed_source(photos, Path("whole"), "net.onnx")
-    write, written = sharding.write_shard, []
+    embed_path(photos, Path("whole"), "net.onnx")
+    write, written = features.write_shard, []
 
-    def interrupted(embeds, items, path):
+    def interrupted(path, source):
         if len(written) == stop:
             raise KeyboardInterrupt
         written.append(path.name)
-        return write(embeds, items, path)
+        return write(path, source)
 
-    monkeypatch.setattr(sharding, "write_shard", interrupted)
+    monkeypatch.setattr(features, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sharding.embed_source(photos, Path("features"), "net.onnx")
-    monkeypatch.setattr(sharding, "write_shard", lambda *given: (written.append(given[2].name), write(*given))[1])
-    sharding.embed_source(photos, Path("features"), "net.onnx")
+        embed_path(photos, Path("features"), "net.onnx")
+    monkeypatch.setattr(features, "write_shard", lambda *given: (written.append(given[0].name), write(*given))[1])
+    embed_path(photos, Path("features"), "net.onnx")
     assert content(Path("features")) == content(Path("whole"))
     assert sorted(written) == sorted(set(written))  # none was made twice
 
 
 def test_a_shard_that_is_empty_or_cut_is_made_anew(photos):
-    sharding.embed_source(photos, Path("features"), "net.onnx")
+    embed_path(photos, Path("features"), "net.onnx")
     whole = content(Path("features"))
     Path("features/shard-00000.safetensors").write_bytes(b"")
     Path("features/shard-00001.safetensors").write_bytes(whole["shard-00001.safetensors"][:-9])
-    sharding.embed_source(photos, Path("features"), "net.onnx")
+    embed_path(photos, Path("features"), "net.onnx")
     assert content(Path("features")) == whole
 
 
@@ -154,7 +175,7 @@ def test_what_one_who_was_killed_left_of_its_beginning_is_in_nobodys_way(photos)
     room = Path("made") / f"{STAGING_PREFIX}1.part"
     room.mkdir(parents=True)
     (room / "new").write_text("{")
-    sharding.embed_source(photos, Path("made"), "net.onnx")
+    embed_path(photos, Path("made"), "net.onnx")
     assert not room.exists()
 
 
@@ -164,37 +185,37 @@ def test_a_tar_file_that_was_cut_is_refused(ends, photos):
     data = as_tar(photos).read_bytes()
     Path("cut.tar").write_bytes(data[: ends(data)])
     with pytest.raises(BadInput, match=r"cut.tar cannot be read"):
-        sharding.embed_source(Path("cut.tar"), Path("features"), "net.onnx")
+        embed_path(Path("cut.tar"), Path("features"), "net.onnx")
     assert not Path("features").exists()
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ray, about itself
 def test_two_workers_of_ray_write_the_same_shards(photos):
     pytest.importorskip("ray")
-    sharding.embed_source(photos, Path("here"), "net.onnx")
-    sharding.embed_source(photos, Path("there"), "net.onnx", "ray", 2)
+    embed_path(photos, Path("here"), "net.onnx")
+    embed_path(photos, Path("there"), "net.onnx", "ray", 2)
     assert content(Path("there")) == content(Path("here"))
 
 
 def test_a_picture_that_cannot_be_read_is_named(photos):
     (photos / "green" / "green1.png").write_bytes(b"no picture")
-    words = sharding.embed_source(photos, Path("features"), "net.onnx")
+    words = embed_path(photos, Path("features"), "net.onnx")
     assert words == "features: 11 pictures in 3 shards; 1 could not be read, and are named in the shards."
     (named,) = [name for shard in read_shards(Path("features")) for name in shard.skipped]
     assert "green1.png" in named
 
 
 def test_words_of_shards(photos):
-    sharding.embed_source(photos, Path("features"), "net.onnx")
+    embed_path(photos, Path("features"), "net.onnx")
     (photos / "teal" / "teal0.png").unlink()
     with pytest.raises(BadInput, match="features of other pictures"):
-        sharding.embed_source(photos, Path("features"), "net.onnx")
+        embed_path(photos, Path("features"), "net.onnx")
     Path("taken").mkdir()
     Path("taken/letter.txt").write_text("dear")
     with pytest.raises(BadInput, match="has other things in it"):
-        sharding.embed_source(photos, Path("taken"), "net.onnx")
+        embed_path(photos, Path("taken"), "net.onnx")
     with pytest.raises(BadInput, match="not on 'moon'"):
-        sharding.embed_source(photos, Path("other"), "net.onnx", on="moon")
+        embed_path(photos, Path("other"), "net.onnx", on="moon")
     last = Path("features/shard-00002.safetensors")
     assert set(load_file(last)) == {"features", "labels", "names", "splits", "skipped"}
     last.write_bytes(last.read_bytes()[:-9])
@@ -208,5 +229,5 @@ def test_words_of_shards(photos):
     with pytest.raises(BadInput, match="shard 2 is missing"):
         list(read_shards(Path("features")))
     Path("broken.tar").write_bytes(b"x" * 2000)
-    with pytest.raises(BadInput, match="uncompressed tar files"):
-        sharding.embed_source(Path("broken.tar"), Path("another"), "net.onnx")
+    with pytest.raises(BadInput, match=r"broken\.tar cannot be read"):
+        embed_path(Path("broken.tar"), Path("another"), "net.onnx")

@@ -83,6 +83,7 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
         "pack folder": Job(
             copies("photos"), command("pack", "folder", "photos", "-o", "made", "--no-doctor"), "made", 20
         ),
+        "pack and doctor": Job(copies("photos"), command("pack", "folder", "photos", "-o", "made"), "made", 20),
         "pack zip": Job(
             copies("photos.zip"), command("pack", "folder", "photos.zip", "-o", "made", "--no-doctor"), "made", 20
         ),

@@ -145,8 +145,8 @@ def _stores(folder: Path) -> None:
 def _classifiers(folder: Path) -> None:
     from anyshot import FewShotClassifier, ImageClassifier
     from anyshot.classify.files import MANY
+    from anyshot.models.features import embed_path
     from anyshot.models.model import Model
-    from anyshot.models.sharding import embed_source
     from anyshot.recipe import Recipe
 
     X, y = features()
@@ -164,7 +164,7 @@ def _classifiers(folder: Path) -> None:
     )
     _onnx(folder / "backbone.onnx")
     ImageClassifier(folder / "backbone.onnx").fit(folder / "photos").save(folder / "of-onnx")
-    embed_source(folder / "photos", folder / "shards", str(folder / "backbone.onnx"))
+    embed_path(folder / "photos", folder / "shards", str(folder / "backbone.onnx"))
 
 
 def _onnx(path: Path) -> None:

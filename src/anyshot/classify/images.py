@@ -17,22 +17,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.support import Support, hash_rows
-from anyshot.data.open import select_splits
-from anyshot.data.packer import Item
+from anyshot.data.source import Item, select_splits
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
-from anyshot.models.embedders import (
-    DEFAULT_EMBEDDER,
-    Embed,
-    EmbeddedItem,
-    Embedder,
-    FeatureBuffer,
-    embed_items,
-    load_embedder,
-)
-from anyshot.models.examples import select_pictures
+from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
+from anyshot.models.features import EmbeddedItem, FeatureBuffer, embed_items, select_pictures
 from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress

@@ -14,7 +14,8 @@ from anyshot.cli.classifiers import CurveOptions
 from anyshot.cli.fitting import make_features_classifier
 from anyshot.cli.folders import open_classifier
 from anyshot.cli.options import ReadOptions, parse_way
-from anyshot.data.open import select_splits
+from anyshot.data.open import has_features
+from anyshot.data.source import Source, select_splits
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import advise
@@ -24,7 +25,7 @@ from anyshot.inspect.pages import render_advice, render_test
 from anyshot.inspect.pictures import describe_pictures, make_thumbnails
 from anyshot.machine import release_large_blocks
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
-from anyshot.models.examples import Examples, has_features, read_examples, select_pictures
+from anyshot.models.features import read_examples, select_pictures
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import to_printable
@@ -41,12 +42,12 @@ def measure_classifier(
     choose = partial(select_splits, wanted=split, for_test=True)
     pictures: dict[int, bytes] = {}
     if isinstance(classifier, FewShotClassifier):
-        if not has_features(source):
+        if not has_features(source, options.layout):
             raise BadInput(f"{model} classifies features: {source} should be a file or a store of such, with labels.")
         examples = read_examples(source, None, None, options.layout, choose, print_message)
         result = measure_holdout(classifier, examples.features, examples.labels, examples.names)
     else:
-        if has_features(source):
+        if has_features(source, options.layout):
             raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
         with select_pictures(source, options.layout, choose, print_message) as items:
             result, pictures = measure_holdout_pictures(classifier, items, options.features(), print_message)
@@ -77,16 +78,16 @@ def advise_source(
     way: int | Literal["all"] = parse_way(curve.way) or "all"
     trained = _load_trained_head(model, registry)
     embeds = None
-    if has_features(source):
+    if has_features(source, options.layout):
         make_features_classifier(source, model, registry)  # refuses a model of pictures
     else:
         embeds = load_embedder(model or DEFAULT_EMBEDDER, registry=registry)
-    if holdout is not None and has_features(holdout) != (embeds is None):
+    if holdout is not None and has_features(holdout, options.layout) != (embeds is None):
         raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
     everything = read_examples(source, embeds, options.features(), options.layout, say=print_message)
     rows, summary = select_splits(everything.splits, split, for_test=False)
     print_message(f"  {summary}." if summary else "")
-    examples = everything.at(rows)
+    examples = everything.select(rows)
     held_out = _select_test(everything, split)
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
@@ -112,11 +113,11 @@ def advise_source(
     return to_printable(advice.to_text())
 
 
-def _select_test(examples: Examples, wanted: Sequence[str]) -> Examples | None:
+def _select_test(examples: Source, wanted: Sequence[str]) -> Source | None:
     """Return the examples for testing, unless advice is wanted from them or there are none."""
     if "test" not in examples.splits or "test" in wanted:
         return None
-    return examples.at([row for row, split in enumerate(examples.splits) if split == "test"])
+    return examples.select([row for row, split in enumerate(examples.splits) if split == "test"])
 
 
 def _load_trained_head(model: str, registry: Registry) -> FewShotClassifier | None:

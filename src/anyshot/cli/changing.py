@@ -16,15 +16,13 @@ from anyshot.classify.files import describe_existing
 from anyshot.classify.images import ImageClassifier
 from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
 from anyshot.cli.options import EmbedOptions, ReadOptions
-from anyshot.cli.predicting import open_pictures
-from anyshot.data.embeddings import read_vectors
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import describe_skipped, select_splits
-from anyshot.data.packer import Item
+from anyshot.data.open import has_features, open_pictures, read_vectors
+from anyshot.data.source import Item, describe_skipped, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.inspect.fit_report import RepeatedExamples
 from anyshot.models.cache import FeatureCache
-from anyshot.models.examples import embed_readable, has_features, read_examples, report_unreadable, select_pictures
+from anyshot.models.features import describe_unreadable, read_examples, select_pictures
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun
@@ -53,9 +51,9 @@ def add_examples(
                 copies.add_features(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
                 classifier.partial_fit(vectors, np.array(_as_labels(classifier, names)))
             elif to:
-                with open_pictures([source], options.layout) as (items, skipped):
-                    print_message("\n".join(describe_skipped(skipped)))
-                    _learn(classifier, items, [to] * len(items), cache, copies)
+                with open_pictures([source], options.layout) as pictures:
+                    print_message("\n".join(describe_skipped(pictures.skipped)))
+                    _learn(classifier, pictures.items, [to] * len(pictures.items), cache, copies)
             else:
                 with _open_labelled(source, options.layout, split) as items:
                     _learn(classifier, items, [item.class_name for item in items], cache, copies)
@@ -83,9 +81,9 @@ def _read_vectors(
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Return the vectors of a source of features, and the class of each."""
     if to:
-        vectors = read_vectors(source, layout.feature_column)
+        vectors = read_vectors(source, layout).features
         return vectors, [to] * len(vectors)
-    if not has_features(source):
+    if not has_features(source, layout):
         raise BadInput(f"this classifier is one of features: {source} should be a file or a store of such.")
     choose = partial(select_splits, wanted=split, for_test=False)
     examples = read_examples(source, None, None, layout, choose, print_message)
@@ -101,7 +99,7 @@ def _learn(
 ) -> None:
     labels = _as_labels(classifier.classifier, names)
     with progress("learning", 1.0) as advance:
-        report_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.add_pictures), print_message)
+        print_message(describe_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.add_pictures)))
 
 
 def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
@@ -178,15 +176,15 @@ def _remove_examples(
     """
     estimator = get_estimator(classifier)
     if isinstance(classifier, FewShotClassifier):
-        parts = {source: read_vectors(source, "") for source in sources}
+        parts = {source: read_vectors(source).features for source in sources}
         names = [f"{source.name}[{row}]" for source, part in parts.items() for row in range(len(part))]
         features = np.concatenate(list(parts.values()))
     else:
-        with open_pictures(sources, SourceOptions()) as (items, _):
-            rows, readable = embed_readable(classifier.backbone, items, "embedding", cache, print_message)
-        if not readable:
+        with open_pictures(sources) as pictures:
+            embedded = embed_pictures(classifier.backbone, pictures.items, cache, say=print_message)
+        if not embedded.has_features:
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
-        names, features = [item.name for item in readable], rows.array
+        names, features = embedded.names, embedded.features
     wanted = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None
     pairs = zip(estimator.vectors(features), names, strict=True)
     removed = list(dict.fromkeys(_find_example(estimator, vector, name, wanted) for vector, name in pairs))

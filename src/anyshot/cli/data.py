@@ -62,18 +62,20 @@ def pack(
 
     embedding = None
     if embed is not None:
-        from anyshot.models import embedders
+        from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
+        from anyshot.models.features import as_packing_embedding
 
-        name, *more = embed or (embedders.DEFAULT_EMBEDDER,)
+        name, *more = embed or (DEFAULT_EMBEDDER,)
         if more:
             raise BadInput(f"--embed takes one name, not {' '.join(embed)}.")
-        embeds = embedders.load_embedder(name, registry=networks.registry())
-        embedding = embedders.as_packing_embedding(embeds, networks.features())
-    made = pack(kind, source, out, embedding=embedding, say=print_message, **vars(store), **vars(layout))
+        embedding = as_packing_embedding(load_embedder(name, registry=networks.registry()), networks.features())
+    findings: list[str] = []
+    examine = (lambda made: findings.append(diagnose_to_folder(made, title=out.name).text)) if doctor else None
+    options = {**vars(store), **vars(layout)}
+    made = pack(kind, source, out, embedding=embedding, examine=examine, say=print_message, **options)
     frames = "whole images, central squares " if made.about.get("fit") == "frame" else ""
     print(f"{out}: {len(made.items)} items of {frames}shape {'x'.join(map(str, made.items.shape[1:]))}")
-    if doctor:
-        print(diagnose_to_folder(made).text)
+    print("\n".join(findings), end="\n" if findings else "")
 
 
 def embed(
@@ -85,11 +87,11 @@ def embed(
     workers: int = 0,
     using: Path | None = None,
 ) -> None:
-    """Turn pictures, however many, into shards of features; interrupted, the same command goes on.
+    """Turn pictures, however many, into features, as shards or plain arrays; interrupted, the same command goes on.
 
     Args:
-        source: A folder of class folders, a table of paths, a Parquet file of images, a tar file, or a folder of such.
-        out: Folder for the shards; `pack features`, `evaluate`, `fit` and `advise` take it.
+        source: Labelled pictures: class folders, an archive, a table of paths, a Parquet file of images, a store.
+        out: Folder for the shards, or a file (.npz, .parquet) for plain arrays; all verbs that read features take it.
         model: What embeds the pictures, as in `fit --model`; efficientnet-lite0 by default.
         on: Where: here, ray, or ray://ADDRESS.
         workers: With ray: processes; one per core by default.
@@ -98,9 +100,9 @@ def embed(
     from anyshot.machine import limit_threads_to_free_cores
 
     limit_threads_to_free_cores()
-    from anyshot.models.sharding import embed_source
+    from anyshot.models.features import embed_path
 
-    print(embed_source(source, out, model, on, workers, using))
+    print(embed_path(source, out, model, on, workers, using))
 
 
 def doctor(store: Path, /, out: Path | None = None, verify: bool = False, copies: bool = False) -> None:

@@ -12,11 +12,12 @@ from anyshot.classify.files import describe_existing
 from anyshot.classify.images import DEFAULT_HEAD, ImageClassifier
 from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
 from anyshot.cli.options import ReadOptions
-from anyshot.data.open import select_splits
+from anyshot.data.open import has_features
+from anyshot.data.source import select_splits
 from anyshot.errors import BadInput
 from anyshot.inspect.fit_report import FitReport
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
-from anyshot.models.examples import has_features, read_examples, report_unreadable, select_pictures
+from anyshot.models.features import describe_unreadable, read_examples, select_pictures
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun
@@ -36,7 +37,7 @@ def fit_source(
             arguments["head"] = head
         choose = partial(select_splits, wanted=split, for_test=False)
         classifier: Classifier
-        if has_features(source):
+        if has_features(source, options.layout):
             classifier = make_features_classifier(source, model, registry, **arguments)
             examples = read_examples(source, None, None, options.layout, choose, print_message)
             report = FitReport(len(examples.labels))
@@ -51,7 +52,7 @@ def fit_source(
                 report = FitReport(len(items))
                 labels = [item.class_name for item in items]
                 unreadable = classifier.learn(items, labels, advance, options.features(), seen=report.add_pictures)
-            report_unreadable(unreadable, print_message)
+            print_message(describe_unreadable(unreadable))
         save(classifier)
     print_message(str(report.repeats))
     estimator, noun = get_estimator(classifier), "picture" if isinstance(classifier, ImageClassifier) else "example"

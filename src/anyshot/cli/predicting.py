@@ -1,12 +1,10 @@
 """`anyshot predict`: classify pictures or features from any source, for people and for programs."""
 
-import contextlib
 import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -18,18 +16,12 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier
 from anyshot.cli.folders import open_classifier
 from anyshot.cli.options import ReadOptions
-from anyshot.data.archives import is_archive, unpack
-from anyshot.data.embeddings import read_vectors
-from anyshot.data.folders import list_pictures
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import TABLES, describe_skipped
-from anyshot.data.packer import FileBytes, Item, SkippedFile, StoredImage
-from anyshot.data.store import open_store
-from anyshot.data.tables import read_paths
-from anyshot.errors import BadInput, MissingFile
+from anyshot.data.open import open_pictures, read_vectors
+from anyshot.data.source import describe_skipped
+from anyshot.errors import BadInput
 from anyshot.files import write_text
-from anyshot.models.embedders import embed_items
-from anyshot.models.examples import report_unreadable
+from anyshot.models.features import describe_unreadable, embed_items
 from anyshot.progress import print_message, progress
 from anyshot.tables import to_csv
 from anyshot.text import count_noun, to_one_line
@@ -64,15 +56,8 @@ def predict_sources(
 def _classify_features(
     classifier: FewShotClassifier, source: Path, top: int, layout: SourceOptions
 ) -> Iterator[Answer]:
-    if (source / "store.json").is_file():
-        store = open_store(source)
-        if not store.is_features:
-            raise BadInput(f"{source} holds images, and this classifier is one of features.")
-        vectors, names = np.asarray(store.items), list(store.names)
-    else:
-        vectors = read_vectors(source, layout.feature_column)
-        names = [f"{source.name}[{row}]" for row in range(len(vectors))] if len(vectors) > 1 else [source.name]
-    return _answer(classifier, names, vectors, top)
+    vectors = read_vectors(source, layout)
+    return _answer(classifier, vectors.names, vectors.features, top)
 
 
 def _classify_pictures(
@@ -80,10 +65,11 @@ def _classify_pictures(
 ) -> list[Answer]:
     answers: list[Answer] = []
     unreadable: list[str] = []
-    with open_pictures(sources, options.layout) as (items, skipped):
+    with open_pictures(sources, options.layout) as pictures:
+        items = pictures.items
         if not items:
             raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
-        print_message("\n".join(describe_skipped(skipped)))
+        print_message("\n".join(describe_skipped(pictures.skipped)))
         with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
             for batch in embed_items(classifier.backbone, items, options.features()):
                 unreadable += [one.why for one in batch if one.features is None]
@@ -92,41 +78,10 @@ def _classify_pictures(
                 if names:
                     answers += _answer(classifier.classifier, names, np.stack(features), top)
                 advance(float(len(batch)))
-    report_unreadable(unreadable, print_message)
+    print_message(describe_unreadable(unreadable))
     if not answers:
         raise BadInput(f"none of the {len(items)} pictures could be read.")
     return answers
-
-
-@contextlib.contextmanager
-def open_pictures(sources: Sequence[Path], layout: SourceOptions) -> Iterator[tuple[list[Item], list[SkippedFile]]]:
-    """Yield the pictures of files, folders, archives, tables and stores without their labels, and the files skipped."""
-    items: list[Item] = []
-    skipped: list[SkippedFile] = []
-    with contextlib.ExitStack() as stack:
-        for source in sources:
-            if (source / "store.json").is_file():
-                store = open_store(source)
-                if store.is_features:
-                    raise BadInput(f"{source} holds features, and this classifier is one of pictures.")
-                items += [Item(name, "", None, StoredImage(store, index)) for index, name in enumerate(store.names)]
-            elif source.suffix.lower() in TABLES and source.is_file():
-                items += read_paths(source, layout.root, layout.path_column)
-            elif is_archive(source):
-                folder = unpack(source, Path(stack.enter_context(TemporaryDirectory(prefix="anyshot-"))))
-                files, others = list_pictures(folder)
-                names = [f"{source}/{file.relative_to(folder).as_posix()}" for file in files]
-                items += [Item(name, "", None, FileBytes(file)) for name, file in zip(names, files, strict=True)]
-                skipped += others
-            elif source.is_dir():
-                files, others = list_pictures(source)
-                items += [Item(str(file), "", None, FileBytes(file)) for file in files]
-                skipped += [(str(source / name), why) for name, why in others]
-            elif source.is_file():
-                items.append(Item(str(source), "", None, FileBytes(source)))
-            else:
-                raise MissingFile(f"there is no file or folder {source}.")
-        yield items, skipped
 
 
 def _answer(classifier: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int) -> Iterator[Answer]:

@@ -1,4 +1,7 @@
-"""Archives from the internet: unpacked file by file, inside their folder, as far as their size is plausible."""
+"""Archives from the internet: unpacked file by file, inside their folder, as far as their size is plausible.
+
+Pictures in plain tar files are read where they are.
+"""
 
 import lzma
 import os
@@ -6,34 +9,48 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Literal
 
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
+from anyshot.files import MAX_FILE_BYTES
 
 BROKEN = (  # what reading a damaged archive raises
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
 DOWNLOADED = "; was it downloaded whole?"
-# Images hardly compress. A thousandfold, as in a zip bomb, is never a data set; small files may do as they like.
-LARGEST_RATIO, ALWAYS_FINE = 100, 1 << 28
-MOST_AFTER = 1 << 26  # bytes of nothing after the end of a tar file
+# Images hardly compress: a thousandfold, as in a zip bomb, is never a data set. Small archives may unpack to 256 MB.
+MAX_RATIO, MIN_LIMIT = 100, 1 << 28
+MAX_PADDING = 1 << 26  # zero bytes after the end of a tar file
+MAX_LABEL_BYTES = 4096  # of a .cls or .txt file in a tar file
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path is a zip or tar file. (None begins with a zero; tarfile would look for the end of such a file.)"""
-    if not path.is_file():
+    """Return whether a path is a zip or tar file."""
+    return path.is_file() and (zipfile.is_zipfile(path) or _is_tar(path, "r:*"))
+
+
+def is_plain_tar(path: Path) -> bool:
+    """Return whether a path is a tar file without compression."""
+    return path.is_file() and not zipfile.is_zipfile(path) and _is_tar(path, "r:")
+
+
+def _is_tar(path: Path, mode: Literal["r:", "r:*"]) -> bool:
+    try:
+        with path.open("rb") as file:
+            if file.read(1) == b"\0":  # no archive begins so, and tarfile would read such a file to its end
+                return False
+        with tarfile.open(path, mode):
+            return True
+    except tarfile.TarError:
         return False
-    if zipfile.is_zipfile(path):
-        return True
-    with path.open("rb") as file:
-        return file.read(1) != b"\0" and tarfile.is_tarfile(path)
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a zip or tar file into `folder` and return it; links and devices are left out."""
-    limit = max(ALWAYS_FINE, LARGEST_RATIO * archive.stat().st_size)
+    """Unpack a zip or tar file into a folder and return that; links and devices are left out."""
+    limit = max(MIN_LIMIT, MAX_RATIO * archive.stat().st_size)
     written = declared = 0
 
     def check_size(size: int) -> None:
@@ -56,7 +73,11 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def safe_join(folder: Path, name: str, where: Path) -> Path:
-    """The path `name` below `folder`; a BadInput if it leads out of it."""
+    """Return the path of a name below a folder.
+
+    Raises:
+        BadInput: The name leads out of the folder; `where` says which file has the name.
+    """
     if "\0" in name:
         raise BadInput(f"{where} names {name!r}, which is no name of a file.")
     path = Path(os.path.realpath(folder / name))  # (resolve would raise on links that lead in circles)
@@ -66,15 +87,15 @@ def safe_join(folder: Path, name: str, where: Path) -> Path:
 
 
 def check_zip(path: Path) -> None:
-    """Refuse a zip file (.npz is one) that declares an implausible size."""
+    """Raise a BadInput for a zip file (.npz is one) that declares an implausible size."""
     with as_bad_input((*BROKEN, OSError), f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
-    if size > max(ALWAYS_FINE, LARGEST_RATIO * path.stat().st_size):
+    if size > max(MIN_LIMIT, MAX_RATIO * path.stat().st_size):
         raise BadInput(f"{path} unpacks to {size >> 20} MB: that is no set of images.")
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """The name, declared size and contents of each file."""
+    """Yield the name, the declared size and the contents of each file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as bundle:
             for entry in bundle.infolist():
@@ -86,12 +107,14 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 file = bundle_.extractfile(member) if member.isfile() else None
                 if file is not None:
                     yield str(PurePosixPath(member.name)), member.size, file
-            check_end(bundle_)
+            _check_end(bundle_)
 
 
-def check_end(bundle: tarfile.TarFile) -> None:
-    """Whether a tar file ends where it says so: tarfile takes damage, or a cut between two files, for the end, and does
-    not look at what follows a block of zeros."""
+def _check_end(bundle: tarfile.TarFile) -> None:
+    """Raise a ReadError if a tar file does not end where it says so.
+
+    tarfile takes damage, or a cut between two files, for the end, and does not look at what follows a block of zeros.
+    """
     stream = bundle.fileobj
     assert stream is not None
     stream.seek(bundle.offset)
@@ -100,5 +123,46 @@ def check_end(bundle: tarfile.TarFile) -> None:
     after = 0
     while block := stream.read(1 << 20):  # to the end of what is compressed, where its checksum is
         after += len(block)
-        if after > MOST_AFTER or block.strip(b"\0"):
+        if after > MAX_PADDING or block.strip(b"\0"):
             raise tarfile.ReadError("it goes on after its end")
+
+
+@dataclass(frozen=True, slots=True)
+class TarMember:
+    """Reads the bytes of a file inside an uncompressed tar file."""
+
+    path: Path
+    start: int
+    size: int
+
+    def __call__(self) -> bytes:
+        """Return the bytes."""
+        if self.size > MAX_FILE_BYTES:
+            raise BadInput(f"a picture of {self.size >> 20} MB: at most {MAX_FILE_BYTES >> 20} MB are read.")
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+
+def list_tar(path: Path) -> tuple[dict[tuple[str, ...], TarMember], dict[tuple[str, ...], str]]:
+    """List the files of an uncompressed tar file.
+
+    Returns:
+        All files by their path, and the texts of small .cls and .txt files by their path without the suffix.
+    """
+    members: dict[tuple[str, ...], TarMember] = {}
+    texts: dict[tuple[str, ...], str] = {}
+    damaged = (tarfile.TarError, OSError, EOFError, ValueError)
+    with as_bad_input(damaged, f"{path} cannot be read", DOWNLOADED), tarfile.open(path, "r:") as tar:
+        for member in tar:
+            if not member.isfile():
+                continue
+            name = PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts or "\0" in member.name or not name.parts:
+                raise BadInput(f"{path} names {member.name!r}, which lies outside it.")
+            members[name.parts] = TarMember(path, member.offset_data, member.size)
+            if name.suffix in (".cls", ".txt") and member.size < MAX_LABEL_BYTES:
+                file = tar.extractfile(member)
+                texts[name.with_suffix("").parts] = file.read().decode("utf-8", "replace").strip() if file else ""
+        _check_end(tar)
+    return members, texts

@@ -1,4 +1,4 @@
-"""Arrays from anyone's files: nothing is unpickled, and what a header says is checked before it is believed."""
+"""Arrays from anyone's files: nothing is unpickled, and a header is checked before it is believed."""
 
 import io
 import math
@@ -15,11 +15,11 @@ from anyshot.data.archives import BROKEN, DOWNLOADED, check_zip
 from anyshot.errors import as_bad_input
 from anyshot.files import check_file
 
-WIDEST = 1 << 12  # bytes of a value: text is padded to the longest, and one of a gigabyte is no label
+WIDEST = 1 << 12  # bytes of a value: text is padded to the longest, and no label has a gigabyte
 
 
 def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """All arrays of an .npz file, by name."""
+    """Read all arrays of an .npz file, by name."""
     check_file(path)
     check_zip(path)
     arrays = {}
@@ -36,7 +36,7 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
 
 
 def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
-    """The array of an .npy file, which stays on disk until it is indexed."""
+    """Open the array of an .npy file, which stays on disk until it is indexed."""
     check_file(path)
     with as_bad_input(_UNREADABLE, f"{path} cannot be read", DOWNLOADED):
         with path.open("rb") as file:
@@ -48,7 +48,7 @@ _UNREADABLE = (*BROKEN, OSError, TypeError, SyntaxError, KeyError, AttributeErro
 
 
 def _check_header(file: io.IOBase | IO[bytes], size: int) -> None:
-    """Whether an array takes as many bytes as there are."""
+    """Raise a ValueError unless the array takes as many bytes as there are, and holds plain values."""
     version = np.lib.format.read_magic(file)
     read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)

@@ -46,7 +46,8 @@ class Taps(NamedTuple):
     lines: Int[Tensor, "image new tap"]
     weights: Float[Tensor, "image new tap"]
 
-    def of(self, group: Int[Tensor, " group"]) -> "Taps":
+    def select(self, group: Int[Tensor, " group"]) -> "Taps":
+        """Return the taps of some images."""
         return Taps(self.lines.index_select(0, group), self.weights.index_select(0, group))
 
 
@@ -87,7 +88,7 @@ def augment(
         if "resized-crop" in names:
             tall, wide = (boxes[group, :2] + boxes[group, 2:]).amax(0).tolist() if is_cut else images.shape[1:3]
             some = images[:, :tall, :wide].index_select(0, group)
-            pixels = _resize(some, rows.of(group), columns.of(group)).mul_(1 / 255)
+            pixels = _resize(some, rows.select(group), columns.select(group)).mul_(1 / 255)
         else:
             pixels = _to_pixels(_cut(images, group, boxes[group], size))
         pixels[upright:] = pixels[upright:].flip(3)
@@ -118,8 +119,10 @@ def cut_frames(
 def prepare_evaluation(
     images: Images, size: int, margin: float = MARGIN, moments: Mapping[int, Moments] = MOMENTS
 ) -> Pixels:
-    """Evaluation input of side `size`: larger images are resized to `margin` times it and cut to the centre; normalised
-    by the moments of their channels."""
+    """Return the evaluation input of side `size`, normalised by the moments of the channels.
+
+    Larger images are resized to `margin` times that side and cut to the centre.
+    """
     _check_channels(images)
     images = _evaluation_resize(images, size, margin)
     top, left = (round((side - size) / 2) for side in images.shape[1:3])

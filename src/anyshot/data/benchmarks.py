@@ -16,7 +16,7 @@ import numpy as np
 
 from anyshot.data.archives import safe_join
 from anyshot.data.folders import check_folder, list_class_folders, list_class_images
-from anyshot.data.packer import FileBytes, Item, Source
+from anyshot.data.source import FileBytes, Item, Source
 from anyshot.data.store import SPLITS
 from anyshot.data.tables import decode_text, read_columns
 from anyshot.data.unpickle import unpickle
@@ -37,10 +37,10 @@ IMAGES = {
 
 
 def read_cub(path: Path, box: bool = False) -> Source:
-    """CUB-200-2011. Class number i: even is train, 1 modulo 4 is val, 3 modulo 4 is test."""
-    root = _holder(path, "images.txt")
-    files, classes = (_numbered(root / name) for name in ("images.txt", "image_class_labels.txt"))
-    boxes = _numbered(root / "bounding_boxes.txt") if box else {}
+    """List CUB-200-2011. Class number i: even is train, 1 modulo 4 is val, 3 modulo 4 is test."""
+    root = _find_folder(path, "images.txt")
+    files, classes = (_read_numbered(root / name) for name in ("images.txt", "image_class_labels.txt"))
+    boxes = _read_numbered(root / "bounding_boxes.txt") if box else {}
     items = []
     for number, name in files.items():
         file = safe_join(root / "images", name, root / "images.txt")
@@ -51,34 +51,34 @@ def read_cub(path: Path, box: bool = False) -> Source:
                 left, top, width, height = map(float, boxes[number].split())
                 corner = (left, top, left + width, top + height)
         items.append(Item(name, Path(name).parent.name, split, FileBytes(file), corner))
-    return _checked("cub", Source(items, 92, "crop"), root)
+    return _check_classes("cub", Source(items), root)
 
 
 def read_mini(path: Path) -> Source:
-    """mini-ImageNet (Ravi's split): class folders, or train/val/test.csv with a folder of images, or pickled caches."""
-    if pickles := _split_files(path, (".pkl", ".pickle")):
-        items = [item for split, file in pickles.items() for item in _cache(file, split)]
-        return _checked("mini", Source(items, None), path)
-    root = _holder(path, "train.csv", needed=False)
-    items = _ravi(root) if root is not None else _wordnet_folders("mini", path)
-    return _checked("mini", Source(items, 92, "crop"), path)
+    """List mini-ImageNet (Ravi's split): class folders, train.csv with a folder of images, or pickled caches."""
+    if pickles := _find_split_files(path, (".pkl", ".pickle")):
+        items = [item for split, file in pickles.items() for item in _read_cache(file, split)]
+        return _check_classes("mini", Source(items, size=None), path)
+    root = _find_folder(path, "train.csv", needed=False)
+    items = _read_csv_lists(root) if root is not None else _list_wordnet_folders("mini", path)
+    return _check_classes("mini", Source(items), path)
 
 
 def read_tiered(path: Path) -> Source:
-    """tiered-ImageNet: SPLIT_images_png.pkl and SPLIT_labels.pkl, or class folders; images are 84x84 already."""
-    root = _holder(path, "train_images_png.pkl", needed=False)
+    """List tiered-ImageNet: SPLIT_images_png.pkl and SPLIT_labels.pkl, or class folders; images are 84x84 already."""
+    root = _find_folder(path, "train_images_png.pkl", needed=False)
     if root is None:
-        items = _wordnet_folders("tiered", path)
+        items = _list_wordnet_folders("tiered", path)
     else:
-        items = [item for split in SPLITS for item in _tiered_split(root, split)]
-    return _checked("tiered", Source(items, 84, "squash"), path)
+        items = [item for split in SPLITS for item in _read_tiered_split(root, split)]
+    return _check_classes("tiered", Source(items, size=84, fit="squash"), path)
 
 
 def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | None = None) -> Source:
-    """meta-iNat: categories of iNat2017 with 50 to 1000 images that have a box, whole images squashed to 84x84."""
+    """List meta-iNat: categories of iNat2017 with 50 to 1000 images that have a box, whole images squashed to 84x84."""
     if train_ids is None and test_ids is None:
         raise BadInput("meta-inat needs the published list of category ids: give --train-ids or --test-ids (or both).")
-    root = _holder(path, "train_2017_bboxes.json")
+    root = _find_folder(path, "train_2017_bboxes.json")
     listed = root / "train_2017_bboxes.json"
     boxes = read_json(listed, 1 << 29)
     wanting = f"{listed} does not have what is expected of images, categories and annotations"
@@ -88,19 +88,19 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
         images = defaultdict(set)
         for annotation in boxes["annotations"]:
             images[annotation["category_id"]].add(annotation["image_id"])
-        eligible = {category: sorted(of) for category, of in sorted(images.items()) if 50 <= len(of) <= 1000}
-        split = _inat_split(set(eligible), train_ids, test_ids)
+        eligible = {category: sorted(ids) for category, ids in sorted(images.items()) if 50 <= len(ids) <= 1000}
+        split = _split_categories(set(eligible), train_ids, test_ids)
         items = [
             Item(files[image], names[category], split[category], FileBytes(safe_join(root, files[image], listed)))
-            for category, of in eligible.items()
+            for category, ids in eligible.items()
             if category in split
-            for image in of
+            for image in ids
         ]
-    return _checked("meta-inat", Source(items, 84, "squash"), root)
+    return _check_classes("meta-inat", Source(items, size=84, fit="squash"), root)
 
 
-def _checked(benchmark: str, source: Source, where: Path) -> Source:
-    """The source, once its classes are those of the benchmark; a note if the number of images is not."""
+def _check_classes(benchmark: str, source: Source, where: Path) -> Source:
+    """Check that the classes are those of the benchmark; a number of images that differs becomes a note."""
     classes = Counter(split for split, _ in {(str(item.split), item.class_name) for item in source.items})
     for split, expected in CLASSES[benchmark].items():
         if classes[split] != expected:
@@ -112,7 +112,7 @@ def _checked(benchmark: str, source: Source, where: Path) -> Source:
 
 
 def published_splits(benchmark: str) -> dict[str, str]:
-    """The split of each class of `mini` or `tiered`, by WordNet id."""
+    """Return the split of each class of `mini` or `tiered`, by WordNet id."""
     folder = files("anyshot.data") / "splits"
     return {
         wnid: split
@@ -121,8 +121,8 @@ def published_splits(benchmark: str) -> dict[str, str]:
     }
 
 
-def _holder(path: Path, name: str, needed: bool = True) -> Any:
-    """The folder that holds a file of this name: `path` or one up to two levels below it."""
+def _find_folder(path: Path, name: str, needed: bool = True) -> Any:
+    """Return the folder that holds a file of this name: the path or one up to two levels below it."""
     check_folder(path)
     files = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(path.glob(pattern)))
     first = next(files, None)
@@ -131,15 +131,15 @@ def _holder(path: Path, name: str, needed: bool = True) -> Any:
     return first and first.parent
 
 
-def _numbered(path: Path) -> dict[str, str]:
-    """Lines of a number and a value, as in CUB's text files."""
+def _read_numbered(path: Path) -> dict[str, str]:
+    """Read lines of a number and a value, as in CUB's text files."""
     lines = read_text(path).splitlines()
     with as_bad_input(ValueError, f"{path} should have a number and a value on every line."):
         return dict(line.split(" ", 1) for line in lines if line.strip())
 
 
-def _wordnet_folders(benchmark: str, path: Path) -> list[Item]:
-    """Folders named by WordNet id, wherever they lie below `path` up to three levels down."""
+def _list_wordnet_folders(benchmark: str, path: Path) -> list[Item]:
+    """List the images of folders named by WordNet id, up to three levels down."""
     check_folder(path)
     split = published_splits(benchmark)
     level, classes = [path], []
@@ -149,8 +149,8 @@ def _wordnet_folders(benchmark: str, path: Path) -> list[Item]:
     return [item for folder in classes for item in list_class_images(folder, split[folder.name], path)]
 
 
-def _ravi(root: Path) -> list[Item]:
-    """Rows of a file name and a WordNet id; the images lie in images/ beside the lists, or beside them."""
+def _read_csv_lists(root: Path) -> list[Item]:
+    """Read rows of a file name and a WordNet id; the images lie in images/ beside the lists, or beside them."""
     folder = root / "images" if (root / "images").is_dir() else root
     items = []
     for split in SPLITS:
@@ -163,8 +163,8 @@ def _ravi(root: Path) -> list[Item]:
     return items
 
 
-def _split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """One file per split among those with these suffixes, recognised by the split in the file's name."""
+def _find_split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
+    """Return one file per split among those with these suffixes, recognised by the split in its name."""
     if path.is_file():
         path = path.parent
     check_folder(path)
@@ -176,52 +176,54 @@ def _split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     return files if len(files) == len(SPLITS) else {}
 
 
-def _plain_keys(value: Any, path: Path) -> dict[str, Any]:
+def _decode_keys(value: Any, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds a {type(value).__name__}: a dictionary was expected.")
     return {decode_text(key): part for key, part in value.items()}
 
 
-def _cache(path: Path, split: str) -> list[Item]:
-    """A pickled cache: image_data with class_dict (class -> numbers of images), or data with labels."""
-    cache = _plain_keys(unpickle(path), path)
+def _read_cache(path: Path, split: str) -> list[Item]:
+    """Read a pickled cache: image_data with class_dict (class -> numbers of images), or data with labels."""
+    cache = _decode_keys(unpickle(path), path)
     images = cache.get("image_data", cache.get("data"))
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
         raise BadInput(f"{path} has no array of images (image_data or data, uint8, image height width channel).")
-    of: dict[str, list[int]] = defaultdict(list)
+    members: dict[str, list[int]] = defaultdict(list)
     unusable = (AttributeError, TypeError, ValueError, OverflowError)
     with as_bad_input(unusable, f"{path} has no usable class_dict or labels", "."):
         if "class_dict" in cache:
-            of |= {str(decode_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()}
+            members |= {
+                str(decode_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()
+            }
         elif "labels" in cache:
             for number, label in enumerate(cache["labels"]):
-                of[str(decode_text(label))].append(number)
+                members[str(decode_text(label))].append(number)
         else:
             raise BadInput(f"{path} has images but neither class_dict nor labels.")
-    if any(not 0 <= number < len(images) for numbers in of.values() for number in numbers):
+    if any(not 0 <= number < len(images) for numbers in members.values() for number in numbers):
         raise BadInput(f"{path} names images that it does not have.")
     return [
         Item(f"{path.name}[{number}]", name, split, partial(images.__getitem__, number))
-        for name, numbers in of.items()
+        for name, numbers in members.items()
         for number in numbers
     ]
 
 
-def _tiered_split(root: Path, split: str) -> list[Item]:
-    """A list of encoded PNGs, and the label of each with its WordNet id."""
+def _read_tiered_split(root: Path, split: str) -> list[Item]:
+    """Read a list of encoded PNGs, and the label of each with its WordNet id."""
     images = unpickle(root / f"{split}_images_png.pkl")
     if not isinstance(images, list | tuple | np.ndarray):
         raise BadInput(f"{root / f'{split}_images_png.pkl'} should hold a list of images.")
-    names = _tiered_names(root / f"{split}_labels.pkl", len(images))
+    names = _read_tiered_names(root / f"{split}_labels.pkl", len(images))
     return [
-        Item(f"{split}[{index}]", name, split, partial(_encoded, image))
+        Item(f"{split}[{index}]", name, split, partial(_to_bytes, image))
         for index, (image, name) in enumerate(zip(images, names, strict=True))
     ]
 
 
-def _tiered_names(path: Path, images: int) -> list[str]:
-    """The class of each image: its WordNet id, or its number where the file has no ids."""
-    labels = _plain_keys(unpickle(path), path)
+def _read_tiered_names(path: Path, images: int) -> list[str]:
+    """Read the class of each image: its WordNet id, or its number where the file has no ids."""
+    labels = _decode_keys(unpickle(path), path)
     number = next((labels[key] for key in ("label_specific", "labels") if key in labels), None)
     names = labels.get("label_specific_str")
     if not isinstance(number, list | tuple | np.ndarray) or len(number) != images:
@@ -236,13 +238,13 @@ def _tiered_names(path: Path, images: int) -> list[str]:
     return [str(decode_text(names[label])) for label in number]
 
 
-def _encoded(image: Any) -> bytes:
-    """The bytes of an encoded image, which the pickles hold as bytes or as an array of them."""
+def _to_bytes(image: Any) -> bytes:
+    """Return the bytes of an encoded image, which the pickles hold as bytes or as an array of them."""
     return image.astype(np.uint8).tobytes() if isinstance(image, np.ndarray) else bytes(image)
 
 
-def _inat_split(categories: set[int], train_ids: Path | None, test_ids: Path | None) -> dict[int, str]:
-    """The split of each category; with one list only, all others are the other split."""
+def _split_categories(categories: set[int], train_ids: Path | None, test_ids: Path | None) -> dict[int, str]:
+    """Return the split of each category; with one list only, all others are the other split."""
     train = read_ids(train_ids) if train_ids else categories - read_ids(test_ids)  # type: ignore[arg-type]
     test = read_ids(test_ids) if test_ids else categories - train
     if strange := sorted((train | test) - categories):
@@ -253,7 +255,7 @@ def _inat_split(categories: set[int], train_ids: Path | None, test_ids: Path | N
 
 
 def read_ids(path: Path) -> set[int]:
-    """Ids from a text or JSON file, or from a torch file of the FRN code (loaded without running anything)."""
+    """Read ids from a text or JSON file, or from a torch file of the FRN code (loaded without running anything)."""
     check_file(path)
     with as_bad_input(Exception, f"{path} is not a list of ids", "."):  # torch names no class of errors for a bad file
         if path.suffix in (".pth", ".pt"):

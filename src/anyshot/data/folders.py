@@ -1,22 +1,25 @@
-"""Own images in folders, as people have them: class folders, perhaps in folders of their own, perhaps below train, val
-and test, perhaps all in one folder more, as desktop tools pack it.
+"""Pictures in folders, as people have them.
 
-A class is a folder that holds pictures, with all that lies below it. Where every class would lie in a further folder
-and those are dates or numbers, or have the same names everywhere (cat/front, cat/side, dog/front, dog/side), the class
-is the folder above. A class is called by its folder's name, or by its path where two folders have that name.
+There are class folders, perhaps nested, perhaps below train, val and test, perhaps all in one more folder, as desktop
+tools pack it.
+
+A class is a folder that holds pictures, with all that lies below it. If every class would lie in a further folder and
+those are dates or numbers, or have the same names everywhere (cat/front, cat/side, dog/front, dog/side), the class is
+the folder above. A class is called by its folder's name, or by its path where two folders have that name.
 """
 
 import os
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from anyshot.data.packer import FileBytes, Item, SkippedFile, Source
+import numpy as np
+
+from anyshot.data.archives import TarMember, list_tar
 from anyshot.data.pictures import SUFFIXES
+from anyshot.data.source import FileBytes, Item, SkippedFile, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput
-from anyshot.text import group_by
 
 HEIC = (".heic", ".heif", ".hif")
 RAW = (".arw", ".cr2", ".cr3", ".crw", ".dng", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".x3f")
@@ -24,38 +27,69 @@ FILMS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".3gp", ".webm", ".mpg", ".mpeg
 HIDDEN = "hidden, such as the ._ files of macOS"
 LOOSE = "in no class folder"
 NO_PICTURE = "no picture by its name"
-Parts = tuple[str, ...]  # a path below the folder that is read
+LINKED_TWICE = "a link to a folder that another link has led to"
+Parts = tuple[str, ...]  # the names of a path below the folder that is read
 
 
-def read_folder(path: Path, depth: int = 0) -> Source:
-    """The pictures of a folder, each with its class and, where folders say so, its split. `depth` is how many levels
-    down the class folders are, where the rule above would choose others."""
+def read_folder(path: Path, depth: int = 0, labelled: bool = True) -> Source:
+    """List the pictures of a folder with their classes and, where folders say so, their splits.
+
+    Args:
+        path: The folder.
+        depth: How many levels down the class folders are; 0 finds them by the rule above.
+        labelled: Whether classes are needed; without, every picture is listed, by its whole path.
+    """
     check_folder(path)
+    files, skipped, empty = _list_folder(path)
+    if not labelled:
+        items = [Item(str(path.joinpath(*file)), "", None, FileBytes(path.joinpath(*file))) for file in files]
+        return Source(items, skipped=tuple((str(path / name), why) for name, why in skipped))
+    notes = [f"class folder {path.joinpath(*folder)} has no images and is left out" for folder in empty]
+    return label_by_folder(path, files, lambda file: FileBytes(path.joinpath(*file)), depth, skipped, notes)
+
+
+def label_by_folder(
+    path: Path,
+    files: Sequence[Parts],
+    reader: Callable[[Parts], Callable[[], bytes | np.ndarray]],
+    depth: int,
+    skipped: Sequence[SkippedFile] = (),
+    notes: Sequence[str] = (),
+) -> Source:
+    """Give each picture the class and split that its folders say.
+
+    Args:
+        path: The folder or archive that the pictures are in, for messages.
+        files: Where the pictures are below it.
+        reader: Returns what reads a picture.
+        depth: As in `read_folder`.
+        skipped: Files that are no pictures.
+        notes: Remarks so far.
+    """
     if depth < 0:
-        raise BadInput(f"a depth of {depth} is not sensible: class folders are 1 or more levels down.")
-    files, left_out, empty = _look(path)
-    places, in_no_split = _places(files)
-    left_out += in_no_split
-    class_of, notes = _classes([folders for _, _, folders in places], depth)
-    notes += [f"class folder {path.joinpath(*folder)} has no images and is left out" for folder in empty]
-    names = _names(class_of.values())
+        raise BadInput(f"a depth of {str(depth)[:20]} is not sensible: class folders are 1 or more levels down.")
+    places, in_no_split = _split_off(files)
+    class_of, more_notes = _find_classes([folders for _, _, folders in places], depth)
+    names = _name_classes(class_of.values())
     items: list[Item] = []
+    loose: list[SkippedFile] = []
     for file, split, folders in places:
         if folders in class_of:
-            items.append(Item(_name(file), names[class_of[folders]], split, FileBytes(path.joinpath(*file))))
+            items.append(Item(_join(file), names[class_of[folders]], split, reader(file)))
         else:
-            left_out.append((_name(file), LOOSE))
+            loose.append((_join(file), LOOSE))
+    skipped = (*skipped, *in_no_split, *loose)
     if not items:
         raise BadInput(
             f"{path} has no images in class folders: it should look like {path}/CLASS/IMAGE.jpg"
-            f"{_counted(left_out)}{f', and --depth {depth} may be too deep' if depth else ''}."
+            f"{_count_reasons(skipped)}{f', and --depth {depth} may be too deep' if depth else ''}."
         )
     items.sort(key=lambda item: (SPLITS.index(item.split) if item.split else 0, item.class_name, item.name.split("/")))
-    return Source(items, notes=tuple(notes), left_out=tuple(left_out))
+    return Source(items, notes=(*more_notes, *notes), skipped=skipped)
 
 
 def check_folder(path: Path) -> None:
-    """Say what is wrong with a folder of pictures, where it is none."""
+    """Raise a BadInput where a path is no folder of pictures."""
     if path.is_file():
         raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
     if not path.is_dir():
@@ -64,72 +98,26 @@ def check_folder(path: Path) -> None:
         raise BadInput(f"{path} is a store: give the folder of pictures that it was packed from.")
 
 
-def list_pictures(path: Path) -> tuple[list[Path], list[SkippedFile]]:
-    """All pictures of a folder, however deep and without a thought for classes, and what else is there."""
-    files, left_out, _ = _look(path)
-    return [path.joinpath(*file) for file in files], left_out
-
-
 def list_class_folders(path: Path) -> list[Path]:
-    """The folders of classes in a folder, in order; hidden ones are none."""
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not _is_hidden(folder.name))
+    """Return the folders in a folder that are not hidden, sorted."""
+    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not is_hidden(folder.name))
 
 
 def list_class_images(folder: Path, split: str | None, root: Path) -> list[Item]:
-    """Files with the suffix of an image, in order of their paths; the class is the folder's name."""
-    return [
-        Item(file.relative_to(root).as_posix(), folder.name, split, FileBytes(file))
-        for file in list_pictures(folder)[0]
-    ]
+    """Return the pictures of a class folder, however deep; the class is the folder's name."""
+    files = [folder.joinpath(*file) for file in _list_folder(folder)[0]]
+    return [Item(file.relative_to(root).as_posix(), folder.name, split, FileBytes(file)) for file in files]
 
 
-def find_similar_names(names: Iterable[str]) -> list[list[str]]:
-    """Names that only differ in case, spaces, or the way in which letters with accents are coded."""
-    plain = group_by(sorted(set(names)), lambda name: tuple(unicodedata.normalize("NFKC", name).casefold().split()))
-    return [alike for alike in plain.values() if len(alike) > 1]
-
-
-# -------------------------------------------------------------------------------------------------------- what is there
-
-
-def _look(path: Path) -> tuple[list[Parts], list[SkippedFile], list[Parts]]:
-    """The pictures below a folder in order, the files that are none, with the reason, and the folders without any."""
-    files, left_out, folders = [], [], set()
-    for parts, is_folder in _walk(path, (), frozenset()):
-        if is_folder:
-            folders.add(parts)
-        elif why := _why_not(parts):
-            left_out.append((_name(parts), why))
-        else:
-            files.append(parts)
-    full = {parts[:end] for parts in files for end in range(len(parts))}
-    empty = {parts for parts in folders - full if parts[:-1] in full}
-    return sorted(files), sorted(left_out), sorted(empty)
-
-
-def _walk(folder: Path, above: Parts, seen: frozenset[tuple[int, int]]) -> Iterator[tuple[Parts, bool]]:
-    """Every file and folder below a folder, and which it is; links to folders are followed, but not in circles."""
-    about = folder.stat()
-    here = about.st_dev, about.st_ino
-    if here in seen:
-        return
-    for entry in os.scandir(folder):
-        parts = (*above, entry.name)
-        if entry.is_dir() and not _is_hidden(entry.name):
-            yield parts, True
-            yield from _walk(folder / entry.name, parts, seen | {here})
-        elif entry.is_file():
-            yield parts, False
-
-
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Return whether a name is that of a hidden file or folder."""
     return name.startswith((".", "__MACOSX"))
 
 
-def _why_not(parts: Parts) -> str:
-    """Why a file is not read, by its name; empty for a picture."""
-    suffix = os.path.splitext(parts[-1])[1].lower()
-    if parts[-1].startswith("."):
+def why_skipped(name: str) -> str:
+    """Return why a file is not read, by its name; empty for a picture."""
+    suffix = os.path.splitext(name)[1].lower()
+    if name.startswith("."):
         return HIDDEN
     if suffix in SUFFIXES:
         return ""
@@ -140,37 +128,96 @@ def _why_not(parts: Parts) -> str:
     return "a film" if suffix in FILMS else NO_PICTURE
 
 
-def _name(parts: Parts) -> str:
+# ------------------------------------------------------------------------------------------------------------ listing
+
+
+def _list_folder(path: Path) -> tuple[list[Parts], list[SkippedFile], list[Parts]]:
+    """Return the pictures below a folder, the files that are none with the reason, and class folders without any."""
+    files, skipped, folders = [], [], set()
+    for parts, why in _walk(path, (), frozenset(), set()):
+        if why is None:
+            folders.add(parts)
+        elif why:
+            skipped.append((_join(parts), why))
+        else:
+            files.append(parts)
+    full = {parts[:end] for parts in files for end in range(len(parts))}
+    empty = {parts for parts in folders - full if parts[:-1] in full}
+    return sorted(files), sorted(skipped), sorted(empty)
+
+
+def _walk(
+    folder: Path, above: Parts, ancestors: frozenset[tuple[int, int]], linked: set[tuple[int, int]]
+) -> Iterator[tuple[Parts, str | None]]:
+    """Walk through everything below a folder.
+
+    Links to folders are followed, but not in circles, and only one link to each folder: class folders that link to
+    each other would else be read along every path through them, of which there are n!.
+
+    Args:
+        folder: The folder.
+        above: Where it lies below the folder that is read.
+        ancestors: Device and inode of the folders on the way to it.
+        linked: Those of the folders that links have led to; grows on the way.
+
+    Yields:
+        A path, and why it is skipped: empty for a picture, None for a folder.
+    """
+    status = folder.stat()
+    ancestors = ancestors | {(status.st_dev, status.st_ino)}
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        parts = (*above, entry.name)
+        if entry.is_dir() and not is_hidden(entry.name):
+            target = entry.stat()
+            inode = target.st_dev, target.st_ino
+            if inode in ancestors:
+                continue
+            if entry.is_symlink() and inode in linked:
+                yield parts, LINKED_TWICE
+                continue
+            if entry.is_symlink():
+                linked.add(inode)
+            yield parts, None
+            yield from _walk(folder / entry.name, parts, ancestors, linked)
+        elif entry.is_file():
+            yield parts, why_skipped(entry.name)
+
+
+def _join(parts: Parts) -> str:
     return "/".join(parts)
 
 
-def _counted(left_out: Sequence[SkippedFile]) -> str:
-    """What there is instead of pictures in class folders, for the end of a complaint."""
-    reasons = Counter(why for _, why in left_out)
+def _count_reasons(skipped: Sequence[SkippedFile]) -> str:
+    """Say what there is instead of pictures in class folders, for the end of a message."""
+    reasons = Counter(why for _, why in skipped)
     return f"; files that are there: {', '.join(f'{many} {why}' for why, many in reasons.items())}" if reasons else ""
 
 
-# -------------------------------------------------------------------------------------------------------- what it means
+# ------------------------------------------------------------------------------------------------- splits and classes
 
 
-def _wrapper(files: Sequence[Parts]) -> Parts:
-    """The folders that only wrap the others: each is alone at its level, and holds several folders, or one and no
-    picture."""
+def _find_wrapper(files: Sequence[Parts]) -> Parts:
+    """Return the folders that only wrap the others.
+
+    Each is alone at its level, and holds several folders, or one and no picture.
+    """
     wrapper: Parts = ()
     while True:
-        at = len(wrapper)
-        tops = {parts[at] if len(parts) > at + 1 else "" for parts in files}
+        level = len(wrapper)
+        tops = {parts[level] if len(parts) > level + 1 else "" for parts in files}
         if len(tops) != 1 or "" in tops or (only := tops.pop()).lower() in SPLIT_NAMES:
             return wrapper
-        inner = {parts[at + 1] if len(parts) > at + 2 else "" for parts in files}
+        inner = {parts[level + 1] if len(parts) > level + 2 else "" for parts in files}
         if len(inner - {""}) < 2 and ("" in inner or not inner):
             return wrapper
         wrapper = (*wrapper, only)
 
 
-def _splits(files: Sequence[Parts]) -> dict[str, str]:
-    """The folders at the top that are splits: called so, and with class folders in them. (A class may be called test.)
-    Where all folders are called so, they are splits whatever is in them."""
+def _find_split_folders(files: Sequence[Parts]) -> dict[str, str]:
+    """Return the top folders that are splits: named so, and with class folders in them.
+
+    A class may be called test, too. If all top folders are named so, they are splits whatever is in them.
+    """
     tops = {parts[0] for parts in files if len(parts) > 1}
     named = {top: SPLIT_NAMES[top.lower()] for top in tops if top.lower() in SPLIT_NAMES}
     if named and named.keys() == tops:
@@ -178,61 +225,63 @@ def _splits(files: Sequence[Parts]) -> dict[str, str]:
     return {top: split for top, split in named.items() if any(len(parts) > 2 for parts in files if parts[0] == top)}
 
 
-def _places(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[SkippedFile]]:
-    """Of each picture its path, its split, and its folders below that; and those that are left out, with the reason."""
-    wrapper = len(_wrapper(files))
-    splits = _splits([file[wrapper:] for file in files])
+def _split_off(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[SkippedFile]]:
+    """Return for each picture its path, its split and its folders below that; and the skipped ones with the reason.
+
+    Beside a training folder, other folders are no part of the set; without one they are what there is to learn from.
+    """
+    wrapper = len(_find_wrapper(files))
+    splits = _find_split_folders([file[wrapper:] for file in files])
     places: list[tuple[Parts, str | None, Parts]] = []
-    left_out: list[SkippedFile] = []
+    skipped: list[SkippedFile] = []
     for file in files:
-        place = _place(file[wrapper:], splits)
-        if isinstance(place, str):
-            left_out.append((_name(file), place))
+        parts = file[wrapper:]
+        if not splits:
+            places.append((file, None, parts[:-1]))
+        elif parts[0] in splits and len(parts) > 1:
+            places.append((file, splits[parts[0]], parts[1:-1]))
+        elif "train" in splits.values():
+            skipped.append((_join(file), f"beside {', '.join(sorted(splits))}, in none of them"))
         else:
-            places.append((file, *place))
-    return places, left_out
+            places.append((file, "train", parts[:-1]))
+    return places, skipped
 
 
-def _place(parts: Parts, splits: dict[str, str]) -> tuple[str | None, Parts] | str:
-    """The split of a picture and its folders below that, or why it is left out. Beside a training folder, other folders
-    are none of the set; without one they are what there is to learn from."""
-    if not splits:
-        return None, parts[:-1]
-    if parts[0] in splits and len(parts) > 1:
-        return splits[parts[0]], parts[1:-1]
-    if "train" in splits.values():
-        return f"beside {', '.join(sorted(splits))}, in none of them"
-    return "train", parts[:-1]
-
-
-def _classes(folders: Sequence[Parts], depth: int) -> tuple[dict[Parts, Parts], list[str]]:
-    """The class folder of every folder that holds pictures (loose ones have none), and what there is to say of it."""
+def _find_classes(folders: Sequence[Parts], depth: int) -> tuple[dict[Parts, Parts], list[str]]:
+    """Return the class folder of every folder that holds pictures (loose pictures have none), and remarks on it."""
     holding = {folder for folder in folders if folder}
     if depth:
         return {folder: folder[:depth] for folder in holding if len(folder) >= depth}, []
     class_of = {
         folder: next(folder[:end] for end in range(1, len(folder) + 1) if folder[:end] in holding) for folder in holding
     }
-    notes = []
-    if further := sorted({_name(class_of[folder]) for folder in holding if class_of[folder] != folder}):
-        notes.append(
-            f"{_some(further)} {'holds' if len(further) == 1 else 'hold'} pictures and folders of pictures: all are of "
-            "that class (`--depth` counts the levels down to the class folders, where that is wrong)"
-        )
-    while _are_parts(set(class_of.values())):
+    nested = sorted({_join(class_of[folder]) for folder in holding if class_of[folder] != folder})
+    while _are_parts_of_classes(set(class_of.values())):
         class_of = {folder: class_[:-1] for folder, class_ in class_of.items()}
+    return class_of, _describe_choice(class_of, nested)
+
+
+def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str]) -> list[str]:
+    """Return remarks on which folders were taken for classes, where others could have been."""
+    notes = []
+    if nested:
+        names = ", ".join(nested[:3]) + (f" and {len(nested) - 3} more" if len(nested) > 3 else "")
+        notes.append(
+            f"{names} {'holds' if len(nested) == 1 else 'hold'} pictures and folders of pictures: all are of that "
+            "class (`--depth` counts the levels down to the class folders, where that is wrong)"
+        )
     if any(len(class_) > 1 for class_ in class_of.values()):
         notes.append("classes are the folders that hold the pictures (`--depth 1` takes the uppermost folders instead)")
-    elif any(len(folder) > 1 for folder in holding) and not further:
+    elif any(len(folder) > 1 for folder in class_of) and not nested:
         notes.append(
             "folders below those of the classes repeat or are numbers, and belong to the class (`--depth 2` makes them "
             "classes)"
         )
-    return class_of, notes
+    return notes
 
 
-def _are_parts(classes: set[Parts]) -> bool:
-    """Whether the last folders are rather parts of classes than classes: dates, or the same names in every class."""
+def _are_parts_of_classes(classes: set[Parts]) -> bool:
+    """Return whether the last folders are parts of classes rather than classes: dates, or the same in every class."""
     if min(map(len, classes), default=0) < 2:
         return False
     if not any(letter.isalpha() for class_ in classes for letter in class_[-1]):
@@ -240,12 +289,47 @@ def _are_parts(classes: set[Parts]) -> bool:
     return len(classes) > 1 and min(Counter(class_[-1] for class_ in classes).values()) > 1
 
 
-def _names(classes: Iterable[Parts]) -> dict[Parts, str]:
-    """What each class is called: its folder's name, or the whole path where another folder has that name."""
+def _name_classes(classes: Iterable[Parts]) -> dict[Parts, str]:
+    """Return the name of each class: its folder's, or the whole path where another folder has that name."""
     distinct = set(classes)
-    many = Counter(class_[-1] for class_ in distinct)
-    return {class_: class_[-1] if many[class_[-1]] == 1 else "/".join(class_) for class_ in distinct}
+    counts = Counter(class_[-1] for class_ in distinct)
+    return {class_: class_[-1] if counts[class_[-1]] == 1 else "/".join(class_) for class_ in distinct}
 
 
-def _some(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+# ----------------------------------------------------------------------------------------------------------- tar files
+
+
+def read_tars(path: Path, depth: int = 0, labelled: bool = True) -> Source:
+    """List the pictures of an uncompressed tar file, or of all tar files in a folder, without unpacking them.
+
+    The class of KEY.jpg is the text of KEY.cls or KEY.txt. A tar file without such texts is read as a folder; where
+    there are several files, the class is the folder that a picture is in.
+    """
+    tars = [path] if path.is_file() else sorted(path.glob("*.tar"))
+    items: list[Item] = []
+    skipped: list[SkippedFile] = []
+    for tar in tars:
+        members, labels, others = _read_tar(tar)
+        if labelled and len(tars) == 1 and not any(labels.values()):
+            return label_by_folder(path, sorted(labels), members.__getitem__, depth, others)
+        for file, text in labels.items():
+            label = text or "".join(file[-2:-1])
+            if labelled and not label:
+                raise BadInput(f"{_join(file)} of {tar} has no class: neither a .cls file beside it nor a folder.")
+            items.append(Item(f"{tar.name if labelled else tar}/{_join(file)}", label, None, members[file]))
+        skipped += [(name, why) for name, why in others if not name.endswith((".cls", ".txt"))]
+    return Source(items, skipped=tuple(skipped))
+
+
+def _read_tar(tar: Path) -> tuple[dict[Parts, TarMember], dict[Parts, str], list[SkippedFile]]:
+    """Return the files of a tar file, the label beside each picture (or an empty text), and the files that are none."""
+    members, texts = list_tar(tar)
+    labels: dict[Parts, str] = {}
+    skipped: list[SkippedFile] = []
+    for file in members:
+        why = HIDDEN if any(is_hidden(name) for name in file[:-1]) else why_skipped(file[-1])
+        if why:
+            skipped.append((_join(file), why))
+        else:
+            labels[file] = texts.get((*file[:-1], os.path.splitext(file[-1])[0]), "")
+    return members, labels, sorted(skipped)

@@ -1,4 +1,4 @@
-"""A whole set in one .npz: labels, class_names, class_split, and images in one of three encodings.
+"""A data set in one .npz: labels, class_names, class_split, and images in one of three encodings.
 
 raw      images: uint8 "image height width channel"
 jpeg     blob and offsets: one JPEG per image
@@ -15,16 +15,16 @@ import numpy as np
 from jaxtyping import UInt8
 
 from anyshot.data.arrays import read_npz as read_arrays
-from anyshot.data.packer import Item, Source
 from anyshot.data.pictures import decode_picture
+from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput, as_bad_input, look_up
 
-Read = Callable[[], bytes | np.ndarray]
+ReadImage = Callable[[], bytes | np.ndarray]
 
 
 def read_image_npz(path: Path) -> Source:
-    """The images as they are: what was resized once is not resized again."""
+    """List the images with their classes and splits; they are stored as they are, since they were resized before."""
     arrays = read_arrays(path)
     for name in {"labels", "class_names", "class_split"} - arrays.keys():
         raise BadInput(f"{path} has no {name!r}: labels, class_names and class_split are needed, and images.")
@@ -43,10 +43,10 @@ def read_image_npz(path: Path) -> Source:
             Item(f"{path.name}[{index}]", str(names[label]), str(splits[label]), read)
             for index, (label, read) in enumerate(zip(labels.tolist(), reads, strict=True))
         ]
-    return Source(items, None)
+    return Source(items, size=None)
 
 
-def _raw(arrays: dict[str, Any]) -> list[Read]:
+def _read_raw(arrays: dict[str, Any]) -> list[ReadImage]:
     images = arrays["images"]
     images = images[..., None] if images.ndim == 3 else images
     if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape or images.shape[3] not in (1, 3):
@@ -54,7 +54,7 @@ def _raw(arrays: dict[str, Any]) -> list[Read]:
     return [partial(images.__getitem__, index) for index in range(len(images))]
 
 
-def _pieces(arrays: dict[str, Any]) -> list[np.ndarray]:
+def _split_blob(arrays: dict[str, Any]) -> list[np.ndarray]:
     blob, offsets = arrays["blob"], arrays["offsets"].astype(np.int64)
     if blob.ndim != 1 or blob.dtype != np.uint8 or offsets.ndim != 1:
         raise ValueError("the blob is not a row of bytes, or its offsets are not a row of numbers")
@@ -63,12 +63,12 @@ def _pieces(arrays: dict[str, Any]) -> list[np.ndarray]:
     return [blob[start:stop] for start, stop in pairwise(offsets)]
 
 
-def _jpeg(arrays: dict[str, Any]) -> list[Read]:
-    return [piece.tobytes for piece in _pieces(arrays)]
+def _read_jpeg(arrays: dict[str, Any]) -> list[ReadImage]:
+    return [piece.tobytes for piece in _split_blob(arrays)]
 
 
-def _mosaic(arrays: dict[str, Any]) -> list[Read]:
-    sheets, tile, columns = _pieces(arrays), int(arrays["tile"]), int(arrays["columns"])
+def _read_mosaic(arrays: dict[str, Any]) -> list[ReadImage]:
+    sheets, tile, columns = _split_blob(arrays), int(arrays["tile"]), int(arrays["columns"])
     counts = arrays["counts"].astype(np.int64)
     fits = counts.shape == (len(sheets),) and counts.min() >= 0 and counts.sum() == len(arrays["labels"])
     if not fits or min(columns, tile) < 1:
@@ -88,4 +88,8 @@ def _mosaic(arrays: dict[str, Any]) -> list[Read]:
     return [partial(read, number, index) for number, count in enumerate(counts) for index in range(count)]
 
 
-ENCODINGS: dict[str, Callable[[dict[str, Any]], list[Read]]] = {"raw": _raw, "jpeg": _jpeg, "mosaic": _mosaic}
+ENCODINGS: dict[str, Callable[[dict[str, Any]], list[ReadImage]]] = {
+    "raw": _read_raw,
+    "jpeg": _read_jpeg,
+    "mosaic": _read_mosaic,
+}

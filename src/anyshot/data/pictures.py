@@ -32,10 +32,12 @@ Fit = Literal["crop", "squash", "frame"]
 Resample = Literal["bilinear", "bicubic"]
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-# Not those that call another program (PostScript), nor those that Pillow can only recognise.
+COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "HEIF")
+# Not those that call another program (PostScript), nor those that Pillow can only recognise. A file that fits several
+# formats is opened as the first: common formats come first, so that every reader opens it as the same.
 FORMATS = tuple(sorted(set(Image.registered_extensions().values()) & set(Image.OPEN) - {
     "EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FITS",
-}))  # fmt: skip
+}, key=lambda name: (name not in COMMON_FORMATS, name)))  # fmt: skip
 SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS)
 MOST_PIXELS = 64_000_000  # as they are decoded
 LARGE = 8_000_000  # pictures of so many are decoded one at a time: each takes up to ten bytes per pixel
@@ -89,6 +91,13 @@ def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.I
     return image.resize((size, size), FILTERS[resample], box=box)
 
 
+def picture_size(picture: bytes | np.ndarray) -> tuple[int, ...]:
+    """Return the two sides of a picture, of which only the header is read."""
+    if isinstance(picture, np.ndarray):
+        return picture.shape[:2]
+    return Image.open(io.BytesIO(picture), formats=FORMATS).size
+
+
 def evaluation_square(
     image: bytes | np.ndarray, side: int, margin: float, box: Box | None = None, resample: Resample = "bilinear"
 ) -> UInt8[np.ndarray, "side side channel"]:
@@ -97,7 +106,7 @@ def evaluation_square(
     An image (or box) whose shorter side is at most `side` is resized to just that. With a side of 84 and a margin of
     92 / 84 this is the paper's Resize(92) and CenterCrop(84).
     """
-    size = image.shape[:2] if isinstance(image, np.ndarray) else Image.open(io.BytesIO(image)).size
+    size = picture_size(image)
     shorter = min(size) if box is None else min(box[2] - box[0], box[3] - box[1])
     larger = round(side * margin) if shorter > side else side
     start = round((larger - side) / 2)
@@ -134,8 +143,10 @@ def explain_unreadable(error: Exception, data: bytes = b"") -> str:
 
 
 def _all_bits(image: Image.Image, data: bytes) -> Image.Image:
-    """An upright colour TIFF of 16 bits, of which Pillow has kept the upper bytes, as bytes scaled by the range that it
-    uses; as it is where it uses all of it, and where it is anything else."""
+    """Scale a colour TIFF of 16 bits, of which Pillow keeps the upper bytes, by the range that it uses.
+
+    A TIFF that uses the whole range, and any other image, is returned as it is.
+    """
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "RGB":
         return image
     if max(image.tag_v2.get(258, (8,))) <= 8 or (upper := np.asarray(image)).max() >= 1 << (DEPTHS[-2] - 8):
@@ -156,9 +167,11 @@ def _all_bits(image: Image.Image, data: bytes) -> Image.Image:
 
 
 def _to_bytes(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
-    """Grey levels of any depth as bytes. Whole numbers are taken to have the fewest bits that hold the brightest, of
-    those that cameras have; fractions from 0 to 1 as that; what has neither range goes from its darkest to its
-    brightest."""
+    """Return grey levels of any depth as bytes.
+
+    Whole numbers have the fewest bits that hold the brightest, of those that cameras have; fractions go from 0 to 1;
+    values in neither range go from the darkest to the brightest.
+    """
     if values.dtype.kind == "f":
         values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = values.min(), values.max()
@@ -199,7 +212,7 @@ def capture_time(read: Callable[[], bytes | np.ndarray]) -> float | None:
         source = getattr(read, "path", None) or read()  # of a file, the header is enough
         if isinstance(source, np.ndarray):
             return None
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             exif = image.getexif()
             words = exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED)
         return datetime.strptime(str(words)[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()

@@ -1,4 +1,4 @@
-"""Contact sheets: a look at what a split holds, one row per class; and at pictures that are there twice."""
+"""Contact sheets: the pictures of a split, one row per class; and pairs of repeated pictures."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,41 +12,42 @@ from anyshot.data.frames import Frames
 from anyshot.data.store import StoreSplit
 from anyshot.files import atomic_write
 
-ROWS, COLUMNS, TILE, GAP, NAMES = 24, 12, 64, 2, 150
-PAIRS = 60
+ROWS, COLUMNS = 24, 12  # classes and images per class that are drawn at most
+TILE, GAP, NAMES = 64, 2, 150  # pixels of a picture, between pictures, and of the column of names
+MAX_PAIRS = 60  # pairs that are drawn at most
 
 
 def draw_sheet(part: StoreSplit, title: str, path: Path) -> None:
-    """Classes and images at even steps through the split, at most ROWS by COLUMNS."""
-    classes, counts = _steps(len(part.class_names), ROWS), part.counts.tolist()
+    """Draw classes and images at even steps through a split, at most ROWS by COLUMNS."""
+    classes, counts = _even_steps(len(part.class_names), ROWS), part.counts.tolist()
     starts = [0, *accumulate(counts)]
     title = f"{title}: {len(part.class_names)} classes, {len(part.items)} images"
-    with _sheet(path, NAMES + COLUMNS * (TILE + GAP), len(classes), title) as (sheet, draw):
+    with _open_sheet(path, NAMES + COLUMNS * (TILE + GAP), len(classes), title) as (sheet, draw):
         for row, class_ in enumerate(classes):
             top = 24 + row * (TILE + GAP)
-            name = f"{_fitting(part.class_names[class_], draw)}\n{counts[class_]} images"
+            name = f"{_shorten(part.class_names[class_], draw)}\n{counts[class_]} images"
             draw.multiline_text((6, top + 20), name, "black")
-            for column, index in enumerate(_steps(counts[class_], COLUMNS)):
-                tile = _tile(np.asarray(part.items[starts[class_] + index]))
+            for column, index in enumerate(_even_steps(counts[class_], COLUMNS)):
+                tile = _make_tile(np.asarray(part.items[starts[class_] + index]))
                 sheet.paste(tile, (NAMES + column * (TILE + GAP), top))
 
 
 def draw_pairs(
     items: np.ndarray | Frames, pairs: Sequence[Sequence[int]], names: Sequence[Sequence[str]], title: str, path: Path
 ) -> None:
-    """Two pictures a row, with their names; the first PAIRS of them."""
-    shown = pairs[:PAIRS]
-    with _sheet(path, 2 * (TILE + GAP) + 4 * NAMES, len(shown), f"{title}: {len(pairs)} pairs") as (sheet, draw):
+    """Draw the first MAX_PAIRS pairs, two pictures a row with their names."""
+    shown = pairs[:MAX_PAIRS]
+    with _open_sheet(path, 2 * (TILE + GAP) + 4 * NAMES, len(shown), f"{title}: {len(pairs)} pairs") as (sheet, draw):
         for row, (both, called) in enumerate(zip(shown, names, strict=False)):
             top = 24 + row * (TILE + GAP)
             for column, index in enumerate(both):
-                sheet.paste(_tile(np.asarray(items[index])), (column * (TILE + GAP), top))
+                sheet.paste(_make_tile(np.asarray(items[index])), (column * (TILE + GAP), top))
             draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(called), "black")
 
 
 @contextmanager
-def _sheet(path: Path, width: int, rows: int, title: str) -> Iterator[tuple[Image.Image, ImageDraw.ImageDraw]]:
-    """A white sheet with a title and room for so many rows, to be drawn on; it is written to `path` in the end."""
+def _open_sheet(path: Path, width: int, rows: int, title: str) -> Iterator[tuple[Image.Image, ImageDraw.ImageDraw]]:
+    """Yield a white sheet with a title and room for so many rows, to be drawn on; it is written in the end."""
     sheet = Image.new("RGB", (width, 24 + rows * (TILE + GAP)), "white")
     draw = ImageDraw.Draw(sheet)
     draw.font = ImageFont.load_default(11)
@@ -56,17 +57,17 @@ def _sheet(path: Path, width: int, rows: int, title: str) -> Iterator[tuple[Imag
         sheet.save(aside, "PNG")
 
 
-def _steps(many: int, most: int) -> list[int]:
+def _even_steps(many: int, most: int) -> list[int]:
     return [int(index) for index in np.linspace(0, many - 1, min(many, most)).round()]
 
 
-def _tile(image: np.ndarray) -> Image.Image:
+def _make_tile(image: np.ndarray) -> Image.Image:
     picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
     return ImageOps.fit(picture, (TILE, TILE), Image.Resampling.BICUBIC)
 
 
-def _fitting(name: str, draw: ImageDraw.ImageDraw) -> str:
-    """The name, shortened in the middle to the width of its column; line breaks in it are shown as spaces."""
+def _shorten(name: str, draw: ImageDraw.ImageDraw) -> str:
+    """Shorten a name in the middle to the width of its column; line breaks in it become spaces."""
     name = shown = " ".join(name.split())
     keep = len(name)
     while draw.textlength(shown) > NAMES - 12:

@@ -38,7 +38,7 @@ NAMES, SIDES = "names.jsonl", "sides.npy"
 
 @dataclass(frozen=True)
 class StoreSplit:
-    """The items of one split, their labels counted from 0 within it, and the names of its classes."""
+    """One split of a store: its items, their labels counted from 0 within it, and the names of its classes."""
 
     items: Shaped[np.ndarray, "image ..."] | Frames
     labels: Int[np.ndarray, " image"]
@@ -46,6 +46,7 @@ class StoreSplit:
 
     @property
     def counts(self) -> Int[np.ndarray, " class_"]:
+        """The number of items of each class."""
         return np.bincount(self.labels, minlength=len(self.class_names))
 
 
@@ -78,7 +79,7 @@ class Store:
         return names
 
     def part(self, split: str) -> StoreSplit:
-        """The slice of one split."""
+        """Return one split."""
         check_names("split", [split], SPLITS)
         classes = [index for index, name in enumerate(self.class_split) if name == split]
         if not classes:
@@ -108,6 +109,7 @@ class ItemsFile:
             self._file.seek(end)
 
     def append(self, chunk: Shaped[np.ndarray, "image ..."]) -> None:
+        """Write some more rows."""
         if self._row is None:
             self._row = chunk.dtype, chunk.shape[1:]
             self._write_header()
@@ -126,6 +128,7 @@ class ItemsFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def _write_header(self) -> None:
@@ -144,8 +147,17 @@ def write_store(
     names: Sequence[str] = (),
     **about: Any,
 ) -> Store:
-    """Write a store whole. `chunks` yields the items; they, `labels` and `names` must be in order of split, then
-    class."""
+    """Write a complete store.
+
+    Args:
+        path: Where nothing is yet.
+        chunks: The items, some at a time, in order of split, then class.
+        labels: The class number of each item.
+        class_names: The names of the classes.
+        class_split: The split of each class.
+        names: What a person finds each item by.
+        about: What else the store says about itself.
+    """
     check_absent(path)
     with atomic_write(path) as aside:
         aside.mkdir()
@@ -158,7 +170,7 @@ def write_store(
 
 
 def check_absent(path: Path) -> None:
-    """Say so where something lies in a store's place; what a dead process left beside it is removed."""
+    """Raise a BadInput if a path is taken; what a dead process left beside it is removed."""
     remove_leftovers(path.parent)
     if path.exists():
         raise BadInput(f"{path} exists already: remove it, or choose another place for the store.")
@@ -173,8 +185,7 @@ def finish_store(
     about: dict[str, Any],
     names: Sequence[str] = (),
 ) -> None:
-    """Make a folder with items.npy a store: check the order, write labels, names (where there are any) and
-    checksums."""
+    """Make a store of a folder with items.npy: check the order, write labels, names and checksums."""
     labels = np.asarray(labels, np.int32)
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
@@ -192,7 +203,7 @@ def finish_store(
 
 
 def open_store(path: Path, verify: bool = False) -> Store:
-    """Open a store; with `verify`, read every byte and compare the checksums first."""
+    """Open a store; with `verify`, read every byte and compare the checksums."""
     if not path.exists():
         raise BadInput(f"there is no store {path}: make one with `anyshot pack`.")
     if not (path / "store.json").is_file():
@@ -221,22 +232,29 @@ def _read_items(folder: Path) -> Shaped[np.ndarray, "image ..."] | Frames:
 
 
 def _check(items: np.ndarray | Frames, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:
-    """What everyone who reads a store relies on."""
+    """Raise a ValueError unless the store has what everyone who reads it relies on."""
     order = [SPLITS.index(split) for split in splits]  # a ValueError for what is no split
     if order != sorted(order) or (np.diff(labels.astype(np.int64)) < 0).any():
         raise ValueError("it is not in order of split, then class")
-    is_images = items.dtype == np.uint8 and items.ndim == 4 and items.shape[3] in (1, 3)
-    if not is_images and not (items.dtype == np.float32 and items.ndim == 3):
-        raise ValueError(f"its items are {items.dtype} {items.shape}, neither images nor features")
-    if 0 in items.shape or labels.shape != items.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError("it has no items, or its labels are not as many")
+    _check_items(items)
+    if labels.shape != items.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError("its labels are not as many as its items")
     if len(names) != len(splits) or not all(isinstance(name, str) for name in names):
         raise ValueError("its class_names and class_split do not fit together")
     if labels[0] < 0 or labels[-1] >= len(names):
         raise ValueError("a label is no index into its class_names")
 
 
+def _check_items(items: np.ndarray | Frames) -> None:
+    is_images = items.dtype == np.uint8 and items.ndim == 4 and items.shape[3] in (1, 3)
+    is_features = items.dtype == np.float32 and items.ndim == 3
+    if not is_images and not is_features:
+        raise ValueError(f"its items are {items.dtype} {items.shape}, neither images nor features")
+    if 0 in items.shape:
+        raise ValueError("it has no items")
+
+
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,63 +1,149 @@
-"""Own images or embeddings in a table, one row per item: CSV, TSV or Parquet; or a Hugging Face data set that was saved
-to disk (`save_to_disk`)."""
+"""Examples in a table, one row each.
+
+Paths of pictures in CSV, TSV or Parquet, pictures in Parquet, or a Hugging Face data set (`save_to_disk`).
+"""
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anyshot.data.archives import safe_join
-from anyshot.data.packer import FileBytes, Item, Source
+from anyshot.data.source import FileBytes, Item, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
 from anyshot.files import check_file, read_bytes, read_text
+from anyshot.text import count_noun, group_by
 
 PATHS = (
     "path", "paths", "file", "files", "filename", "file_name", "filepath", "file_path", "image", "images", "image_path",
     "image_name", "img", "picture", "photo",
 )  # fmt: skip
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
+IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 Columns = dict[str, Any]  # lists or arrays
-SHOWN = 20  # columns, in a sentence
-MOST_TEXT = 1 << 26  # bytes of a table: its values take up to twenty times as much memory
-MOST_ROWS, MOST_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
+SHOWN = 20  # columns, in a message
+MAX_TEXT = 1 << 26  # bytes of a table of text: its values take up to twenty times as much memory
+MAX_ROWS, MAX_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
 
 
 def read_image_table(
-    path: Path, root: Path | None = None, path_column: str = "", label_column: str = "", split_column: str = ""
+    path: Path,
+    root: Path | None = None,
+    path_column: str = "",
+    label_column: str = "",
+    split_column: str = "",
+    labelled: bool = True,
 ) -> Source:
-    """Rows of a path and a label (and a split). Paths are relative to `root`, the table's folder by default."""
+    """List the pictures that a table names, with their labels and splits.
+
+    Args:
+        path: The table, a row per picture.
+        root: The folder that paths are relative to; the table's folder by default.
+        path_column: The column of paths.
+        label_column: The column of class names.
+        split_column: The column of splits.
+        labelled: Whether labels are needed; without, only the paths are read.
+    """
     columns = read_columns(path)
-    folder = root or path.parent
-    names = pick_column(columns, path_column, PATHS, "path", path)
-    labels = check_labels(pick_column(columns, label_column, LABELS, "label", path), path)
-    splits = read_splits(columns, split_column, path)
+    names = [str(name) for name in pick_column(columns, path_column, PATHS, "path", path)]
+    labels, splits = [""] * len(names), read_splits(columns, split_column, path) if labelled else [None] * len(names)
+    if labelled:
+        labels = check_labels(pick_column(columns, label_column, LABELS, "label", path), path)
     items = [
-        Item(str(name), label, split, FileBytes(safe_join(folder, str(name), path)))
+        Item(name, label, split, FileBytes(safe_join(root or path.parent, name, path)))
         for name, label, split in zip(names, labels, splits, strict=True)
     ]
-    return Source(items)
+    return Source(items, notes=tuple(_describe_repeated(items)))
 
 
-def read_paths(path: Path, root: Path | None = None, path_column: str = "") -> list[Item]:
-    """The pictures that a table names, whatever else it says of them."""
-    names = pick_column(read_columns(path), path_column, PATHS, "path", path)
-    return [Item(str(name), "", None, FileBytes(safe_join(root or path.parent, str(name), path))) for name in names]
+def _describe_repeated(items: Sequence[Item]) -> Iterator[str]:
+    """Say which pictures a table names more than once, and which of them under different labels."""
+    groups = [rows for rows in group_by(items, lambda item: item.read).values() if len(rows) > 1]
+    repeated = {rows[0].name: sorted({row.class_name for row in rows}) for rows in groups}
+    conflicts = [f"{name}: {' and '.join(labels)}" for name, labels in repeated.items() if len(labels) > 1]
+    if repeated:
+        yield f"the table names {count_noun(len(repeated), 'picture')} more than once ({_first(list(repeated))})"
+    if conflicts:
+        yield f"{count_noun(len(conflicts), 'picture')} of them under different labels ({_first(conflicts)})"
+
+
+def _first(words: Sequence[str], limit: int = 3) -> str:
+    return ", ".join(words[:limit]) + (", ..." if len(words) > limit else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetCell:
+    """Reads the bytes of an image in a Parquet file."""
+
+    path: Path
+    group: int
+    row: int
+    column: str
+
+    def __call__(self) -> bytes:
+        """Return the bytes."""
+        value = _read_group(self.path, self.group, self.column)[self.row].as_py()
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(data, bytes):
+            raise BadInput(f"row {self.row} has no bytes of a picture.")
+        return data
+
+
+@lru_cache(maxsize=4)
+def _read_group(path: Path, group: int, name: str) -> Any:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(path).read_row_group(group, [name]).column(name)
+
+
+def image_column_of(path: Path) -> str:
+    """Return the name of a Parquet file's column of encoded images; empty where it has none."""
+    with open_parquet(path) as pyarrow:
+        fields = pyarrow.parquet.read_schema(path)
+        is_text = pyarrow.types.is_string
+        return next((one.name for one in fields if one.name.lower() in IMAGES and not is_text(one.type)), "")
+
+
+def read_image_parquet(path: Path, label_column: str = "", split_column: str = "") -> Source:
+    """List the pictures of a Parquet file that has a column of encoded images, with their labels and splits."""
+    images = image_column_of(path)
+    with open_parquet(path) as pyarrow:
+        file = pyarrow.parquet.ParquetFile(path)
+        plain = [one.name for one in file.schema_arrow if one.name != images and _is_plain(one.type)]
+        columns = {name: file.read([name]).column(name).to_pylist() for name in plain}
+        groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+    labels = check_labels(pick_column(columns, label_column, LABELS, "label", path), path)
+    splits = read_splits(columns, split_column, path)
+    places = ((group, row) for group, rows in enumerate(groups) for row in range(rows))
+    return Source([
+        Item(f"row {number}", label, split, ParquetCell(path, *place, images))
+        for number, (place, label, split) in enumerate(zip(places, labels, splits, strict=True))
+    ])  # fmt: skip
+
+
+def _is_plain(kind: Any) -> bool:
+    import pyarrow.types
+
+    return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_large_string(kind))
 
 
 def column_names(path: Path) -> list[str]:
-    """The names of the columns of a Parquet file."""
+    """Return the names of the columns of a Parquet file."""
     with open_parquet(path) as pyarrow:
         return list(pyarrow.parquet.read_schema(path).names)
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
-    """pyarrow, while a Parquet file is read; what it raises says that this is none."""
+    """Yield pyarrow for reading a Parquet file; what it raises becomes a BadInput."""
     with as_bad_input(ImportError, "reading Parquet needs pyarrow: pip install 'anyshot[parquet]'."):
         import pyarrow
         import pyarrow.parquet
@@ -67,18 +153,18 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
 
 def read_columns(path: Path) -> Columns:
-    """The columns of a CSV, TSV or Parquet file, all as long as each other."""
+    """Return the columns of a CSV, TSV or Parquet file, all of one length."""
     check_file(path)
-    names, columns = (_parquet if path.suffix.lower() in (".parquet", ".pq") else _delimited)(path)
+    names, columns = (_read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_delimited)(path)
     if len(set(names)) < len(names):
         raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
     return dict(zip(names, columns, strict=True))
 
 
-def _delimited(path: Path) -> tuple[list[str], list[list[str]]]:
-    text = io.StringIO(read_text(path, MOST_TEXT).removeprefix("\ufeff"), newline="")
+def _read_delimited(path: Path) -> tuple[list[str], list[list[str]]]:
+    text = io.StringIO(read_text(path, MAX_TEXT).removeprefix("\ufeff"), newline="")
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
-        rows = csv.reader(text, delimiter=_delimiter(text, path), strict=True)
+        rows = csv.reader(text, delimiter=_guess_delimiter(text, path), strict=True)
         filled = (row for row in rows if row)
         names = [name.strip() for name in next(filled, [])]
         columns: list[list[str]] = [[] for _ in names]
@@ -92,44 +178,44 @@ def _delimited(path: Path) -> tuple[list[str], list[list[str]]]:
     return names, columns
 
 
-def _delimiter(text: io.StringIO, path: Path) -> str:
-    """What the first row separates most of its names by: commas, semicolons or tabs, whatever the file is called."""
+def _guess_delimiter(text: io.StringIO, path: Path) -> str:
+    """Return the character that separates most names of the first row: comma, semicolon or tab."""
     first = next((line for line in text if line.strip()), "")
     text.seek(0)
     usual = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
     return max((usual, ",", ";", "\t"), key=first.count)
 
 
-def _parquet(path: Path) -> tuple[list[str], list[Any]]:
+def _read_parquet(path: Path) -> tuple[list[str], list[Any]]:
     with open_parquet(path) as pyarrow:
         about = pyarrow.parquet.read_metadata(path)
-        groups = [about.row_group(index) for index in range(min(about.num_row_groups, MOST_ROWS))]
+        groups = [about.row_group(index) for index in range(min(about.num_row_groups, MAX_ROWS))]
         values = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
         size = sum(group.total_byte_size for group in groups)
-        if about.num_rows > MOST_ROWS or values > MOST_VALUES or size > 1 << 30:
+        if about.num_rows > MAX_ROWS or values > MAX_VALUES or size > 1 << 30:
             raise BadInput(f"{path} has {about.num_rows} rows of {values} values, {size >> 20} MB: that is too much.")
         table = pyarrow.parquet.read_table(path)
-        return table.column_names, [_values(column) for column in table.columns]
+        return table.column_names, [_column_values(column) for column in table.columns]
 
 
-def _values(column: Any) -> Any:
-    """The values of a column: vectors as one array where they are as long as each other, else whatever they are."""
+def _column_values(column: Any) -> Any:
+    """Return the values of a column: vectors of one length as an array, everything else as a list."""
     import pyarrow
 
     kind = column.type
     if pyarrow.types.is_list(kind) or pyarrow.types.is_fixed_size_list(kind) or pyarrow.types.is_large_list(kind):
-        one = column.combine_chunks()
-        one = one.combine_chunks() if isinstance(one, pyarrow.ChunkedArray) else one
-        inner = one.flatten()
-        is_number = pyarrow.types.is_floating(inner.type) or pyarrow.types.is_integer(inner.type)
-        even = len(one) and len(inner) % len(one) == 0 and len(set(one.value_lengths().to_pylist())) == 1
-        if is_number and even and not one.null_count and not inner.null_count:
-            return inner.to_numpy(zero_copy_only=False).reshape(len(one), -1)
+        rows = column.combine_chunks()
+        rows = rows.combine_chunks() if isinstance(rows, pyarrow.ChunkedArray) else rows
+        values = rows.flatten()
+        is_number = pyarrow.types.is_floating(values.type) or pyarrow.types.is_integer(values.type)
+        is_even = len(rows) and len(values) % len(rows) == 0 and len(set(rows.value_lengths().to_pylist())) == 1
+        if is_number and is_even and not rows.null_count and not values.null_count:
+            return values.to_numpy(zero_copy_only=False).reshape(len(rows), -1)
     return column.to_pylist()
 
 
 def pick_column(columns: Columns, name: str, usual: Sequence[str], what: str, path: Path) -> Any:
-    """The column of this name or, without one, the first of the usual names for what it holds."""
+    """Return the column of this name or, without one, the first column that has a usual name for what it holds."""
     if name:
         if name not in columns:
             raise BadInput(f"{path}: {describe_unknown_name('column', name, columns)}")
@@ -142,20 +228,28 @@ def pick_column(columns: Columns, name: str, usual: Sequence[str], what: str, pa
 
 
 def decode_text(value: Any) -> Any:
-    """Bytes as text; anything else as it is."""
+    """Return bytes as text, and anything else as it is."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
-    """Labels as class names; any text is one, but there must be some."""
-    text = ["" if label is None else str(label).strip() for label in labels]
-    if "" in text:
-        raise BadInput(f"item {text.index('') + 1} of {path} has no label.")
-    return text
+    """Return labels as class names.
+
+    Raises:
+        BadInput: A label is empty, or several values in one.
+    """
+    names = []
+    for number, label in enumerate(labels, 1):
+        if isinstance(label, list | tuple | dict | np.ndarray):
+            raise BadInput(f"the label of item {number} of {path} is several values: give one text or number.")
+        names.append("" if label is None else str(label).strip())
+        if not names[-1]:
+            raise BadInput(f"item {number} of {path} has no label.")
+    return names
 
 
 def read_splits(columns: Columns, name: str, path: Path) -> list[str | None]:
-    """The split of each row, or None for all where no column says so."""
+    """Return the split of each row; None for all where no column says so."""
     if not name and "split" not in columns:
         return [None] * len(next(iter(columns.values())))
     values = [str(value).strip().lower() for value in pick_column(columns, name, ("split",), "split", path)]
@@ -166,7 +260,7 @@ def read_splits(columns: Columns, name: str, path: Path) -> list[str | None]:
 
 
 def read_huggingface(path: Path, image_column: str = "", label_column: str = "") -> Source:
-    """Each named split of the data set; one that is not train, validation or test has its classes divided."""
+    """List the pictures of a data set with their labels and, where it has several parts, their splits."""
     with as_bad_input(ImportError, "a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'."):
         import datasets
     if not path.is_dir():
@@ -182,34 +276,36 @@ def read_huggingface(path: Path, image_column: str = "", label_column: str = "")
             parts = {None: next(iter(loaded.values()))}
         elif None in parts or len(parts) < len(loaded):
             raise BadInput(f"{path} has splits {', '.join(loaded)}: train, validation and test are understood.")
-    items = [item for split, part in parts.items() for item in _items(part, split, path, image_column, label_column)]
+    items = [
+        item for split, part in parts.items() for item in _list_part(part, split, path, image_column, label_column)
+    ]
     return Source(items)
 
 
-def _items(part: Any, split: str | None, path: Path, image_column: str, label_column: str) -> list[Item]:
+def _list_part(part: Any, split: str | None, path: Path, image_column: str, label_column: str) -> list[Item]:
     import datasets
 
-    image_name = _column(part, image_column, datasets.Image, PATHS, "image", path)
-    label_name = _column(part, label_column, datasets.ClassLabel, LABELS, "label", path)
+    image_name = _pick_name(part, image_column, datasets.Image, PATHS, "image", path)
+    label_name = _pick_name(part, label_column, datasets.ClassLabel, LABELS, "label", path)
     if not isinstance(part.features[image_name], datasets.Image):
         raise BadInput(f"column {image_name!r} of {path} holds {part.features[image_name]}, not images.")
     raw = part.cast_column(image_name, datasets.Image(decode=False))
     values, named = part.select_columns([label_name])[label_name], part.features[label_name]
     text = [named.int2str(value) for value in values] if isinstance(named, datasets.ClassLabel) else list(values)
     return [
-        Item(f"{split or path.name}[{index}]", label, split, partial(_bytes, raw, image_name, index, path))
+        Item(f"{split or path.name}[{index}]", label, split, partial(_read_cell, raw, image_name, index, path))
         for index, label in enumerate(check_labels(text, path))
     ]
 
 
-def _column(part: Any, given: str, type_: type, usual: Sequence[str], what: str, path: Path) -> str:
-    """The name of a column: the one given, or the first of a type, or the first with a usual name."""
+def _pick_name(part: Any, given: str, type_: type, usual: Sequence[str], what: str, path: Path) -> str:
+    """Return the name of a column: the one given, or the first of a type, or the first with a usual name."""
     typed = [name for name, feature in part.features.items() if isinstance(feature, type_)]
     names: Columns = {name: [name] for name in part.features}
     return pick_column(names, given or (typed[0] if typed else ""), usual, what, path)[0]
 
 
-def _bytes(raw: Any, name: str, index: int, path: Path) -> bytes:
-    """The encoded image: kept in the data set, or in a file beside it."""
+def _read_cell(raw: Any, name: str, index: int, path: Path) -> bytes:
+    """Return an encoded image, which is in the data set or in a file beside it."""
     image = raw[index][name]
     return image["bytes"] or read_bytes(safe_join(path.parent, image["path"], path))

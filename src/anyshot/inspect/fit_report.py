@@ -12,7 +12,7 @@ from anyshot.classify.groups import find_groups
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
 from anyshot.classify.support import hash_rows
 from anyshot.data.pictures import capture_time
-from anyshot.models.embedders import EmbeddedItem, FeatureBuffer
+from anyshot.models.features import EmbeddedItem, FeatureBuffer
 from anyshot.text import count_noun
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB

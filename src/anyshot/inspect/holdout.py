@@ -13,11 +13,11 @@ from anyshot.classify.calibration import calibration_error
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, make_thumbnail
 from anyshot.classify.support import hash_rows
-from anyshot.data.packer import Item
+from anyshot.data.source import Item
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text, join_some
 from anyshot.models.cache import FeatureCache
-from anyshot.models.examples import embed_readable
+from anyshot.models.features import embed_pictures
 from anyshot.progress import OnMessage, no_message
 
 MOST_MISTAKES = 60  # mistakes that a page shows; all are in the JSON
@@ -260,12 +260,11 @@ def measure_holdout_pictures(
 ) -> tuple[HoldoutResult, dict[int, bytes]]:
     """Do the same for pictures, and return small copies of the surest mistakes, by their place."""
     doing = f"classifying {len(items)} pictures"
-    rows, readable = embed_readable(classifier.backbone, items, doing, cache, say)
-    if not readable:
+    embedded = embed_pictures(classifier.backbone, items, cache, doing, say)
+    if not embedded.has_features:
         raise BadInput("none of the pictures could be read.")
-    names, labels = [item.name for item in readable], [item.class_name for item in readable]
-    result = measure_holdout(classifier.classifier, rows.array, labels, names)
-    shown = {mistake.place: readable[mistake.place] for mistake in result.mistakes[:MOST_MISTAKES]}
+    result = measure_holdout(classifier.classifier, embedded.features, embedded.labels, embedded.names)
+    shown = {mistake.place: embedded.items[mistake.place] for mistake in result.mistakes[:MOST_MISTAKES]}
     read = classifier.backbone.read
     return result, {place: make_thumbnail(read(item.read(), item.name, item.box)) for place, item in shown.items()}
 

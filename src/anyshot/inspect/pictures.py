@@ -10,12 +10,12 @@ from anyshot.classify.copies import Float64View, find_copies
 from anyshot.classify.images import DEFAULT_HEAD, make_thumbnail
 from anyshot.classify.likeness import PictureSketch
 from anyshot.data.pictures import capture_time
+from anyshot.data.source import Source
 from anyshot.data.store import Store
 from anyshot.inspect.case import AdviceOptions, OtherFeatures
 from anyshot.measure.evaluate import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
-from anyshot.models.examples import Examples
 from anyshot.progress import progress
 
 # Another network is tried on a sample that takes about five seconds, unless the accuracy is ENOUGH; not tuned.
@@ -26,11 +26,12 @@ ReadPicture = Callable[[int], np.ndarray]
 
 
 def describe_pictures(
-    examples: Examples, embedder: Embedder, options: AdviceOptions, cache: FeatureCache | None = None
+    examples: Source, embedder: Embedder, options: AdviceOptions, cache: FeatureCache | None = None
 ) -> AdviceOptions:
     """Return options for `advise` with what the pictures tell: times, copies, and what another network would bring."""
-    more: AdviceOptions = {**options, "times": [capture_time(item.read) for item in examples.items]}
-    if examples.items:
+    more: AdviceOptions = {**options}
+    if examples.has_pictures:
+        more["times"] = [capture_time(item.read) for item in examples.items]
         more["picture"] = read_picture(examples, embedder)
         if not embedder.name.startswith(DEFAULT_EMBEDDER):
             more["other_features"] = lambda head, accuracy: (
@@ -39,7 +40,7 @@ def describe_pictures(
     return more
 
 
-def read_picture(examples: Examples, embedder: Embedder) -> ReadPicture:
+def read_picture(examples: Source, embedder: Embedder) -> ReadPicture:
     """Return a function that reads the picture of an example, by its number, as the network sees it."""
 
     def read(image: int) -> np.ndarray:
@@ -67,7 +68,7 @@ def find_copies_in_store(store: Store, cache: FeatureCache | None = None) -> lis
 
 
 def try_default_features(
-    examples: Examples, head: str, options: AdviceOptions, cache: FeatureCache | None = None
+    examples: Source, head: str, options: AdviceOptions, cache: FeatureCache | None = None
 ) -> OtherFeatures:
     """Measure the built-in network beside the features at hand, with the same episodes, on a sample of the pictures.
 

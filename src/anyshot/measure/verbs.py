@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from anyshot.data.layout import SourceOptions
+from anyshot.data.open import find_kind, has_features
 from anyshot.data.store import Store, open_store
 from anyshot.measure.evaluate import evaluate_store
 from anyshot.measure.inputs import check_kind, check_labels
@@ -15,7 +16,7 @@ from anyshot.measure.plan import Plan, Protocol
 from anyshot.measure.recalls import write_recalls
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
-from anyshot.models.examples import has_features, read_examples
+from anyshot.models.features import read_examples
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message
 from anyshot.progress import progress as bar
@@ -86,13 +87,12 @@ def _open(
     source: Path, model: str | None, registry: Registry, cache: FeatureCache | None, layout: SourceOptions | None
 ) -> tuple[Store, Embedder | None]:
     """Return a store, or images or features as one, and what embeds its images."""
-    is_store = (source / "store.json").is_file() or not source.exists()
-    store = open_store(source) if is_store else None
-    is_features = store.is_features if store is not None else has_features(source)
+    store = open_store(source) if find_kind(source, layout) == "store" else None
+    is_features = store.is_features if store is not None else has_features(source, layout)
     model = DEFAULT_EMBEDDER if model is None and not is_features else model
     embedder = load_embedder(model, registry=registry) if model is not None else None
     if store is None:
-        store = read_examples(source, embedder, cache, layout, say=print_message).store(source)
+        store = read_examples(source, embedder, cache, layout, say=print_message).to_store(source)
         if embedder is not None and not is_features:
             store.about["content"] = embedder.content
     return store, embedder

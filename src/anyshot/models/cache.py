@@ -1,10 +1,11 @@
-"""Features that were computed once, kept by the content of the picture and of what embedded it.
+"""Features that were computed before, by the content of the picture and of the network.
 
-    FOLDER/BACKBONE/*.safetensors    the keys of some pictures, their features, a checksum of each
+    FOLDER/NETWORK/*.safetensors    the keys of some pictures, their features, a checksum of each
 
-Files appear whole and are never changed, so any number of processes may share the folder and one that is killed leaves
-nothing broken. A file that is cut short or gone, a row whose checksum does not fit: such features are not there, and
-computed anew. Where the folder outgrows its bound, the files go that were not used for longest.
+Files appear complete and are never changed, so any number of processes may share the folder. Whatever is wrong with a
+file or a row (cut short, gone, no plain file, another shape, values that are not finite, a checksum that does not fit),
+its features count as missing and are computed anew. When the folder outgrows its limit, the files that were not used
+for longest are removed. The cache is optional: where the folder cannot be read or written, nothing is kept.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -26,28 +27,29 @@ from safetensors.numpy import save
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write
 
-BOUND = 2_000_000_000  # bytes: some 380,000 pictures of 1280 numbers
-ROWS = 1024  # of a file, at most
-MOST_OPEN = 4  # files that are in memory as far as they were read
-FORGOTTEN = 86_400.0  # seconds after which a file that was never finished is removed
+LIMIT = 2_000_000_000  # bytes: some 380,000 pictures of 1280 numbers
+ROWS = 1024  # pictures of a file at most: 5 MB of the default network
+MAX_OPEN = 4  # files that are mapped into memory at a time; neighbours among pictures are mostly in one file
+UNFINISHED_SECONDS = 86_400.0  # age from which a file that was never finished is removed
+UNREADABLE = (SafetensorError, OSError, ValueError, IndexError)
 Features = Float[np.ndarray, "..."]
 
 
 def cache_folder() -> Path:
-    """Where features are kept unless another folder is named: $ANYSHOT_CACHE, or the user's folder for such things."""
+    """Return the folder of the cache: $ANYSHOT_CACHE, or the user's folder for caches."""
     if named := os.environ.get("ANYSHOT_CACHE"):
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot" / "features"
 
 
-def hash_picture(data: bytes | np.ndarray, *how: object) -> bytes:
-    """What a picture is known by: its bytes, or its pixels and their shape, and what else its features depend on."""
+def hash_picture(data: bytes | np.ndarray, *preparation: object) -> bytes:
+    """Return the key of a picture: a hash of its bytes or pixels, and of what else its features depend on."""
     digest = blake2b(digest_size=16)
     if isinstance(data, np.ndarray):
         digest.update(f"{data.dtype.str} {data.shape}".encode())
         data = np.ascontiguousarray(data).tobytes()
     digest.update(data)
-    digest.update(repr(how).encode())
+    digest.update(repr(preparation).encode())
     return digest.digest()
 
 
@@ -55,62 +57,79 @@ class FeatureCache:
     """A folder of features.
 
     Args:
-        folder: Where they lie; `cache_folder()` where None.
-        bound: Bytes that the folder may hold.
+        folder: Where they are; `cache_folder()` by default.
+        limit: Bytes that the folder may hold.
     """
 
-    def __init__(self, folder: Path | None = None, bound: int = BOUND) -> None:
-        self.folder, self.bound = folder or cache_folder(), bound
+    def __init__(self, folder: Path | None = None, limit: int = LIMIT) -> None:
+        self.folder, self.limit = folder or cache_folder(), limit
 
     @contextlib.contextmanager
-    def of(self, backbone: str) -> "Iterator[CachedFeatures]":
-        """The features of one backbone, by the hash of its content; those that are added are kept at the end, however
-        it comes."""
-        stored = CachedFeatures(self, backbone)
+    def open(self, network: str, shape: Callable[[], tuple[int, ...]] | None = None) -> "Iterator[CachedFeatures]":
+        """Open the features of one network; those that are added are written at the end, however it comes.
+
+        Args:
+            network: The hash of the network's content.
+            shape: Returns the shape that the network's features have; called only if there are cached ones.
+        """
+        cached = CachedFeatures(self, network, shape)
         try:
-            yield stored
+            yield cached
         finally:
-            stored.flush()
+            cached.flush()
 
     def shrink(self) -> None:
-        """Remove the files that were not used for longest, until the folder is within its bound."""
+        """Remove the files that were not used for longest, until the folder is within its limit."""
         files: list[tuple[float, int, Path]] = []
-        for path in self.folder.glob("*/*"):
+        for path in list_files(self.folder, "*/*"):
             with contextlib.suppress(OSError):  # another process may have removed it
-                about = path.stat()
+                status = path.stat()
                 if path.suffix == ".safetensors":
-                    files.append((about.st_mtime, about.st_size, path))
-                elif path.suffix == ".part" and time.time() - about.st_mtime > FORGOTTEN:
+                    files.append((status.st_mtime, status.st_size, path))
+                elif path.suffix == ".part" and time.time() - status.st_mtime > UNFINISHED_SECONDS:
                     path.unlink()
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
-            if total <= self.bound:
+            if total <= self.limit:
                 break
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
 
 
-class CachedFeatures:
-    """The features of one backbone in a cache; threads may share it."""
+def list_files(folder: Path, pattern: str) -> list[Path]:
+    """Return the plain files of a folder; none where it cannot be read."""
+    try:
+        return sorted(path for path in folder.glob(pattern) if path.is_file())
+    except OSError:
+        return []
 
-    def __init__(self, cache: FeatureCache, backbone: str) -> None:
-        self._cache, self._folder = cache, cache.folder / backbone
+
+class CachedFeatures:
+    """The features of one network in a cache; threads may share it."""
+
+    def __init__(self, cache: FeatureCache, network: str, shape: Callable[[], tuple[int, ...]] | None = None) -> None:
+        self._cache, self._folder = cache, cache.folder / network
         self._files: list[Path] = []
         self._open: dict[int, Any] = {}
         self._places: dict[bytes, tuple[int, int]] = {}
         self._used: set[int] = set()
         self._new: dict[bytes, Features] = {}
         self._lock = threading.Lock()
-        for path in sorted(self._folder.glob("*.safetensors")):
-            with contextlib.suppress(SafetensorError, OSError, ValueError):
-                keys = safe_open(path, framework="np").get_tensor("keys")
-                for row, key in enumerate(keys):
-                    self._places[key.tobytes()] = len(self._files), row
-                self._files.append(path)
+        paths = list_files(self._folder, "*.safetensors")
+        expected = list(shape()) if paths and shape is not None else None
+        for path in paths:
+            with contextlib.suppress(*UNREADABLE):
+                file = safe_open(path, framework="np")
+                if expected is None or file.get_slice("features").get_shape()[1:] == expected:
+                    self._index(path, [key.tobytes() for key in file.get_tensor("keys")])
+
+    def _index(self, path: Path, keys: list[bytes]) -> None:
+        self._places |= {key: (len(self._files), row) for row, key in enumerate(keys)}
+        self._files.append(path)
 
     def get(self, key: bytes) -> Features | None:
-        """The features of a picture, where they are there and whole."""
+        """Return the features of a picture; None where they are missing or damaged."""
         with self._lock:
             if key in self._new:
                 return self._new[key]
@@ -125,15 +144,15 @@ class CachedFeatures:
                 file = self._file(number)
                 features = file.get_slice("features")[row : row + 1][0]
                 checksum = int(file.get_slice("checksums")[row : row + 1][0])
-            except (SafetensorError, OSError, ValueError, IndexError):
+            except UNREADABLE:
                 return None
-        return features if zlib.crc32(features.tobytes(), zlib.crc32(key)) == checksum else None
+        is_sound = _checksum(key, features) == checksum and features.dtype.kind == "f" and np.isfinite(features).all()
+        return features if is_sound else None
 
     def _file(self, number: int) -> Any:
-        """An open file. What is read of it stays in memory until it is closed, so that few are open: neighbours among
-        pictures are mostly neighbours in a file."""
+        """Return an open file; what was read of it stays in memory until it is closed, so that few are open."""
         if number not in self._open:
-            if len(self._open) == MOST_OPEN:
+            if len(self._open) == MAX_OPEN:
                 del self._open[next(iter(self._open))]
             self._open[number] = safe_open(self._files[number], framework="np")
         return self._open[number]
@@ -142,27 +161,29 @@ class CachedFeatures:
         """Keep the features of a picture."""
         with self._lock:
             self._new[key] = np.ascontiguousarray(features)
-            full = len(self._new) >= ROWS
-        if full:
+            is_full = len(self._new) >= ROWS
+        if is_full:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added; where it cannot be written, it is not kept."""
+        """Write what was added, where that is possible."""
         with self._lock:
             rows, self._new = self._new, {}
-            for shape in {(row.shape, row.dtype) for row in rows.values()}:
-                self._write({key: row for key, row in rows.items() if (row.shape, row.dtype) == shape})
+            for kind in {(row.shape, row.dtype) for row in rows.values()}:
+                self._write({key: row for key, row in rows.items() if (row.shape, row.dtype) == kind})
         if rows:
             self._cache.shrink()
 
     def _write(self, rows: dict[bytes, Features]) -> None:
         keys = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
-        checksums = np.array([zlib.crc32(row.tobytes(), zlib.crc32(key)) for key, row in rows.items()], np.uint32)
+        checksums = np.array([_checksum(key, row) for key, row in rows.items()], np.uint32)
         data = save({"keys": keys, "checksums": checksums, "features": np.stack(list(rows.values()))})
         path = self._folder / f"{uuid.uuid4().hex}.safetensors"
         with contextlib.suppress(BadInput, OSError, SafetensorError):
             with atomic_write(path) as aside:
                 aside.write_bytes(data)
-            for row, key in enumerate(rows):
-                self._places[key] = len(self._files), row
-            self._files.append(path)
+            self._index(path, list(rows))
+
+
+def _checksum(key: bytes, features: Features) -> int:
+    return zlib.crc32(features.tobytes(), zlib.crc32(key))

@@ -12,9 +12,9 @@ import contextlib
 import hashlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from anyshot.data.frames import Frames
-from anyshot.data.packer import Embedding, Item
 from anyshot.data.pictures import Box, Resample, evaluation_square, explain_unreadable
 from anyshot.errors import BadInput
 from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
@@ -43,6 +42,9 @@ Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64
 CARRIED = ("backbone.onnx", "backbone.safetensors")  # what a classifier brings along, beside what was trained on it
 PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
+
+
+_FEATURE_SHAPES: dict[str, tuple[int, ...]] = {}  # of the networks that have run in this process, by their content
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Embedder:
         only those are computed that it does not have."""
         starts = range(0, len(images), BATCH)
         parts = []
-        with _stored(self, cache) as stored:
+        with open_cached(self, cache) as stored:
 
             def embed(start: int) -> np.ndarray:
                 batch = images[start : start + BATCH]
@@ -128,7 +130,15 @@ class Embedder:
                 f"the backbone gave {features.dtype} of shape {features.shape} for {len(pictures)} pictures: it must "
                 'give "image d" or "image position channel".'
             )
+        if self.weights is not None:
+            _FEATURE_SHAPES[self.content] = features.shape[1:]
         return features
+
+    def feature_shape(self) -> tuple[int, ...]:
+        """Return the shape of the features of one picture; a network that has not run yet is tried on a black one."""
+        if self.content not in _FEATURE_SHAPES:
+            self.embedded(np.zeros((1, self.side, self.side, self.colours), np.uint8))
+        return _FEATURE_SHAPES[self.content]
 
     def square(
         self, data: bytes | UInt8[np.ndarray, "height width channel"], box: Box | None = None
@@ -190,10 +200,13 @@ class _SilencedPillow:
 _QUIET = _SilencedPillow()
 
 
-def _stored(embeds: Embedder, cache: FeatureCache | None) -> contextlib.AbstractContextManager[CachedFeatures | None]:
+def open_cached(
+    embeds: Embedder, cache: FeatureCache | None
+) -> contextlib.AbstractContextManager[CachedFeatures | None]:
+    """Open the cached features of a network; none without a cache, or for a function, whose content is unknown."""
     if cache is None or not embeds.content:
         return contextlib.nullcontext()
-    return cache.of(f"{embeds.content}-{PREPARATION}")
+    return cache.open(f"{embeds.content}-{PREPARATION}", embeds.feature_shape)
 
 
 def _embed_missing(batch: Images, stored: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
@@ -208,93 +221,6 @@ def _embed_missing(batch: Images, stored: CachedFeatures | None, embed: Callable
             rows[place] = row
             stored.add(keys[place], row)
     return np.stack([row for row in rows if row is not None])
-
-
-@dataclass(frozen=True)
-class EmbeddedItem:
-    """A picture of a source and its features, or why there are none."""
-
-    item: Item
-    features: Float[np.ndarray, "..."] | None
-    pixels: UInt8[np.ndarray, "side side 3"] | None = None
-    """What the network saw, where it was decoded now."""
-    why: str = ""
-
-
-class FeatureBuffer:
-    """Features as they come, in room that is made once: a list of them would be held twice when it becomes an array.
-
-    Args:
-        most: How many come, at most; room that is never filled takes no memory.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._filled = most, 0
-        self._room: np.ndarray | None = None
-
-    def add(self, features: Float[np.ndarray, "..."]) -> None:
-        """One more."""
-        if self._room is None:
-            self._room = np.empty((self._most, *features.shape), features.dtype)
-        if features.shape != self._room.shape[1:]:
-            raise BadInput(f"the backbone gave features of shapes {self._room.shape[1:]} and {features.shape}.")
-        self._room[self._filled] = features
-        self._filled += 1
-
-    def __len__(self) -> int:
-        return self._filled
-
-    @property
-    def array(self) -> Float[np.ndarray, "image ..."]:
-        """All that came; there must be one."""
-        assert self._room is not None
-        return self._room[: self._filled]
-
-
-def embed_items(
-    embeds: Embedder, items: Sequence[Item], cache: FeatureCache | None = None
-) -> Iterator[list[EmbeddedItem]]:
-    """Pictures of any source to features, in their order and some at a time: read, decoded and embedded on all cores
-    with few of them in memory. With a `cache`, only those are embedded that it does not have."""
-    with _stored(embeds, cache) as stored:
-        parts = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
-        yield from map_in_threads(partial(_embed_part, embeds, stored), parts)
-
-
-def as_packing_embedding(embeds: Embedder, cache: FeatureCache | None = None) -> Embedding:
-    """What makes a store of features where `anyshot pack` would make one of images."""
-
-    def chunks(items: Sequence[Item]) -> Iterator[list[np.ndarray | str]]:
-        for part in embed_items(embeds, items, cache):
-            yield [one.why if one.features is None else np.atleast_2d(one.features).astype(np.float32) for one in part]
-
-    return Embedding({"backbone": embeds.about["backbone"], "content": embeds.content}, chunks)
-
-
-def _embed_part(embeds: Embedder, stored: CachedFeatures | None, part: Sequence[Item]) -> list[EmbeddedItem]:
-    done: dict[int, EmbeddedItem] = {}
-    pictures: dict[int, np.ndarray] = {}
-    keys: dict[int, bytes] = {}
-    for place, item in enumerate(part):
-        try:
-            data = item.read()
-            keys[place] = hash_picture(data, item.box) if stored is not None else b""
-            row = stored.get(keys[place]) if stored is not None else None
-            if row is None:
-                pictures[place] = embeds.read(data, item.name, item.box)
-            else:
-                done[place] = EmbeddedItem(item, row)
-        except FileNotFoundError:
-            done[place] = EmbeddedItem(item, None, why=f"there is no file {item.name}.")
-        except (BadInput, OSError) as error:
-            done[place] = EmbeddedItem(item, None, why=str(error))
-    if pictures:
-        features = embeds.embedded(np.stack(list(pictures.values())))
-        for (place, pixels), row in zip(pictures.items(), features, strict=True):
-            done[place] = EmbeddedItem(part[place], row, pixels)
-            if stored is not None:
-                stored.add(keys[place], row)
-    return [done[place] for place in range(len(part))]
 
 
 def load_embedder(

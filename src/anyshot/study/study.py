@@ -19,7 +19,8 @@ from anyshot.errors import BadInput, check_names, describe_unknown_name, look_up
 from anyshot.files import builtin_study_folders
 from anyshot.measure.plan import Protocol
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import DEFAULT_EMBEDDER, as_packing_embedding, load_embedder
+from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
+from anyshot.models.features import as_packing_embedding
 from anyshot.models.heads import HEADS
 from anyshot.models.model import find_model
 from anyshot.models.registry import BUILTIN, Registry, run_python_file, user_code_errors
