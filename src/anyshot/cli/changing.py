@@ -22,7 +22,7 @@ from anyshot.data.source import Item, describe_skipped, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.inspect.fit_report import RepeatedExamples
 from anyshot.models.cache import FeatureCache
-from anyshot.models.features import describe_unreadable, read_examples, select_pictures
+from anyshot.models.features import describe_unreadable, embed_pictures, read_examples, select_pictures
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun
