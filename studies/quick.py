@@ -24,8 +24,8 @@ def study(heads=None):
             epochs=6,
             schedule="one-cycle",
             lr=BUILTIN.head(head).lr,
-            # A cosine is at most 1, and six epochs are too few for its scale to grow. (Validation classes at 1 shot: 43 %
-            # from a temperature of 1, 48 % from 10; Euclidean logits 50 and 48 %.)
+            # A cosine is at most 1, and six epochs are too few for its scale to grow. (Validation classes at 1 shot:
+            # 43 % from a temperature of 1, 48 % from 10; Euclidean logits 50 and 48 %.)
             temperature=10.0 if BUILTIN.head(head).score_name == "cosine" else 1.0,
             validate_every=6,
         )

@@ -169,7 +169,7 @@ def study(
         amp: Train backbones in bfloat16, for GPUs; the models keep their names.
     """
     from anyshot.models.devices import use_device
-    from anyshot.study.runner import plan_study, run_study
+    from anyshot.study.runner import RunOptions, plan_study, run_study
     from anyshot.study.study import StudySource, find_study
 
     use_device(device)
@@ -187,7 +187,7 @@ def study(
         folder = out or Path("runs") / f"{path.stem}-ready"
         rows = run_ready(source, folder, only)
     else:
-        where = {"workers": workers, "on": on, "tensorboard": tensorboard, "device": device, "amp": amp}
+        where = RunOptions(workers=workers, on=on, tensorboard=tensorboard, device=device, amp=amp)
         rows = run_study(source, folder, data, only, images=images, **where)
     if rows:
         show_report([folder])
