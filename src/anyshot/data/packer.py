@@ -309,7 +309,7 @@ class _Log(contextlib.AbstractContextManager):
             self._items.append(rows)
         self.seen += len(chunk)
         self._skipped |= skipped
-        line = {"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc}
+        line: dict[str, Any] = {"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc}
         if self._is_frames:
             line["sides"] = [list(image.shape[:2]) for image in images]
             self._sides += line["sides"]

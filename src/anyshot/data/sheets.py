@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from anyshot.data.frames import Frames
 from anyshot.data.store import StoreSplit
 from anyshot.files import atomic_write
 
@@ -31,7 +32,7 @@ def draw_sheet(part: StoreSplit, title: str, path: Path) -> None:
 
 
 def draw_pairs(
-    items: np.ndarray, pairs: Sequence[Sequence[int]], names: Sequence[Sequence[str]], title: str, path: Path
+    items: np.ndarray | Frames, pairs: Sequence[Sequence[int]], names: Sequence[Sequence[str]], title: str, path: Path
 ) -> None:
     """Two pictures a row, with their names; the first PAIRS of them."""
     shown = pairs[:PAIRS]

@@ -8,6 +8,7 @@ Pooling comes before the activation: the result is equal for a monotone activati
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,7 @@ class Conv4(nn.Module):
         x = images.contiguous(memory_format=torch.channels_last)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             if self.fused and is_fusable(x, norm):
-                x = convolve_block(x, conv, norm)
+                x = convolve_block(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm))
             else:
                 x = F.relu(F.max_pool2d(norm(conv(x)), 2))
         return _maps(x)
