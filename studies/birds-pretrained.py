@@ -29,7 +29,7 @@ def study(heads=None):
             epochs=20 if head in LEARNING_RATES else 1,
             schedule="one-cycle",
             lr=LEARNING_RATES.get(head, 0.1),
-            temperature=BUILTIN.head(head).temperature,
+            temperature=10.0 if BUILTIN.head(head).score_name == "cosine" else 1.0,
             validate_every=10,
             # One validation class has 44 images.
             validation_queries=min(16, 44 - train_shot),

@@ -412,6 +412,13 @@ def test_what_about_json_had_before_stays(tmp_path, monkeypatch):
     assert set(read_json(tmp_path / "out" / "about.json")) == {"versions", "episode_seed", "images_a_second"}
 
 
+def test_a_study_warns_of_cosines_that_start_at_a_low_temperature():
+    study = StudySource(OWN, ("proto", "cosine-proto")).load()
+    assert "cosine-proto (from 1, not 10)" in runner.find_low_temperatures(study, study.recipes)
+    for fields in ({"temperature": 10.0}, {"epochs": 350}):
+        assert not runner.find_low_temperatures(study, [replace(recipe, **fields) for recipe in study.recipes])
+
+
 # ------------------------------------------------------------------------------------------ data and code that change
 
 HEAD = """

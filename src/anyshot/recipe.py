@@ -197,12 +197,13 @@ def _has_type(value: Any, kind: str) -> bool:
         return True
     if kind.startswith("tuple"):
         return isinstance(value, tuple) and all(_has_type(one, kind[6:].partition(",")[0]) for one in value)
-    if kind.startswith("Recipe"):
-        return isinstance(value, Recipe) or (isinstance(value, str) and 0 < len(value) <= MAX_TEXT)
+    if isinstance(value, Recipe):
+        return kind.startswith("Recipe")
     if kind.startswith("float"):
         return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
     if kind == "int":
         return type(value) is int and 0 <= value < MAX_INTEGER
     if kind == "bool":
         return isinstance(value, bool)
-    return isinstance(value, str) and len(value) <= MAX_TEXT
+    shortest = 1 if kind.startswith("Recipe") else 0  # the name of a model to start from
+    return isinstance(value, str) and shortest <= len(value) <= MAX_TEXT

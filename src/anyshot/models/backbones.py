@@ -41,6 +41,7 @@ class Conv4(nn.Module):
         self.width = width
 
     def forward(self, images: Images) -> Maps:
+        """Return features "image position channel"."""
         if min(images.shape[-2:]) < 16:
             raise BadInput(
                 f"Conv-4 halves an image four times: it needs at least 16x16, not {tuple(images.shape[-2:])}."
@@ -71,6 +72,7 @@ class ResNet12(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu")
 
     def forward(self, images: Images) -> Maps:
+        """Return features "image position channel"."""
         return _maps(self.blocks(images))
 
 

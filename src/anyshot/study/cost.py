@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,8 +83,10 @@ def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 3) -> f
     if device == "cpu":
         clock = time.process_time  # other programs do not count
         recipe = replace(recipe, mixed=(), start=None)
-        few: dict[str, Any] = {"batch": TIMED_IMAGES} if recipe.batch else {"way": TIMED_IMAGES // 4, "train_shot": 4}
-        recipe = replace(recipe, **few)
+        if recipe.batch:
+            recipe = replace(recipe, batch=TIMED_IMAGES)
+        else:
+            recipe = replace(recipe, way=TIMED_IMAGES // 4, train_shot=4)
     rng = np.random.default_rng(0)
     images: np.ndarray = rng.random((recipe.images, 1, FROZEN_FEATURES), np.float32)
     if not recipe.frozen:

@@ -119,17 +119,21 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
         BadInput: Where a row that rests on as many models has another value: another training belongs into a folder of
             its own.
     """
-    published, rows = (read_table(path) if path.exists() else []), [as_written(row) for row in rows]
+    published, rows = (read_table(path) if path.exists() else []), list(map(as_written, rows))
     if not published or not rows:
         return published or rows
     published = _add_columns(published, rows[0])
     names = [name for name in ROW_NAMES if name in rows[0] and name in published[0]]
-    merged = {tuple(row[name] for name in names): row for row in published}
+    merged = {_identify(row, names): row for row in published}
     for row in rows:
-        key = tuple(row[name] for name in names)
+        key = _identify(row, names)
         merged[key] = _merge_row(path, " ".join(map(str, key)), merged[key], row) if key in merged else row
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]
+
+
+def _identify(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in names)
 
 
 def _add_columns(published: Sequence[Row], example: Row) -> list[Row]:
