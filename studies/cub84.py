@@ -7,7 +7,8 @@
 Everything is the paper's recipe (`paper.py`): whole photos, resized crops, flips, jitter, SGD with Nesterov momentum
 and a step schedule. What differs: 100 epochs instead of 800, with the drop of the learning rate still halfway (50
 instead of 400) and a validation every 10 epochs; photos whose shorter side is 150 pixels, not their full size; and
-cosine heads start at a temperature of 10 instead of 1.
+cosine heads start at a temperature of 10 instead of 1, because so short a training leaves them behind (validation
+classes, cosine-proto, 8-shot, after 2, 4 and 6 epochs: 43.3, 51.0 and 53.9 % from 1; 50.2, 56.3 and 58.5 % from 10).
 """
 
 from dataclasses import replace

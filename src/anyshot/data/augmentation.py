@@ -238,7 +238,7 @@ def _combine(lines: Float[Tensor, "image old value"], taps: Taps) -> Float[Tenso
     """Weighted sums of a few lines of the same image."""
     many, old, values = lines.shape
     bags = (taps.lines + old * torch.arange(many, device=lines.device).view(-1, 1, 1)).flatten(0, 1)
-    table, weights = lines.view(many * old, values), taps.weights.flatten(0, 1)
+    table, weights = lines.reshape(many * old, values), taps.weights.flatten(0, 1)
     return embedding_bag(bags, table, mode="sum", per_sample_weights=weights).view(many, taps.lines.shape[1], values)
 
 

@@ -5,13 +5,15 @@ The pixels lie one image after the other in one flat array on disk, uncompressed
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8
 
 from anyshot.data.pictures import evaluation_square
+
+LONGEST_SIDE = 1 << 16  # pixels; a file that says more is damaged
 
 
 @dataclass(frozen=True)
@@ -24,30 +26,14 @@ class Frames:
     Args:
         pixels: The values of all images, one image after the other, each "height width channel".
         sides: Height and width of each image.
-        starts: Where each image begins in `pixels`; one after the other where this is not given.
+        starts: Where each image begins in `pixels`.
+        channels: Values of a pixel, 1 or 3.
     """
 
     pixels: UInt8[np.ndarray, " value"]
     sides: Int[np.ndarray, "image 2"]
-    starts: Int[np.ndarray, " image"] = field(default_factory=lambda: np.empty(0, np.int64))
-    channels: int = 0
-
-    def __post_init__(self) -> None:
-        if self.channels:
-            return
-        sides = self.sides.astype(np.int64)
-        if sides.ndim != 2 or sides.shape[1] != 2 or not len(sides) or sides.min() < 1 or sides.max() > LONGEST_SIDE:
-            raise ValueError("the sides of its images are not heights and widths")
-        areas = sides.prod(1)
-        channels, rest = divmod(len(self.pixels), int(areas.sum()))
-        if rest or channels not in (1, 3) or len(set(sides.min(1).tolist())) != 1:
-            raise ValueError("the sides of its images do not fit their pixels")
-        for name, value in {
-            "sides": sides,
-            "starts": channels * (np.cumsum(areas) - areas),
-            "channels": channels,
-        }.items():
-            object.__setattr__(self, name, value)
+    starts: Int[np.ndarray, " image"]
+    channels: int
 
     def __len__(self) -> int:
         return len(self.sides)
@@ -99,9 +85,28 @@ class Frames:
         return cuts
 
 
-LONGEST_SIDE = 1 << 16  # pixels; a header that says more is damaged
+def frames_from_flat(pixels: UInt8[np.ndarray, " value"], sides: np.ndarray) -> Frames:
+    """Return images that lie one after the other in a flat array.
+
+    Args:
+        pixels: Their values.
+        sides: Height and width of each image.
+
+    Raises:
+        ValueError: The two do not fit together.
+    """
+    if sides.ndim != 2 or sides.shape[1] != 2 or not len(sides) or sides.dtype.kind not in "iu":
+        raise ValueError("the sides of its images are not a height and a width each")
+    sides = sides.astype(np.int64)
+    if sides.min() < 1 or sides.max() > LONGEST_SIDE or len(np.unique(sides.min(1))) > 1:
+        raise ValueError("the shorter sides of its images are not the same")
+    areas = sides.prod(1)
+    channels, rest = divmod(len(pixels), int(areas.sum()))
+    if rest or channels not in (1, 3):
+        raise ValueError("the sides of its images do not fit their pixels")
+    return Frames(pixels, sides, channels * (np.cumsum(areas) - areas), channels)
 
 
-def as_flat(images: Sequence[UInt8[np.ndarray, "height width channel"]]) -> UInt8[np.ndarray, " value"]:
-    """Return the values of images one after the other, as `Frames` has them."""
+def as_flat(images: Sequence[UInt8[np.ndarray, "..."]]) -> UInt8[np.ndarray, " value"]:
+    """Return the values of images "height width channel" one after the other, as `Frames` has them."""
     return np.concatenate([image.ravel() for image in images])

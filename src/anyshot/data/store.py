@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from anyshot.data.arrays import read_npy
-from anyshot.data.frames import Frames
+from anyshot.data.frames import Frames, frames_from_flat
 from anyshot.errors import BadInput, as_bad_input, check_names
 from anyshot.files import atomic_write, read_json, read_text, remove_leftovers, write_json
 
@@ -228,7 +228,7 @@ def _read_items(folder: Path) -> Shaped[np.ndarray, "image ..."] | Frames:
     """Return the images or features of a store, which stay on disk until they are indexed."""
     items = read_npy(folder / "items.npy")
     is_flat = items.ndim == 1 and items.dtype == np.uint8
-    return Frames(items, np.array(read_npy(folder / SIDES))) if is_flat else items
+    return frames_from_flat(items, np.array(read_npy(folder / SIDES))) if is_flat else items
 
 
 def _check(items: np.ndarray | Frames, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:

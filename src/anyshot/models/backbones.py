@@ -6,6 +6,7 @@ Pooling comes before the activation: equal for a monotone activation, and a quar
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,7 @@ class Conv4(nn.Module):
         x = images.contiguous(memory_format=torch.channels_last)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             if self.fused and is_fusable(x, norm):
-                x = convolve_block(x, conv, norm)
+                x = convolve_block(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm))
             else:
                 x = F.relu(F.max_pool2d(norm(conv(x)), 2))
         return _maps(x)
