@@ -13,7 +13,7 @@ from PIL import Image
 from test_training import assert_same, train_until
 
 from anyshot.data import augmentation
-from anyshot.data import packer as packing
+from anyshot.data import pack as packing
 from anyshot.data.doctor import diagnose_to_folder
 from anyshot.data.frames import Frames, as_flat, frames_from_flat
 from anyshot.data.pack import pack
@@ -45,7 +45,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def store(source, tmp_path_factory):
-    return pack("folder", source, tmp_path_factory.mktemp("data") / "birds", SIDE, "frame", (6, 6, 6))
+    return pack("folder", source, tmp_path_factory.mktemp("data") / "birds", SIDE, "frame", split=(6, 6, 6))
 
 
 def originals(store):
