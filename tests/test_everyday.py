@@ -161,10 +161,10 @@ def test_pictures_that_are_there_twice_are_said(here, monkeypatch):
     shutil.copy("photos/red/1.png", "photos/blue/wrong.png")
     err = run("anyshot fit photos --model run -o twice", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: red/1.png is blue/wrong.png." in err
-    assert "1 picture is learned twice, and so counted: red/again.png is red/0.png." in err
+    assert "1 picture is there twice, and counted once: red/again.png is red/0.png." in err
     err = run("anyshot add model photos", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: blue/wrong.png is one of red before." in err
-    assert "25 pictures are learned twice, and so counted: blue/0.png is one of blue before, " in err
+    assert "25 pictures are there twice, and counted once: blue/0.png is one of blue before, " in err
     assert " and 22 more." in err
     pictures(here / "other", images=3, seed=5)
     assert "twice" not in run("anyshot add model other", monkeypatch).err

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from jaxtyping import Float, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.copies import PART, Labels, Vectors, WithinClassDistance
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy
 from anyshot.models.empirical import support_scores
@@ -70,27 +70,74 @@ def find_groups(
     many = len(labels)
     if many > MOST_IMAGES or many < 3:
         return Groups(np.arange(many), ())
-    taken = [time if time is not None else time_in(name) for time, name in _both(many, times, names)]
     usual = WithinClassDistance.of(vectors, labels)
-    near: list[tuple[int, int]] = []
-    in_time: list[tuple[int, int]] = []
-    for place in range(int(labels.max()) + 1):
-        mine = np.flatnonzero(labels == place)
-        near += _near(vectors[mine], mine, usual)
-        dated = sorted((time, int(image)) for image in mine if (time := taken[image]) is not None)
-        in_time += [(a, b) for (one, a), (other, b) in pairwise(dated) if other - one <= SECONDS]
     signs = {
-        "times": in_time,
+        "times": _pair_by_time(labels, names, times),
         "numbers in file names": _in_number(vectors, labels, names, usual),
-        "near-identical features": near,
+        "near-identical features": _pair_by_distance(vectors, labels, usual),
     }
-    told_by = tuple(
-        sign for sign, pairs in signs.items() if len({image for pair in pairs for image in pair}) >= SHARE * many
-    )
-    pairs = [pair for sign in told_by for pair in signs[sign]]
-    rows, columns = np.array(pairs, int).reshape(-1, 2).T
+    told_by = tuple(sign for sign, pairs in signs.items() if _is_common(pairs, many))
+    return Groups(_join_pairs([pair for sign in told_by for pair in signs[sign]], many), told_by)
+
+
+def find_near_copies(vectors: Float[np.ndarray, "image d"], labels: Labels) -> Int[np.ndarray, " image"]:
+    """Return the group of each image, counted from 0: images of a class that are nearly the same are one group.
+
+    Args:
+        vectors: A vector per image.
+        labels: Their classes, counted from 0.
+    """
+    if len(labels) < 3:
+        return np.arange(len(labels))
+    pairs = _pair_by_distance(vectors, labels, WithinClassDistance.of(vectors, labels))
+    return _join_pairs(pairs, len(labels)) if _is_common(pairs, len(labels)) else np.arange(len(labels))
+
+
+def find_bursts(
+    labels: Labels, names: Sequence[str], times: Sequence[float | None] = ()
+) -> Int[np.ndarray, " image"] | None:
+    """Return the group of each image by the times of their files or in their names; None where times tell of none."""
+    pairs = _pair_by_time(labels, names, times)
+    return _join_pairs(pairs, len(labels)) if pairs and _is_common(pairs, len(labels)) else None
+
+
+def join_groups(one: Int[np.ndarray, " image"], other: Int[np.ndarray, " image"]) -> Int[np.ndarray, " image"]:
+    """Return groups, counted from 0, in which images are together that are so in one of two groupings."""
+    firsts = [np.unique(groups, return_index=True, return_inverse=True)[1:] for groups in (one, other)]
+    pairs = [(image, int(first[place[image]])) for first, place in firsts for image in range(len(one))]
+    return _join_pairs(pairs, len(one))
+
+
+def _is_common(pairs: list[tuple[int, int]], many: int) -> bool:
+    """Return whether enough images are in pairs to speak of groups."""
+    return len({image for pair in pairs for image in pair}) >= SHARE * many
+
+
+def _join_pairs(pairs: list[tuple[int, int]], many: int) -> Int[np.ndarray, " image"]:
+    """Return the connected component of each image."""
+    if not pairs:
+        return np.arange(many)
+    rows, columns = np.array(pairs, int).T
     graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(many, many))
-    return Groups(connected_components(graph, directed=False)[1].astype(np.int64), told_by)
+    return connected_components(graph, directed=False)[1].astype(np.int64)
+
+
+def _pair_by_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> list[tuple[int, int]]:
+    """Return neighbours in time within a class."""
+    dated: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for image, (time, name) in enumerate(_both(len(labels), times, names)):
+        moment = time if time is not None else time_in(name)
+        if moment is not None:
+            dated[int(labels[image])].append((moment, image))
+    neighbours = (pair for series in dated.values() for pair in pairwise(sorted(series)))
+    return [(a, b) for (one, a), (other, b) in neighbours if other - one <= SECONDS]
+
+
+def _pair_by_distance(vectors: Vectors, labels: Labels, usual: WithinClassDistance) -> list[tuple[int, int]]:
+    """Return images of a class that are nearer to each other than separate photos are."""
+    order = np.argsort(labels, kind="stable")
+    classes = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+    return [pair for mine in classes for pair in _near(vectors[mine], mine, usual)]
 
 
 def time_in(name: str) -> float | None:
@@ -145,7 +192,7 @@ def _in_number(
 
 
 def leave_out_groups(
-    new: Callable[[], FewShotClassifier],
+    new: Callable[[], Any],
     features: Float[np.ndarray, "image ..."],
     labels: Labels,
     bursts: Groups,

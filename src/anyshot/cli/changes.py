@@ -23,7 +23,6 @@ from anyshot.progress import OnMessage, no_message, progress
 from anyshot.text import count_noun
 
 Classifier = ImageClassifier | FewShotClassifier
-SAME = 1e-9  # squared distance of two vectors of one picture, as a share of their squares
 
 
 def add(
@@ -98,31 +97,27 @@ def remove_examples(
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
         names, features = [item.name for item in readable], rows.array
     wanted = look_up("class", class_name, {str(label): label for label in inner.classes_}) if class_name else None
-    pairs = zip(inner.vectors(features), names, strict=True)
-    removed = list(dict.fromkeys(_example(inner, vector, name, wanted) for vector, name in pairs))
-    for label, key in removed:
-        classifier.take_out(label, key)
+    pairs = zip(inner.find_examples(features), names, features, strict=True)
+    removed = {_example(found, name, wanted): x for found, name, x in pairs}
+    for (label, key), x in removed.items():
+        classifier.take_out(label, key, x)
     return (
         f"{count_noun(len(removed), 'example')} of {count_noun(len({label for label, _ in removed}), 'class')} removed"
     )
 
 
-def _example(inner: FewShotClassifier, vector: np.ndarray, name: str, wanted: Any) -> tuple[Any, int]:
-    """The class and the key of the kept example that a vector is, but for rounding."""
-    support = inner.support_
-    same = np.flatnonzero(((support.examples - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
-    labels = support.labels[support.owner[same]]
-    if wanted is not None:
-        same, labels = same[labels == wanted], labels[labels == wanted]
-    if not len(same):
-        among = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
-        raise BadInput(f"{name} is not among the examples{among}{f' of {wanted}' if wanted is not None else ''}.")
+def _example(found: Sequence[tuple[Any, int]], name: str, wanted: Any) -> tuple[Any, int]:
+    """Return the class and the key of an example that may be in several classes."""
+    matches = [(label, key) for label, key in found if wanted is None or label == wanted]
+    if not matches:
+        raise BadInput(f"{name} is not among the examples{f' of {wanted}' if wanted is not None else ''}.")
     folder = Path(name).parent.name
-    if len(np.unique(labels)) > 1 and folder in labels.astype(str):  # the one that it was given under
-        same, labels = same[labels.astype(str) == folder], labels[labels.astype(str) == folder]
-    if len(np.unique(labels)) > 1:
-        raise BadInput(f"{name} is an example of {' and of '.join(np.unique(labels).astype(str))}: say which, --of.")
-    return labels[0].item(), int(support.keys[same[0]])
+    if len(matches) > 1:  # the one that it was given under
+        matches = [pair for pair in matches if str(pair[0]) == folder] or matches
+    if len(matches) > 1:
+        labels = sorted(str(label) for label, _ in matches)
+        raise BadInput(f"{name} is an example of {' and of '.join(labels)}: say which, --of.")
+    return matches[0]
 
 
 def merge(classifier: Classifier, others: Sequence[Classifier]) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing
-from anyshot.classify.images import DEFAULT_HEAD, ImageClassifier, OnLearned
+from anyshot.classify.images import ImageClassifier, LearnedBatch, OnLearned
 from anyshot.cli import changes as changing
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import select_splits
@@ -22,7 +22,7 @@ from anyshot.files import locked, write_json, write_text
 from anyshot.inspect.fit_report import LearnedPictures, RepeatedExamples, describe_accuracy
 from anyshot.machine import release_large_blocks
 from anyshot.models.cache import FeatureCache
-from anyshot.models.embedders import DEFAULT_EMBEDDER, EmbeddedItem, load_embedder
+from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 from anyshot.models.examples import has_features, read_examples, report_unreadable, select_pictures
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import print_message, progress
@@ -64,7 +64,7 @@ def fit_source(
         classifier.save(out)
         inner, what = classifier.classifier, "picture"
     print_message(str(copies))
-    counts = inner.ledger_.counts
+    counts = inner.support_.counts
     words = f"{out}: {count_noun(len(counts), 'class')}, {describe_counts(counts, what)}.{replaced}"
     return f"{words} {describe_accuracy(inner, learned, out)}".rstrip()
 
@@ -76,7 +76,7 @@ def _features_classifier(
     trained = _trained_head(model, registry, **arguments)
     if model and (trained is None or not _is_of_features(model, registry)):
         raise BadInput(f"{source} holds features already: leave the model out.")
-    return trained or FewShotClassifier(**{"head": DEFAULT_HEAD, "registry": registry, **arguments})
+    return trained or FewShotClassifier(registry=registry, **arguments)
 
 
 def open_classifier(folder: Path, registry: Registry = BUILTIN) -> ImageClassifier | FewShotClassifier:
@@ -182,9 +182,9 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry = BU
 def call_both(one: OnLearned, other: OnLearned) -> OnLearned:
     """What two of them see."""
 
-    def see(examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
-        one(examples, labels)
-        other(examples, labels)
+    def see(batch: LearnedBatch) -> None:
+        one(batch)
+        other(batch)
 
     return see
 
@@ -197,7 +197,7 @@ def describe_counts(counts: np.ndarray, what: str) -> str:
 
 def _saved(classifier: changing.Classifier, out: Path, words: str, replaced: str = "") -> str:
     classifier.save(out)
-    counts = changing.inner_of(classifier).ledger_.counts
+    counts = changing.inner_of(classifier).support_.counts
     return f"{out}: {words}; {count_noun(len(counts), 'class')} now, {describe_counts(counts, 'example')}.{replaced}"
 
 

@@ -11,10 +11,10 @@ from sklearn.base import clone
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.groups import MOST_IMAGES, find_groups, leave_out_groups
+from anyshot.classify.images import LearnedBatch
+from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy
-from anyshot.classify.support import hash_rows
-from anyshot.data.pictures import capture_time
-from anyshot.models.embedders import EmbeddedItem, FeatureBuffer
+from anyshot.models.embedders import FeatureBuffer
 
 MOST_COPIES = 1_000_000  # examples among which the same ones are looked for
 
@@ -35,16 +35,16 @@ class LearnedPictures:
     def __post_init__(self) -> None:
         self.features = FeatureBuffer(self.most)
 
-    def see(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
+    def see(self, batch: LearnedBatch) -> None:
         """Keep what is needed of some more pictures."""
         if self.most > MOST_IMAGES:
             return
-        for example in examples:
+        for example in batch.examples:
             if example.features is not None:
                 self.features.add(example.features)
-        self.labels += [str(label) for label in labels]
-        self.names += [example.item.name for example in examples]
-        self.times += [capture_time(example.item.read) for example in examples]
+        self.labels += [str(label) for label in batch.labels]
+        self.names += [example.item.name for example in batch.examples]
+        self.times += batch.times
 
 
 class RepeatedExamples:
@@ -60,22 +60,20 @@ class RepeatedExamples:
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
             support = classifier.support_
-            labels = support.labels[support.owner].tolist()
-            self._first = {key: ("", str(label)) for key, label in zip(support.keys.tolist(), labels, strict=True)}
+            keys, owner = support.all_keys
+            labels = support.labels[owner].tolist()
+            self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
 
-    def see(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
+    def see(self, batch: LearnedBatch) -> None:
         """Look at some more pictures."""
-        read = [
-            (example, label) for example, label in zip(examples, labels, strict=True) if example.features is not None
-        ]
-        features = [example.features for example, _ in read if example.features is not None]
-        self.look(np.stack(features), [str(label) for _, label in read], [example.item.name for example, _ in read])
+        self._look(batch.keys, [str(label) for label in batch.labels], [one.item.name for one in batch.examples])
 
     def look(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
         """Look at some more features."""
-        for key, label, name in zip(
-            hash_rows(features.reshape(len(features), -1)).tolist(), labels, names, strict=True
-        ):
+        self._look(hash_rows(features), labels, names)
+
+    def _look(self, keys: Keys, labels: Sequence[str], names: Sequence[str]) -> None:
+        for key, label, name in zip(keys.tolist(), labels, names, strict=True):
             if len(self._first) < MOST_COPIES:
                 self._first.setdefault(key, (name, label))
             first, other = self._first.get(key, (name, label))
@@ -89,7 +87,7 @@ class RepeatedExamples:
             words.append(f"{what} two labels, one of which is wrong: {_some_pairs(self.conflicts)}.")
         if self.pairs:
             what = "1 picture is" if len(self.pairs) == 1 else f"{len(self.pairs)} pictures are"
-            words.append(f"{what} learned twice, and so counted: {_some_pairs(self.pairs)}.")
+            words.append(f"{what} there twice, and counted once: {_some_pairs(self.pairs)}.")
         return " ".join(words)
 
 
@@ -116,5 +114,5 @@ def _left_out(classifier: FewShotClassifier, learned: LearnedPictures, alone: fl
     bursts = find_groups(vectors, labels, learned.names, learned.times)
     if not bursts.told_by:
         return LeaveOneOutAccuracy(alone)
-    alike = vectors if classifier.reading_.head.adapts and classifier.base is None else None
+    alike = vectors if classifier.head_.head.adapts and classifier.base is None else None
     return leave_out_groups(lambda: clone(classifier), features, labels, bursts, alone, alike)[1]

@@ -12,7 +12,7 @@ from scipy.stats import beta
 from anyshot.classify.calibration import calibration_error
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, make_thumbnail
-from anyshot.classify.support import hash_rows
+from anyshot.classify.keys import hash_rows
 from anyshot.data.packer import Item
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache
@@ -164,7 +164,7 @@ def measure_holdout(
             )
             for one in wrong_places
         ],
-        int(np.isin(keys, classifier.support_.keys).sum()),
+        int(np.isin(keys, classifier.support_.all_keys[0]).sum()),
     )
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax
 
-from anyshot.classify.calibration import adapted_to, fit_scale, leave_one_out
+from anyshot.classify.calibration import fit_posterior, fit_scale, leave_one_out
 from anyshot.classify.copies import Float64View, Labels, Vectors
-from anyshot.classify.support import build_support
+from anyshot.classify.support import build_support, split_rows
 from anyshot.models.law import BoundHead
 
 UNLIKELY = 0.02  # probability of its own class, below which an image is suspected
@@ -57,11 +57,13 @@ def find_suspects(vectors: Vectors, labels: Labels, reading: BoundHead) -> Suspe
     if reading.head.adapts:
         rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # read in double some at a time
         rows = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
-        support = build_support(rows, classes, adapts=True)
-        left = adapted_to(support, rows, np.searchsorted(support.labels, classes))[1]
+        support = build_support(split_rows(rows), classes, has_scatter=True)
+        owner, alone = np.searchsorted(support.labels, classes), np.arange(len(classes))
+        left = fit_posterior(support, rows, owner, alone)[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()
     else:
-        support = build_support(np.asarray(vectors[order], np.float64), classes, order.astype(np.uint64), len(labels))
+        keys = order.astype(np.uint64)
+        support = build_support([np.asarray(vectors[order], np.float64)], classes, keys, keep=None)
         scores, owner = leave_one_out(reading, support, most=len(labels) * len(support.labels))
     image = order[support.counts[np.searchsorted(support.labels, classes)] > 1]
     predicted = np.full(len(labels), -1)

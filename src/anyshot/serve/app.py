@@ -187,7 +187,7 @@ class ServedClassifier:
 
 def is_fitted(classifier: ImageClassifier) -> bool:
     """Whether it has learned anything yet."""
-    return hasattr(classifier.classifier, "ledger_")
+    return hasattr(classifier.classifier, "state_")
 
 
 def class_names(classifier: ImageClassifier) -> list[str]:
