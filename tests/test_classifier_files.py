@@ -125,11 +125,11 @@ def test_a_save_that_was_killed_is_finished_by_the_next_load(tmp_path, monkeypat
     for stop in (1, 2, 3):
         moves.clear()
         head = "cosine-proto" if stop % 2 else "proto"
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(
-                "anyshot.classify.files.os.replace", lambda a, b: die(a, b) if ".saving" in str(a) else replace(a, b)
-            )
-            FewShotClassifier(head).fit(X, y).save(folder)
+        fitted = FewShotClassifier(head).fit(X, y)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", lambda a, b: die(a, b) if ".saving/" in str(a) else replace(a, b))
+            with pytest.raises(KeyboardInterrupt):
+                fitted.save(folder)
         assert FewShotClassifier.load(folder).head == head
         assert not (folder / ".saving").exists()
 

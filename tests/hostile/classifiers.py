@@ -8,6 +8,7 @@ from typing import Any
 import image_files
 import torch
 
+from anyshot.classify.files import sign_folder
 from hostile import spoil
 from hostile.corpus import Case
 from hostile.good import Good
@@ -87,9 +88,14 @@ def _configs(good: Good) -> Iterator[Case]:
             good, f"backbone.json {words}", "of-pictures", lambda copy, how=how: how(copy / "backbone.json"), may
         )
     for words, changes in CONFIGS.items():
-        yield spoiled(good, words, "of-features", lambda copy, c=changes: spoil.edit_json(copy / "config.json", **c))
+        yield spoiled(good, words, "of-features", lambda copy, c=changes: _edit_config(copy, c))
     for words, changes in BACKBONES.items():
         yield spoiled(good, words, "of-pictures", lambda copy, c=changes: spoil.edit_json(copy / "backbone.json", **c))
+
+
+def _edit_config(copy: Path, changes: dict[str, Any]) -> None:
+    spoil.edit_json(copy / "config.json", **changes)
+    sign_folder(copy)  # as anyone can
 
 
 MAY = (
@@ -142,7 +148,11 @@ def _tensors(good: Good) -> Iterator[Case]:
     file = "classifier.safetensors"
 
     def changed(words: str, change: Callable[[dict], Any], name: str = "of-features", may_do: bool = False) -> Case:
-        return spoiled(good, words, name, lambda copy: spoil.edit_tensors(copy / file, change), may_do)
+        def how(copy: Path) -> None:
+            spoil.edit_tensors(copy / file, change)
+            sign_folder(copy)  # as anyone can
+
+        return spoiled(good, words, name, how, may_do)
 
     for name in ("sums", "counts", "kept", "owner", "keys"):
         yield changed(f"without {name}", lambda t, name=name: t.pop(name))

@@ -42,6 +42,7 @@ CANDIDATES = 64  # that the database's index is asked for, and that are then sco
 PARTITION, PROBES = 1024, 32  # classes of a cell of the index, about; cells that are looked into
 TIDY = 256  # calls of `add` after which a writer tidies up
 FORGET = timedelta(minutes=10)  # what nobody has been reading for so long
+VERSION = "version "  # before the version of the log at a compaction, among the parts that `state` names
 T = TypeVar("T")
 
 
@@ -129,7 +130,8 @@ class ClassBank:
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " image"]:
         """The likeliest class of each image: found by the database's index, scored exactly, with all that was added
-        since the last compaction."""
+        since the last compaction.
+        """
         return self.top(X, 1)[0][:, 0]
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
@@ -166,7 +168,8 @@ class ClassBank:
 
     def _whole(self, read: Callable[[Any, list[Any]], T]) -> tuple[T, Support | None]:
         """What `read` makes of the folded table and of the labels that were added to since, and the classes of all
-        parts that are not in it, at one moment."""
+        parts that are not in it, at one moment.
+        """
         while True:
             state = self._state()
             try:
@@ -183,8 +186,17 @@ class ClassBank:
         if not self._has("log"):
             return None
         rows = self._open("log").to_arrow()
+        self._check_log(state)
         parts = rows.column("part").to_numpy(zero_copy_only=False)
         return _support(rows.filter(~np.isin(parts, json.loads(state["parts"]))))
+
+    def _check_log(self, state: dict[str, Any]) -> None:
+        """Raise ValueError where the log is older than it was at the last compaction: rows that were removed from it
+        since then would count again.
+        """
+        versions = [part for part in json.loads(state["parts"]) if part.startswith(VERSION)]
+        if versions and self._open("log").version < int(versions[0].removeprefix(VERSION)):
+            raise ValueError("the newest version of its log is gone")
 
     def _folded(self, state: dict[str, Any]) -> Any:
         if not state["folded"]:
@@ -198,7 +210,8 @@ class ClassBank:
 
     def compact(self) -> int:
         """Fold all rows of each class into one, and index the prototypes; returns the number of classes. Where another
-        process folds at the same time, one of the two does it."""
+        process folds at the same time, one of the two does it.
+        """
         with self._sound():
             return self._compact()
 
@@ -234,7 +247,8 @@ class ClassBank:
             if self._state()["number"] < number:
                 raise
             return False  # who was faster has swept it away
-        values = {"number": number, "folded": name, "parts": json.dumps(parts)}
+        version = [f"{VERSION}{self._open('log').version}"] if self._has("log") else []
+        values = {"number": number, "folded": name, "parts": json.dumps([*parts, *version])}
         if self._open("state").update(where=f"number = {number - 1}", values=values).rows_updated:
             return True
         with suppress(Exception):
@@ -252,7 +266,8 @@ class ClassBank:
 
     def _tidy(self) -> None:
         """Let the database join what many calls of `add` appended, and forget how it was: each appended version names
-        all that came before it."""
+        all that came before it.
+        """
         with suppress(Exception):  # another does it just now
             self._open("log").optimize(cleanup_older_than=FORGET)
             self._open("state").optimize(cleanup_older_than=FORGET)
@@ -336,7 +351,8 @@ class ClassBank:
 
     def _sound(self) -> AbstractContextManager[None]:
         """Where something of the database is missing or spoiled, or it cannot be reached, that is said. What users give
-        is judged elsewhere."""
+        is judged elsewhere.
+        """
         return as_bad_input(Exception, f"the class bank {self._place} is damaged or cannot be reached", ".")
 
     def _has(self, name: str) -> bool:
@@ -355,12 +371,11 @@ def _linear(head: Head, prototypes: Float[Tensor, "way refined"]) -> ProductForm
 
 def _together(*supports: Support | None) -> Support | None:
     """Return the classes of all."""
-    first, *others = [support for support in supports if support is not None] or [None]
-    if first is None:
+    given = [support for support in supports if support is not None]
+    if not given:
         return None
-    whole = first.copy()  # what is added to it may be needed again
-    for other in others:
-        assert other is not None
+    whole = given[0].copy()  # what is added to it may be needed again
+    for other in given[1:]:
         whole.merge(other, is_disjoint=True)
     return whole
 

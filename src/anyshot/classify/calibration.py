@@ -158,7 +158,8 @@ def _rows(floats: int) -> int:
 def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
     """Return the factor that makes softmax(factor * scores) likeliest, as if one more image had been of any class.
 
-    Without that image a few examples, all of them right, would make the classifier certain for ever."""
+    Without that image a few examples, all of them right, would make the classifier certain for ever.
+    """
     best, doubt = scores.max(1, keepdims=True), 1 / (len(scores) + 1)
 
     def below_best() -> Iterator[tuple[Scores, Int[np.ndarray, " part"]]]:
@@ -194,14 +195,16 @@ def next_shot(counts: Shaped[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
     """Return what the factor gains when a class of so many examples takes back the one it had left out.
 
     A query lies about a mean of n examples with a variance of 1 + 1/n times the class's own, and logits are divided
-    by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many."""
+    by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many.
+    """
     return (1 + 1 / np.maximum(counts - 1, 1)) / (1 + 1 / counts)
 
 
 def guess_scale(reading: BoundHead, support: Support) -> float:
     """Return a factor where no class has two examples: a class's own prototype gets a logit 4 above the others' mean.
 
-    A rule of thumb, not a calibration: one example of a class says nothing about how images of a class differ."""
+    A rule of thumb, not a calibration: one example of a class says nothing about how images of a class differ.
+    """
     means = torch.from_numpy(support.means)
     prototypes = reading.head.refined(means, _tensor(support.counts), reading.parameters)
     scores = reading.head.score(means, prototypes).numpy()
@@ -213,7 +216,8 @@ def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], 
     """Return the expected calibration error (Naeini et al. 2015): how far, on average, the winning class's probability
     is from how often it is right.
 
-    Images are put in bins of equal width by that probability; the gaps of the bins are weighed by their images."""
+    Images are put in bins of equal width by that probability; the gaps of the bins are weighed by their images.
+    """
     confidence, is_right = probabilities.max(1), probabilities.argmax(1) == labels
     place = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(place, confidence - is_right, bins)

@@ -361,7 +361,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _is_plain(self, rows: Any) -> bool:
         """Return whether rows are a finite float array of the right width already: for one row the checks of
-        scikit-learn take longer than the answer."""
+        scikit-learn take longer than the answer.
+        """
         is_array = type(rows) is np.ndarray and rows.ndim == 2 and rows.dtype in FLOATS and len(rows) > 0
         is_right = is_array and rows.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
         with np.errstate(over="ignore", invalid="ignore"):
@@ -527,7 +528,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def leave_one_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """Return logits of exemplars left out of their classes with their groups, and the places of these classes: of
-        classes with two groups or more, and no more than 2,048 or two of each class."""
+        classes with two groups or more, and no more than 2,048 or two of each class.
+        """
         return self._fitted("left_out_logits")
 
     # ----------------------------------------------------------------------------------------------------- predicting
@@ -544,7 +546,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def evidence_of(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
         """Return how much speaks for one of the classes rather than none of these: the best logit, over that of a new
-        class where the head can tell one; infinite where the best class cannot be judged (`unjudged_`)."""
+        class where the head can tell one; infinite where the best class cannot be judged (`unjudged_`).
+        """
         with self._lock:
             best, support = self._top(vectors, 1), self.state_.support
             evidence = best.scores[:, 0] * self.scale_
@@ -632,7 +635,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
         """Return the `k` likeliest classes of each image and their probabilities, without a matrix of all classes; all
-        of them are gone through, with an index too."""
+        of them are gone through, with an index too.
+        """
         if k < 1:
             raise BadInput(f"at least one class is asked for, not {k}.")
         rows = self._check_rows(X)

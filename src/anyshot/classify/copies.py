@@ -143,7 +143,8 @@ def _parts(many: int) -> list[slice]:
 
 def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " image"], float]:
     """Each image with its nearest ones, as pairs and their squared distances; of each image the distance to the last of
-    these; and the variance of all."""
+    these; and the variance of all.
+    """
     centre = sum(vectors[part].sum(0) for part in _parts(len(vectors))) / len(vectors)
 
     def about(images: slice) -> Float[torch.Tensor, "some d"]:

@@ -319,14 +319,9 @@ def read_classifier(
         support = _read_support(labels, tensors, arguments["keep"], has_scatter, folder)
     # Tensors of other shapes or types fail in any way, in any head.
     with as_bad_input(Exception, f"{folder} is not a whole classifier", AGAIN):
-        learned, fitted = (
-            {name.partition(".")[2]: v.numpy() for name, v in tensors.items() if name.startswith(part)}
-            for part in ("parameters.", "fitted.")
-        )
+        learned, fitted = _read_values(tensors, "parameters."), _read_values(tensors, "fitted.")
         if "basis" in tensors:  # as it was written before readouts had names for what they fit
             fitted["basis"] = tensors["basis"].numpy()
-        if not all(np.isfinite(value).all() for value in (*learned.values(), *fitted.values())):
-            raise ValueError("a value is not finite")
         classifier = FewShotClassifier(
             positions=positions, parameters=learned or None, base=fitted or None, registry=registry, **arguments
         )
@@ -338,6 +333,14 @@ def read_classifier(
         if is_probed:
             _probe(classifier, features)
     return classifier
+
+
+def _read_values(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, np.ndarray]:
+    """Return the tensors whose names begin with a prefix; they have to be finite."""
+    values = {name.removeprefix(prefix): v.numpy() for name, v in tensors.items() if name.startswith(prefix)}
+    if not all(np.isfinite(value).all() for value in values.values()):
+        raise ValueError("a value is not finite")
+    return values
 
 
 def _probe(classifier: FewShotClassifier, features: int) -> None:
@@ -369,7 +372,12 @@ def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor],
         if labels.ndim != 1 or labels.dtype != kind or (is_listed and labels.tolist() != config["labels"]):
             raise ValueError("its labels are not of their type")
         return labels
-    data, ends = labels.tobytes(), tensors["ends"].numpy()
+    return _decode_labels(labels, tensors["ends"].numpy(), kind)
+
+
+def _decode_labels(labels: np.ndarray, ends: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+    """Return texts from their UTF-8 and where each ends."""
+    data = labels.tobytes()
     are_rows = labels.ndim == ends.ndim == 1 and ends.dtype == np.int64
     if not are_rows or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
         raise ValueError("its labels do not end where they should")
@@ -447,7 +455,8 @@ def _are_sound(labels: np.ndarray, sums: np.ndarray, counts: np.ndarray, owner: 
 
 def _read_keys(tensors: Mapping[str, torch.Tensor], counts: np.ndarray) -> KeySet | None:
     """Return the keys of all examples; None where they do not fit. Files before format 4 have none of this kind:
-    their examples are known by their number only, and may count again when they are learned again."""
+    their examples are known by their number only, and may count again when they are learned again.
+    """
     if "example_keys" not in tensors:
         return KeySet()
     keys, known = tensors["example_keys"].numpy(), tensors["example_counts"].numpy()
@@ -461,7 +470,8 @@ def _read_moment(
     tensors: Mapping[str, torch.Tensor], sums: np.ndarray, counts: np.ndarray, vectors: np.ndarray
 ) -> tuple[np.ndarray | None, int]:
     """Return the moment of what are no exemplars and the degrees of freedom; -1 where they do not fit. Files before
-    format 4 have the scatter within classes instead."""
+    format 4 have the scatter within classes instead.
+    """
     freedom = tensors.get("freedom", torch.tensor(-1)).numpy()
     matrix = next((tensors[name].numpy() for name in ("moment", "scatter") if name in tensors), None)
     fits = matrix is None or (matrix.shape == 2 * sums.shape[1:] and bool(np.isfinite(matrix).all()))

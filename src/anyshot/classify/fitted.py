@@ -245,7 +245,8 @@ class FittedState:
 
     def _compare_with_all(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
         """Return scores of exemplars for their own class without their group and for the best of all others, and the
-        logit of a class that is not there."""
+        logit of a class that is not there.
+        """
         support, rows = self.sample
         owner, vectors = support.owner[chosen], support.examples[chosen]
         gone = calibration.measure_groups(support.examples, support.owner, self.groups, support.counts)

@@ -226,7 +226,8 @@ def leave_out_groups(
 
 def _folds(labels: Labels, group: Int[np.ndarray, " image"]) -> Int[np.ndarray, " image"]:
     """Each class's bursts dealt to the parts in turn, the largest first; -1 where there is only one. Classes begin at
-    different parts, so that these are of about one size."""
+    different parts, so that these are of about one size.
+    """
     fold = np.full(len(labels), -1)
     dealt = 0
     for place in range(int(labels.max()) + 1):

@@ -175,7 +175,7 @@ class ImageClassifier:
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
         must_read_all: bool = False,
-        seen: OnLearned | None = None,
+        seen: OnLearned = lambda batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
         """Learn from the pictures that a reader lists, and return why some could not be read.
@@ -195,19 +195,16 @@ class ImageClassifier:
         new.classifier = copy.copy(self.classifier)
         unread: list[str] = []
         embedded = new._embedded(items, cache, None if must_read_all else unread)
-        triples = zip(embedded, labels, groups if groups is not None else [None] * len(items), strict=True)
+        triples = zip(embedded, labels, items if groups is None else groups, strict=True)
         readable = (triple for triple in triples if triple[0].features is not None)
         has_times = groups is None and len(items) <= MOST_IMAGES
         batches: list[LearnedBatch] = []
         while batch := list(islice(readable, LEARN)):
-            examples, names, given = [one for one, _, _ in batch], np.array([label for _, label, _ in batch]), None
-            if groups is not None:
-                given = np.array([group for _, _, group in batch])
-            keys = new._learn(examples, names, given)
-            times = [_time_of(example.item) if has_times else None for example in examples]
-            learned = LearnedBatch(examples, names, keys, times)
-            if seen is not None:
-                seen(learned)
+            examples, names, given = (list(column) for column in zip(*batch, strict=True))
+            keys = new._learn(examples, np.array(names), None if groups is None else np.array(given))
+            times = _times_of(examples) if has_times else [None] * len(examples)
+            learned = LearnedBatch(examples, np.array(names), keys, times)
+            seen(learned)
             batches.append(replace(learned, examples=()))
             progress(len(batch) / len(items))
         if not batches:
@@ -446,10 +443,10 @@ def _item(image: Picture, name: str = "a picture") -> Item:
     return Item(name, "", None, lambda: image)
 
 
-def _time_of(item: Item) -> float | None:
-    """Return when a picture was taken, by its file or the file's name."""
-    time = capture_time(item.read)
-    return time if time is not None else time_in(item.name)
+def _times_of(examples: Sequence[EmbeddedItem]) -> list[float | None]:
+    """Return when pictures were taken, by their files or the files' names."""
+    times = [capture_time(example.item.read) for example in examples]
+    return [time_in(one.item.name) if time is None else time for one, time in zip(examples, times, strict=True)]
 
 
 def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:

@@ -36,7 +36,7 @@ def _hash_part(part: Float[np.ndarray, "example number"]) -> Keys:
     if is_outside.any():
         exponents = np.where(is_outside, -np.frexp(largest.astype(np.float64))[1], 0)
         part = np.ldexp(part.astype(np.float64), exponents[:, None])
-    half = torch.from_numpy(np.require(part, requirements="CW")).half().numpy().view(np.int16)
+    half = torch.from_numpy(np.require(part, requirements=["C", "W"])).half().numpy().view(np.int16)
     half[half == np.int16(-(2**15))] = 0  # minus zero is zero
     half = np.pad(half, ((0, 0), (0, -half.shape[1] % 4)))
     words = half.view(np.uint64)
@@ -125,7 +125,8 @@ class KeySet:
         parts = []
         for part in self._parts:
             places = _find(part, keys, rows)
-            parts.append(tuple(np.delete(values, places[places >= 0]) for values in part))
+            gone = places[places >= 0]
+            parts.append((np.delete(part[0], gone), np.delete(part[1], gone)))
         self._parts = [part for part in parts if len(part[0])]
 
     def renumber(self, new_rows: Rows) -> None:

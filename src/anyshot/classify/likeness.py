@@ -75,7 +75,8 @@ class PictureSketch:
 
 def compare_pictures(one: PictureSketch, other: PictureSketch) -> float:
     """How far two pictures agree in their details where one lies best upon the other, from 0 to 1; 0 where nothing of
-    one is found in the other. From COPY on they are copies of one picture."""
+    one is found in the other. From COPY on they are copies of one picture.
+    """
     here, there = one.middles @ other.windows.T, other.middles @ one.windows.T
     if max(here.max(), there.max()) < WORTH_A_LOOK:
         return 0.0

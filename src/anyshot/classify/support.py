@@ -324,12 +324,13 @@ class Support:
         place = np.flatnonzero(mine.keys == np.uint64(key)) if mine is not None else np.zeros(0, int)
         pair = np.array([key], np.uint64), np.array([row])
         is_known = bool(self._known.contains(*pair)[0])
+        left = mine
         if mine is not None and len(place):
             one = mine.at(place[:1])
             left = mine.at(np.arange(len(mine.keys)) != place[0])
         else:
             assert vector is not None
-            one, left = ClassExemplars(vector.reshape(1, -1), pair[0], pair[0]), mine
+            one = ClassExemplars(vector.reshape(1, -1), pair[0], pair[0])
         with uninterrupted():
             self._reserve(len(self))
             self._sums[row] -= one.vectors[0]
@@ -399,7 +400,8 @@ class Support:
         """Return the part of the moment and of the degrees of freedom that goes with a class.
 
         Where all vectors of the class are at hand this is exact. Else its scatter stays where it is, since it is not
-        known apart from that of other classes, and only its mean goes."""
+        known apart from that of other classes, and only its mean goes.
+        """
         mine, count = self._exemplars.get(row), int(self._counts[row])
         if not self.has_scatter or (mine is not None and len(mine.keys) == count):
             return None, count - 1
@@ -450,7 +452,8 @@ class Support:
 
     def _without_shared(self, other: "Support") -> tuple["Support", int, int]:
         """Return another support without the examples that are here, how many these are, and how many of them had no
-        vector."""
+        vector.
+        """
         keys, places = other._known.arrays()
         rows = np.fromiter((self._rows.get(label, -1) for label in other._rows), np.int64, len(other))
         is_shared = self._known.contains(keys, rows[places])
@@ -520,7 +523,8 @@ class Support:
 
     def sample(self, classes: int) -> tuple["Support", Int[np.ndarray, " way"]]:
         """Return some classes in order of their labels, and their rows: those with two examples or more first, then
-        by a hash of the label. The scatter is that of all classes."""
+        by a hash of the label. The scatter is that of all classes.
+        """
         names, among = list(self._rows), list(self._exemplars) or range(len(self))
         ranked = sorted(among, key=lambda row: (self._counts[row] < 2, hash_label(names[row])))[:classes]
         rows = np.array(ranked, np.int64)

@@ -117,7 +117,8 @@ class ProductForm:
 
     def points(self, rows: Rows, longest: float) -> Float[Tensor, "way place"]:
         """Return where classes lie for an index of nearest points. Of squares it is the query that a class scores
-        highest; of inner products one more number makes all points as long as the longest row."""
+        highest; of inner products one more number makes all points as long as the longest row.
+        """
         d = len(self.centre)
         if self.name == "Euclidean":
             return rows[:, :d]
@@ -178,7 +179,8 @@ def top_products(
     rows: Rows, queries: Queries, k: int, to_logits: tuple[float, Float[Tensor, "query 1"]] | None = None
 ) -> tuple[Int[Tensor, "query k"], Float[Tensor, " query"] | None]:
     """Return the rows with the largest products of each query, without the matrix of all products; and with a factor
-    and constants that make logits of products, the logarithm of the sum of their exponentials."""
+    and constants that make logits of products, the logarithm of the sum of their exponentials.
+    """
     size = max(1, BLOCK_FLOATS // len(queries))
     values, places, logs = [], [], []
     for start in range(0, len(rows), size):
