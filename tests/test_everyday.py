@@ -269,11 +269,11 @@ def test_own_embeddings_go_through_every_verb(tmp_path, monkeypatch):
     (first,) = (line for line in shown.splitlines() if "vectors.npy[0]" in line)
     assert first.count("%") == 3  # the likeliest, then two
     assert run("anyshot add second own.npz --split test", monkeypatch).code == 0
-    assert anyshot.FewShotClassifier.load("second").support_.counts.tolist() == [13] * 4
+    assert anyshot.FewShotClassifier.load("second").support_.counts.tolist() == [10] * 4, "they are there already"
     assert run("anyshot add second vectors.npy --to e", monkeypatch).code == 0
     assert run("anyshot remove second e", monkeypatch).code == 0
     assert run("anyshot merge second own -o both", monkeypatch).code == 0
-    assert anyshot.FewShotClassifier.load("both").support_.counts.tolist() == [20] * 4
+    assert anyshot.FewShotClassifier.load("both").support_.counts.tolist() == [10] * 4, "all are shared"
     np.savez("odd.npz", mine=features, what=labels)
     assert run("anyshot fit odd.npz --feature-column mine --label-column what -o third", monkeypatch).code == 0
 

@@ -391,7 +391,7 @@ def test_words_of_a_bank(tmp_path):
     X, y = examples(10, 2)
     with pytest.raises(BadInput, match="the readout posterior"):
         ClassBank(tmp_path / "bank", FewShotClassifier("posterior")).add(X, y)
-    bank = ClassBank(tmp_path / "bank", FewShotClassifier(positions=4))
+    bank = ClassBank(tmp_path / "bank", FewShotClassifier("cosine-proto", positions=4))
     bank.add(X.reshape(10, -1), y)
     with pytest.raises(BadInput, match="another type"):
         bank.add(X.reshape(10, -1), y.astype(str))
@@ -424,6 +424,20 @@ def test_a_bank_forgets_what_dead_compactions_left(tmp_path):
 
 def _folded_tables(place):
     return [table.name for table in place.glob("folded-*")]
+
+
+def test_a_bank_whose_newest_log_is_gone_counts_nothing_twice(tmp_path):
+    pytest.importorskip("lancedb")
+    from anyshot.classify.bank import ClassBank
+
+    X, y = examples(96, 6)
+    bank = ClassBank(tmp_path / "bank", FewShotClassifier("proto", positions=1))
+    bank.add(X.reshape(96, -1), y)
+    bank.compact()
+    bank.compact()
+    min((tmp_path / "bank").glob("log.lance/_versions/*.manifest")).unlink()  # versions are counted down
+    with pytest.raises(BadInput, match="the newest version of its log is gone"):
+        ClassBank(tmp_path / "bank").classifier()
 
 
 def test_a_damaged_bank_is_one_sentence(tmp_path):
