@@ -216,8 +216,9 @@ def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:
 
 
 def _hash_file(path: Path) -> str:
+    """Return the size and the hash of a file."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return f"{path.stat().st_size}-{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def _hash_config(config: Mapping[str, Any]) -> str:
@@ -244,7 +245,8 @@ def _check_fingerprints(folder: Path, config: Mapping[str, Any]) -> None:
     for name, digest in files.items():
         if not (folder / name).is_file() and name in MAY_BE_GONE:
             continue
-        if not (folder / name).is_file() or _hash_file(folder / name) != digest:
+        is_there = (folder / name).is_file() and str(digest).startswith(f"{(folder / name).stat().st_size}-")
+        if not is_there or _hash_file(folder / name) != digest:  # the size first: a file may be of a terabyte
             raise BadInput(apart.format(f"config.json and {name} do not fit together"))
 
 
@@ -411,7 +413,7 @@ def _read_support(
     unfit = f"{folder} is not a whole classifier ({{}}): save it again."
     if not (_have_shapes(labels, sums, counts, vectors, owner, keys) and _are_sound(labels, sums, counts, owner)):
         raise BadInput(unfit.format("its classes and tensors do not fit"))
-    if not np.isfinite(vectors.sum()):
+    if not np.isfinite(vectors.sum()) or (len(keys) and not keep):
         raise BadInput(unfit.format("its exemplars do not fit"))
     groups = tensors["groups"].numpy() if "groups" in tensors else keys
     known = _read_keys(tensors, counts)
