@@ -307,7 +307,7 @@ def suspects(sets: dict[str, Set], draws: int, wrong: float = 0.05) -> None:
 
 def _leave_each_out(classifier: FewShotClassifier, x: np.ndarray, labels: np.ndarray) -> LeftOut:
     classifier.fit(x, labels)
-    return leave_out(classifier.learned_reading_, classifier.vectors(x), labels, Groups(np.arange(len(labels)), ()))
+    return leave_out(classifier.learned_head_, classifier.vectors(x), labels, Groups(np.arange(len(labels)), ()))
 
 
 # --------------------------------------------------------------------------------------------------------------- copies
@@ -388,7 +388,7 @@ def bursts(data: Path, cache: Path) -> None:
     for head in ("posterior", "cosine-proto"):
         fitted = FewShotClassifier(head).fit(x, y)
         groups = find_groups(x / np.linalg.norm(x, axis=1, keepdims=True), y)
-        left = leave_out(fitted.learned_reading_, fitted.vectors(x), y, groups).accuracy
+        left = leave_out(fitted.learned_head_, fitted.vectors(x), y, groups).accuracy
         print(
             f"bursts, groceries, {head}: {left.members} of {len(y)} photos in {left.groups} groups; left out alone "
             f"{left.alone:.1%}, in groups {left.in_groups:.1%}, photos of other days "

@@ -40,7 +40,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from anyshot import FewShotClassifier
-from anyshot.machine import release_memory
 from anyshot.show import figures
 
 D, EACH, BATCH = 384, 5, 10_000
@@ -126,14 +125,13 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
     warm_up(head)
     X, y = data.draw(data.labels[:BATCH]), data.labels[:BATCH]
     gc.collect()
-    release_memory()
     memory, spent = Memory(), 0.0  # with a batch, which is the caller's
     for start in range(0, len(data.labels), BATCH):
         y = data.labels[start : start + BATCH]
         X[: len(y)] = data.draw(y)
         spent += memory.during("fit", lambda y=y: fitted.partial_fit(X[: len(y)], y))
     say(who, classes, "fit", spent, "s")
-    sums = fitted.ledger_.sums.nbytes
+    sums = fitted.support_.sums.nbytes
     say(who, classes, "memory of the sums", sums / 1e6, "MB")
     say(who, classes, "memory at rest, fit", memory.rest() / 1e6, "MB")
     one = data.draw(np.arange(50) % classes)
@@ -159,7 +157,6 @@ def anyshot(classes: int, data: Data, queries: np.ndarray, many: np.ndarray, hea
         say(who, classes, "save, wall time", wall(lambda: memory.during("save", lambda: fitted.save(place))), "s")
         fitted = None  # two of a million classes are more than many machines hold
         gc.collect()
-        release_memory()
         most, memory = memory.most, Memory()
         spent = wall(lambda: memory.during("load", lambda: FewShotClassifier.load(place)))
         say(who, classes, "load, wall time", spent, "s")

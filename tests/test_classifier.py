@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.classify.support import hash_rows
+from anyshot.classify.keys import hash_rows
 from anyshot.measure.engine import compute_recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
@@ -225,7 +225,7 @@ def test_words_of_errors():
 
 def test_memory_is_bounded_whatever_the_number_of_examples():
     X, y = examples(900, 3)
-    fitted = FewShotClassifier(keep=8).fit(X, y)
+    fitted = FewShotClassifier("proto", keep=8).fit(X, y)
     assert len(fitted.support_.examples) == 24
     np.testing.assert_allclose(fitted.support_.sums[1], X[y == 1].reshape(300, -1).sum(0))
 
@@ -269,9 +269,14 @@ def test_what_is_not_there_cannot_be_taken_out():
         fitted.take_out(0, 1)
     keys = fitted.support_.keys[fitted.support_.owner == 0].tolist()
     fitted.take_out(0, keys[0])
-    with pytest.raises(BadInput, match="last example that was kept"):
-        fitted.take_out(0, keys[1])
-    assert fitted.support_.counts.tolist() == [3, 4]
+    fitted.take_out(0, keys[1])
+    assert fitted.support_.counts.tolist() == [2, 4]
+    rest = {int(key): x for key, x in zip(hash_rows(X), X, strict=True) if fitted.find_examples(x[None])[0]}
+    (key, x), _ = [(key, x) for key, x in rest.items() if fitted.find_examples(x[None])[0][0][0] == 0]
+    with pytest.raises(BadInput, match="its features are needed"):
+        fitted.take_out(0, key)
+    fitted.take_out(0, key, x)
+    assert fitted.support_.counts.tolist() == [1, 4]
 
 
 @pytest.mark.parametrize("head", HEADS)

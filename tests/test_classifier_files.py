@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from test_classifier import classifier, examples
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
+from anyshot.classify.files import sign_folder
 from anyshot.classify.images import make_thumbnail
 from anyshot.classify.onnx_export import export_onnx
 from anyshot.data.augmentation import prepare_evaluation
@@ -73,9 +74,7 @@ def test_the_card_is_one_of_hugging_face(tmp_path):
     for words in (
         "| ant | 12 |",
         "&#60;c&#62;",
-        "| 11 |",
-        "accuracy, leaving one out | examples asked",
-        "| 60 | 1 |",  # with all of them there is one way to leave each out
+        "are accepted",
         "calibration error",
         "rejected",
     ):
@@ -91,6 +90,83 @@ def test_nothing_else_is_overwritten(tmp_path):
     with pytest.raises(BadInput, match="not a classifier"):
         FewShotClassifier().fit(X, y).save(tmp_path / "photos")
     assert (tmp_path / "photos" / "mine.jpg").read_bytes() == b"dear"
+
+
+def test_files_of_others_stay_and_so_do_the_mode_and_an_edited_card(tmp_path):
+    X, y = examples()
+    folder = tmp_path / "model"
+    FewShotClassifier().fit(X, y).save(folder)
+    (folder / ".git").mkdir()
+    (folder / "notes.txt").write_text("mine")
+    (folder / "README.md").write_text("edited")
+    (folder / "backbone.json").write_text("{}")  # ours, of no use to this classifier
+    folder.chmod(0o750)
+    FewShotClassifier("proto").fit(X, y).save(folder)
+    assert FewShotClassifier.load(folder).head == "proto"
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "README.md").read_text() == "edited"
+    assert (folder / ".git").is_dir()
+    assert not (folder / "backbone.json").exists()
+    assert folder.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_save_that_was_killed_is_finished_by_the_next_load(tmp_path, monkeypatch):
+    X, y = examples()
+    folder = tmp_path / "model"
+    FewShotClassifier("proto").fit(X, y).save(folder)
+    replace, moves = os.replace, []
+
+    def die(source, target):
+        moves.append(source)
+        if len(moves) == stop:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    for stop in (1, 2, 3):
+        moves.clear()
+        head = "cosine-proto" if stop % 2 else "proto"
+        fitted = FewShotClassifier(head).fit(X, y)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", lambda a, b: die(a, b) if ".saving/" in str(a) else replace(a, b))
+            with pytest.raises(KeyboardInterrupt):
+                fitted.save(folder)
+        assert FewShotClassifier.load(folder).head == head
+        assert not (folder / ".saving").exists()
+
+
+def test_parts_of_two_classifiers_are_refused(tmp_path):
+    X, y = examples()
+    FewShotClassifier("proto").fit(X, y).save(tmp_path / "one")
+    FewShotClassifier("proto").fit(X + 1, y).save(tmp_path / "two")
+    whole = (tmp_path / "one" / "config.json").read_text()
+    config = json.loads(whole)
+    for text in (
+        (tmp_path / "two" / "config.json").read_text(),
+        json.dumps({**config, "labels": config["labels"][::-1]}),
+        whole.replace('"keep": 32', '"keep": 32, "keep": 32'),
+    ):
+        (tmp_path / "one" / "config.json").write_text(text)
+        with pytest.raises(BadInput):
+            FewShotClassifier.load(tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", ["x" * 1025, "\u200b\u200b", " "])
+def test_class_names_that_could_not_be_read_are_refused_before_anything_is_written(name, tmp_path):
+    X, y = examples(20, 2)
+    fitted = FewShotClassifier().fit(X, np.array(["a", "b"])[y])
+    fitted.save(tmp_path / "model")
+    with pytest.raises(BadInput, match="the class name"):
+        fitted.partial_fit(X[:1] + 1, [name]).save(tmp_path / "model")
+    assert FewShotClassifier.load(tmp_path / "model").classes_.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("scale", [1e150, 1e200, 1e-300, 1e-13])
+def test_features_of_extreme_scale_are_refused(scale):
+    X, y = examples(20, 2)
+    with pytest.raises(BadInput, match="near 1"):
+        FewShotClassifier("proto").fit(scale * X, y)
+    with pytest.raises(BadInput, match="near 1"):
+        FewShotClassifier("proto").fit(X, y).predict(scale * X)
 
 
 @settings(max_examples=30, deadline=None)
@@ -119,6 +195,9 @@ def test_tensors_that_do_not_fit_are_refused(name, value, tmp_path):
     FewShotClassifier().fit(X, y).save(tmp_path / "model")
     tensors = load_file(tmp_path / "model" / "classifier.safetensors")
     save_file({**tensors, name: value}, tmp_path / "model" / "classifier.safetensors")
+    with pytest.raises(BadInput, match="do not fit together"):
+        FewShotClassifier.load(tmp_path / "model")
+    sign_folder(tmp_path / "model")
     with pytest.raises(BadInput, match="do not fit"):
         FewShotClassifier.load(tmp_path / "model")
 
@@ -128,6 +207,7 @@ def test_labels_cannot_smuggle_objects(tmp_path):
     FewShotClassifier().fit(X, y).save(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "label_type": "|O"}))
+    sign_folder(tmp_path / "model")
     with pytest.raises(BadInput, match="text or numbers"):
         FewShotClassifier.load(tmp_path / "model")
 

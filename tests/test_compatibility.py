@@ -60,7 +60,6 @@ def outputs_of(classifier, queries, more, more_labels):
     labels, chances = classifier.top(rows, 2)
     outputs = {
         "classes": classifier.classes_[:: 1000 if many else 1],
-        "counts": classifier.support_.counts[:: 1000 if many else 1],
         "predict": classifier.predict(rows),
         "top_labels": labels,
         "top_chances": chances,
@@ -74,7 +73,10 @@ def outputs_of(classifier, queries, more, more_labels):
         outputs["predict_proba"] = classifier.predict_proba(rows)
     if hasattr(classifier, "feature_names_in_"):
         outputs["feature_names"] = classifier.feature_names_in_.astype(str)
+    before = classifier.support_.counts.sum()
     classifier.partial_fit(_as_trained(classifier, more), more_labels)
+    assert classifier.support_.counts.sum() == before + len(more)
+    outputs["counts"] = classifier.support_.counts[:: 1000 if many else 1]  # version 0.1 recorded a view, which changed
     outputs["later_counts"] = classifier.support_.counts[:: 1000 if many else 1]
     outputs["later_scale"] = classifier.scale_
     outputs["later_top_chances"] = classifier.top(rows, 2)[1]
@@ -203,11 +205,13 @@ def names_in(folder):
     return sorted(path.stem for path in (V01 / folder).glob("*.npz"))
 
 
-def assert_same(found, expected, rtol=1e-6, atol=1e-9):
+def assert_same(found, expected, rtol=1e-6, atol=1e-9, redrawn=()):
     """Compare arrays by name: numbers to rounding, everything else exactly."""
     assert expected, "there is nothing to compare with"
     for name, value in expected.items():
-        if value.dtype.kind == "f":
+        if name in redrawn:
+            np.testing.assert_allclose(found[name], value, rtol=redrawn[name], atol=0.02, err_msg=name)
+        elif value.dtype.kind == "f":
             np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
         else:
             np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -226,13 +230,18 @@ def assert_same_rows(found, expected, tolerance=1e-9):
 
 
 INPUTS = ("queries", "more", "more_labels")
+# Exemplars are drawn and paired by their keys. New examples have keys of another kind than in version 0.1, so that what
+# is calibrated after more were learned is that of another draw; what was loaded is not.
+REDRAWN = {"later_scale": 0.1, "later_top_chances": 0.1}
 
 
 @pytest.mark.parametrize("name", names_in("classifiers"))
 def test_classifiers_say_the_same(name):
     expected = read_npz(V01 / "classifiers" / f"{name}.npz")
     inputs = [expected.pop(part) for part in INPUTS]
-    assert_same(outputs_of(anyshot.FewShotClassifier.load(V01 / "classifiers" / name), *inputs), expected)
+    assert_same(
+        outputs_of(anyshot.FewShotClassifier.load(V01 / "classifiers" / name), *inputs), expected, redrawn=REDRAWN
+    )
 
 
 @pytest.mark.parametrize("name", names_in("classifiers"))
@@ -240,7 +249,7 @@ def test_classifiers_that_are_saved_again_say_the_same(name, tmp_path):
     expected = read_npz(V01 / "classifiers" / f"{name}.npz")
     inputs = [expected.pop(part) for part in INPUTS]
     anyshot.FewShotClassifier.load(V01 / "classifiers" / name).save(tmp_path / name)
-    assert_same(outputs_of(anyshot.FewShotClassifier.load(tmp_path / name), *inputs), expected)
+    assert_same(outputs_of(anyshot.FewShotClassifier.load(tmp_path / name), *inputs), expected, redrawn=REDRAWN)
 
 
 @pytest.mark.parametrize("name", names_in("adaptive"))

@@ -8,6 +8,7 @@ from typing import Any
 import image_files
 import torch
 
+from anyshot.classify.files import sign_folder
 from hostile import spoil
 from hostile.corpus import Case
 from hostile.good import Good
@@ -87,9 +88,14 @@ def _configs(good: Good) -> Iterator[Case]:
             good, f"backbone.json {words}", "of-pictures", lambda copy, how=how: how(copy / "backbone.json"), may
         )
     for words, changes in CONFIGS.items():
-        yield spoiled(good, words, "of-features", lambda copy, c=changes: spoil.edit_json(copy / "config.json", **c))
+        yield spoiled(good, words, "of-features", lambda copy, c=changes: _edit_config(copy, c))
     for words, changes in BACKBONES.items():
         yield spoiled(good, words, "of-pictures", lambda copy, c=changes: spoil.edit_json(copy / "backbone.json", **c))
+
+
+def _edit_config(copy: Path, changes: dict[str, Any]) -> None:
+    spoil.edit_json(copy / "config.json", **changes)
+    sign_folder(copy)  # as anyone can
 
 
 MAY = (
@@ -142,7 +148,11 @@ def _tensors(good: Good) -> Iterator[Case]:
     file = "classifier.safetensors"
 
     def changed(words: str, change: Callable[[dict], Any], name: str = "of-features", may_do: bool = False) -> Case:
-        return spoiled(good, words, name, lambda copy: spoil.edit_tensors(copy / file, change), may_do)
+        def how(copy: Path) -> None:
+            spoil.edit_tensors(copy / file, change)
+            sign_folder(copy)  # as anyone can
+
+        return spoiled(good, words, name, how, may_do)
 
     for name in ("sums", "counts", "kept", "owner", "keys"):
         yield changed(f"without {name}", lambda t, name=name: t.pop(name))
@@ -150,7 +160,7 @@ def _tensors(good: Good) -> Iterator[Case]:
         yield changed(f"{name} in one more dimension", lambda t, name=name: t.update({name: t[name][None]}))
         yield changed(f"{name} of another type", lambda t, name=name: t.update({name: t[name].to(torch.float16)}))
         yield changed(f"{name} of nothing", lambda t, name=name: t.update({name: t[name][:0]}))
-    for name in ("sums", "kept", "scatter"):
+    for name in ("sums", "kept"):
         for words, value in (("not a number", torch.nan), ("infinite", torch.inf)):
             yield changed(f"{name} that are {words}", lambda t, n=name, v=value: t[n].view(-1)[0].fill_(v))
     yield changed("an owner that is no class", lambda t: t["owner"][-1:].fill_(99))
@@ -158,7 +168,13 @@ def _tensors(good: Good) -> Iterator[Case]:
     yield changed("owners out of order", lambda t: t.update(owner=t["owner"].flip(0)))
     yield changed("a count of 0", lambda t: t["counts"][:1].fill_(0))
     yield changed("a count of -1", lambda t: t["counts"][:1].fill_(-1))
-    yield changed("a scatter of another shape", lambda t: t.update(scatter=t["scatter"][:2, :2]))
+    for words, value in (("not a number", torch.nan), ("infinite", torch.inf)):
+        moment = lambda t, v=value: t.update(moment=torch.full(2 * t["sums"].shape[1:], v).double())  # noqa: E731
+        yield changed(f"a moment that is {words}", moment)
+    yield changed("a moment of another shape", lambda t: t.update(moment=torch.zeros(2, 2).double()))
+    yield changed("a key too few", lambda t: t.update(example_keys=t["example_keys"][1:]))
+    yield changed("more keys than examples", lambda t: t["example_counts"][:1].fill_(999))
+    yield changed("groups of another type", lambda t: t.update(groups=t["groups"].float()))
     yield changed("a negative freedom", lambda t: t.update(freedom=torch.tensor(-1)))
     yield changed("a freedom of many", lambda t: t.update(freedom=torch.arange(4)))
     yield changed("a parameter that is not a number", lambda t: t["parameters.alpha"].fill_(torch.nan), "of-maps")

@@ -144,7 +144,7 @@ def _stores(folder: Path) -> None:
 
 def _classifiers(folder: Path) -> None:
     from anyshot import FewShotClassifier, ImageClassifier
-    from anyshot.classify.files import MANY
+    from anyshot.classify.files import LABELS_IN_JSON as MANY
     from anyshot.models.features import embed_path
     from anyshot.models.model import Model
     from anyshot.recipe import Recipe

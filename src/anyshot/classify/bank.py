@@ -30,9 +30,8 @@ from sklearn.base import clone
 from torch import Tensor
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.ledger import GrowingSupport
-from anyshot.classify.search import ProductForm, can_search
 from anyshot.classify.support import Support, build_support
+from anyshot.classify.topk import ProductForm, is_product
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.law import Head
 from anyshot.models.registry import Registry
@@ -43,6 +42,7 @@ CANDIDATES = 64  # that the database's index is asked for, and that are then sco
 PARTITION, PROBES = 1024, 32  # classes of a cell of the index, about; cells that are looked into
 TIDY = 256  # calls of `add` after which a writer tidies up
 FORGET = timedelta(minutes=10)  # what nobody has been reading for so long
+VERSION = "version "  # before the version of the log at a compaction, among the parts that `state` names
 T = TypeVar("T")
 
 
@@ -123,15 +123,15 @@ class ClassBank:
     def classifier(self) -> FewShotClassifier:
         """All classes as a classifier in memory."""
         with self._sound():
-            support, recent = self._whole(_all)
-            ledger = _together(support, recent)
-            if ledger is None:
+            support = _together(*self._whole(_all))
+            if support is None:
                 raise BadInput(f"the class bank {self._place} has no classes yet.")
-            return self._empty().restore(ledger.snapshot(), self._features())
+            return self._empty().restore(support.in_order(), self._features())
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " image"]:
         """The likeliest class of each image: found by the database's index, scored exactly, with all that was added
-        since the last compaction."""
+        since the last compaction.
+        """
         return self.top(X, 1)[0][:, 0]
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
@@ -140,9 +140,9 @@ class ClassBank:
             with self._sound():
                 self._law = self._empty().fit(np.ones((1, self._features())), [0])
         vectors = self._law.vectors(X)
-        head, parameters = self._law.learned_reading_.head, self._law.learned_reading_.parameters
+        head, parameters = self._law.learned_head_.head, self._law.learned_head_.parameters
         linear = _linear(head, self._law.prototypes_)
-        asked = linear.asked(linear.queries(torch.from_numpy(vectors))).numpy()
+        asked = linear.query_points(linear.queries(torch.from_numpy(vectors))).numpy()
 
         def candidates(folded: Any, also: list[Any]) -> tuple[list[Support | None], Support | None]:
             if folded is None:
@@ -156,20 +156,21 @@ class ClassBank:
         also = [] if recent is None else recent.labels.tolist()
         labels, scores = [], []
         for vector, one in zip(vectors, per_query, strict=True):
-            ledger = _together(_apart(one, also), stored, recent)
-            if ledger is None:
+            support = _together(_apart(one, also), stored, recent)
+            if support is None:
                 raise BadInput(f"the class bank {self._place} has no classes yet.")
-            means, counts = torch.from_numpy(ledger.sums / ledger.counts[:, None]), torch.from_numpy(ledger.counts)
+            means, counts = torch.from_numpy(support.means), torch.from_numpy(support.counts)
             refined = head.refined(means, counts, parameters)
             score = head.score(torch.from_numpy(vector)[None], refined, parameters)[0].numpy()
             order = np.argsort(-score, kind="stable")[:k]
-            labels.append(ledger.labels_of(order))
+            labels.append(support.labels_of(order))
             scores.append(score[order])
         return np.stack(labels), np.stack(scores)
 
     def _whole(self, read: Callable[[Any, list[Any]], T]) -> tuple[T, Support | None]:
         """What `read` makes of the folded table and of the labels that were added to since, and the classes of all
-        parts that are not in it, at one moment."""
+        parts that are not in it, at one moment.
+        """
         while True:
             state = self._state()
             try:
@@ -186,8 +187,17 @@ class ClassBank:
         if not self._has("log"):
             return None
         rows = self._open("log").to_arrow()
+        self._check_log(state)
         parts = rows.column("part").to_numpy(zero_copy_only=False)
         return _support(rows.filter(~np.isin(parts, json.loads(state["parts"]))))
+
+    def _check_log(self, state: dict[str, Any]) -> None:
+        """Raise ValueError where the log is older than it was at the last compaction: rows that were removed from it
+        since then would count again.
+        """
+        versions = [part for part in json.loads(state["parts"]) if part.startswith(VERSION)]
+        if versions and self._open("log").version < int(versions[0].removeprefix(VERSION)):
+            raise ValueError("the newest version of its log is gone")
 
     def _folded(self, state: dict[str, Any]) -> Any:
         if not state["folded"]:
@@ -201,7 +211,8 @@ class ClassBank:
 
     def compact(self) -> int:
         """Fold all rows of each class into one, and index the prototypes; returns the number of classes. Where another
-        process folds at the same time, one of the two does it."""
+        process folds at the same time, one of the two does it.
+        """
         with self._sound():
             return self._compact()
 
@@ -213,19 +224,19 @@ class ClassBank:
         parts = np.unique(rows.column("part").to_numpy(zero_copy_only=False)).tolist() if rows is not None else []
         if rows is not None and parts:
             rows = rows.filter(~np.isin(rows.column("part").to_numpy(zero_copy_only=False), already))
-        ledger = _together(support, _support(rows) if parts else None)
-        if ledger is None:
+        support = _together(support, _support(rows) if parts else None)
+        if support is None:
             return 0
         number = state["number"] + 1
-        name = f"folded-{number}-{len(ledger)}-{uuid.uuid4().hex}"
-        if self._fold(name, number, ledger.snapshot(), parts):
+        name = f"folded-{number}-{len(support)}-{uuid.uuid4().hex}"
+        if self._fold(name, number, support.in_order(), parts):
             with suppress(Exception):  # what is left only takes room
                 log = self._open("log")
                 for start in range(0, len(parts), 1000):
                     log.delete(f"part IN ({', '.join(map(_quoted, parts[start : start + 1000]))})")
             self._tidy()
             self._sweep()
-        return len(ledger)
+        return len(support)
 
     def _fold(self, name: str, number: int, support: Support, parts: list[str]) -> bool:
         """Write a folded table and let it count, unless another was faster."""
@@ -237,7 +248,8 @@ class ClassBank:
             if self._state()["number"] < number:
                 raise
             return False  # who was faster has swept it away
-        values = {"number": number, "folded": name, "parts": json.dumps(parts)}
+        version = [f"{VERSION}{self._open('log').version}"] if self._has("log") else []
+        values = {"number": number, "folded": name, "parts": json.dumps([*parts, *version])}
         if self._open("state").update(where=f"number = {number - 1}", values=values).rows_updated:
             return True
         with suppress(Exception):
@@ -255,7 +267,8 @@ class ClassBank:
 
     def _tidy(self) -> None:
         """Let the database join what many calls of `add` appended, and forget how it was: each appended version names
-        all that came before it."""
+        all that came before it.
+        """
         with suppress(Exception):  # another does it just now
             self._open("log").optimize(cleanup_older_than=FORGET)
             self._open("state").optimize(cleanup_older_than=FORGET)
@@ -263,14 +276,14 @@ class ClassBank:
     def _vectors(self, support: Support) -> Float[np.ndarray, "way d"]:
         """Classes as the database's index compares them."""
         law = self._empty().restore(support, self._features())
-        linear = _linear(law.learned_reading_.head, law.prototypes_)
+        linear = _linear(law.learned_head_.head, law.prototypes_)
         rows = linear.rows(law.prototypes_)
         return linear.points(rows, linear.longest(rows)).numpy()
 
     def _index(self, name: str, classes: int) -> None:
         law = self._empty().fit(np.ones((1, self._features())), [0])
         self._open(name).create_index(
-            self._metric(law.learned_reading_.head),
+            self._metric(law.learned_head_.head),
             vector_column_name="vector",
             num_partitions=max(1, classes // PARTITION),
             index_type="IVF_FLAT",
@@ -307,13 +320,13 @@ class ClassBank:
     def _make(self, classifier: FewShotClassifier) -> None:
         import pyarrow
 
-        head = classifier.learned_reading_.head
+        head = classifier.learned_head_.head
         if head.adapts:
             raise BadInput(
                 f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
                 "answers with the readout posterior, fitted on examples of other classes."
             )
-        if not can_search(head):
+        if not is_product(head):
             raise BadInput(
                 f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
                 f"not for {classifier.head}."
@@ -339,7 +352,8 @@ class ClassBank:
 
     def _sound(self) -> AbstractContextManager[None]:
         """Where something of the database is missing or spoiled, or it cannot be reached, that is said. What users give
-        is judged elsewhere."""
+        is judged elsewhere.
+        """
         return as_bad_input(Exception, f"the class bank {self._place} is damaged or cannot be reached", ".")
 
     def _has(self, name: str) -> bool:
@@ -352,20 +366,19 @@ class ClassBank:
 
 def _linear(head: Head, prototypes: Float[Tensor, "way refined"]) -> ProductForm:
     """The head's score as one product, about zero: the centre of the classes is another tomorrow."""
-    linear = ProductForm.of(head, prototypes)
-    assert linear is not None
+    linear = ProductForm.from_head(head, prototypes)
     return replace(linear, centre=torch.zeros_like(linear.centre))
 
 
-def _together(*supports: Support | None) -> GrowingSupport | None:
-    """The classes of all."""
-    ledger: GrowingSupport | None = None
-    for support in supports:
-        if support is not None and ledger is None:
-            ledger = GrowingSupport(support, 0).copy()  # what is added to it may be asked for again
-        elif support is not None and ledger is not None:
-            ledger.add(support)
-    return ledger
+def _together(*supports: Support | None) -> Support | None:
+    """Return the classes of all."""
+    given = [support for support in supports if support is not None]
+    if not given:
+        return None
+    whole = given[0].copy()  # what is added to it may be needed again
+    for other in given[1:]:
+        whole.merge(other, is_disjoint=True)
+    return whole
 
 
 def _all(folded: Any, _: list[Any]) -> Support | None:
@@ -385,8 +398,9 @@ def _apart(support: Support | None, labels: list[Any]) -> Support | None:
     """Without these classes."""
     if support is None or not labels:
         return support
-    rest = support.without(np.array(labels, support.labels.dtype if support.labels.dtype.kind != "U" else None))
-    return rest if len(rest.labels) else None
+    gone = {support.row_of(label) for label in labels}
+    rows = [row for row in range(len(support)) if row not in gone]
+    return support.select(rows) if rows else None
 
 
 def _support(rows: Any) -> Support | None:
@@ -396,10 +410,10 @@ def _support(rows: Any) -> Support | None:
     sums = rows.column("sum").combine_chunks()
     flat = sums.flatten().to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)
     labels = np.array(rows.column("label").to_pylist())
-    support = build_support(flat, labels)
-    counts = np.zeros(len(support.labels), np.int64)
-    np.add.at(counts, np.searchsorted(support.labels, labels), rows.column("count").to_numpy())
-    return replace(support, counts=counts, freedom=0)
+    names, owner = np.unique(labels, return_inverse=True)
+    counts = np.zeros(len(names), np.int64)
+    np.add.at(counts, owner, rows.column("count").to_numpy())
+    return Support(names, build_support([flat], labels).sums, counts)
 
 
 def _quoted(value: Any) -> str:

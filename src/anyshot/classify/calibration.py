@@ -1,8 +1,9 @@
-"""Probabilities one can believe, and "none of these": from the support itself, without further data.
+"""Calibrated probabilities and "none of these", from the support alone.
 
-Leaving an example out of its class is a subtraction from the class's sum, so the scores that each example would have
-got as a new image are known in closed form. On them we fit one factor for the logits (temperature scaling) for the
-shots at hand, and read off the best logit below which only a chosen share of the known classes' images falls.
+Leaving a group of examples out of their class is a subtraction from the class's sum, so the scores that each exemplar
+would have got as a new image are known in closed form. On them we fit one factor for the logits (temperature scaling,
+Guo et al. 2017) and the threshold of the best logit below which only a chosen share of known images falls (the quantile
+of split conformal prediction, Papadopoulos et al. 2002).
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from scipy.optimize import brentq
 
 from anyshot.classify.support import Support
@@ -18,83 +19,105 @@ from anyshot.models import empirical
 from anyshot.models.empirical import Base, Fit, LeftOut, Moments
 from anyshot.models.law import BoundHead
 
-CHUNK_FLOATS = 20_000_000
-TURNS = 8
-IMAGES = 256  # whose scores are gone through at once
-QUERIES = 2048  # examples that are left out and asked
-CLASSES = 1024  # that they are of, where there are more
-LEAST_QUERIES, PRODUCTS = 512, 1 << 26  # asked of all classes: fewer where these are many
+CHUNK_FLOATS = 20_000_000  # numbers that are worked on at once: 160 MB
+TURNS = 8  # groups of a class that are left out in turn when it is not the query's: more would hardly change a mean
+IMAGES = 256  # images whose scores are copied at once
+QUERIES = 2048  # exemplars that are queries: the standard error of a share is at most 1.1 %
+CLASSES = 1024  # classes that take part in a calibration, where there are more
+LEAST_QUERIES, PRODUCTS = 512, 1 << 26  # queries that are compared with all classes: fewer of very many classes
+GUESSED_GAP = 4.0  # logit of a class over the mean of others where nothing can be left out: e^4 is 98 % of two classes
 
 Scores = Float[np.ndarray, "image way"]
+Groups = Int[np.ndarray, " exemplar"]
 
 
-def prototypes(reading: BoundHead, support: Support) -> Float[torch.Tensor, "way refined"]:
-    """What queries are scored against: the mean of each class, refined."""
-    means = torch.from_numpy(support.sums / support.counts[:, None])
-    return reading.head.refined(means, torch.from_numpy(support.counts), reading.parameters)
+@dataclass(frozen=True)
+class GroupSizes:
+    """What leaving out the group of each exemplar takes from its class.
+
+    Attributes:
+        sums: The sum of the group's exemplars.
+        sizes: Their number.
+        left: The examples of the class that are left; 0 where the class is one group.
+    """
+
+    sums: Float[np.ndarray, "exemplar d"]
+    sizes: Int[np.ndarray, " exemplar"]
+    left: Int[np.ndarray, " exemplar"]
 
 
-def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES) -> tuple[Fit, LeftOut]:
-    """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all.
-    Of each class as many examples are asked as `most` in all allow, two at least."""
-    return adapted_to(support, *_some(support, most), base)
+def measure_groups(vectors: np.ndarray, owner: np.ndarray, groups: Groups, counts: np.ndarray) -> GroupSizes:
+    """Return what leaving out the group of each exemplar takes from its class."""
+    sizes = np.bincount(groups)
+    if sizes.max(initial=1) == 1:
+        return GroupSizes(vectors, np.ones(len(groups), np.int64), counts[owner] - 1)
+    sums = np.zeros((len(sizes), vectors.shape[1]))
+    np.add.at(sums, groups, vectors)
+    return GroupSizes(sums[groups], sizes[groups], counts[owner] - sizes[groups])
 
 
-def adapted_to(
+def fit_posterior(
     support: Support,
     vectors: Float[np.ndarray, "image d"],
     owner: Int[np.ndarray, " image"],
+    groups: Groups,
     base: Base | None = None,
 ) -> tuple[Fit, LeftOut]:
-    """The same with examples of the support that it need not keep, and the places of their classes in it."""
-    moments, examples = _moments(support), (torch.from_numpy(vectors), torch.from_numpy(owner))
+    """Estimate how images vary, and return the logits of examples with their groups left out.
+
+    This is the only place where the classifier calls the estimator of the posterior.
+
+    Args:
+        support: The classes, with their scatter.
+        vectors: Some of their examples.
+        owner: The rows of their classes.
+        groups: Their groups, counted from 0; no group has examples of two classes.
+        base: Other classes, if there are any.
+    """
+    assert support.scatter is not None
+    moments = Moments(
+        torch.from_numpy(support.counts.copy()),
+        torch.from_numpy(support.means),
+        torch.from_numpy(support.scatter.copy()),
+        support.degrees_of_freedom,
+    )
+    examples = _tensor(vectors), _tensor(owner), _tensor(groups)
     fit = empirical.adapt(moments, examples, base)
     return fit, empirical.leave_one_out(fit, moments, *examples)
 
 
-def answers(
-    reading: BoundHead, support: Support, base: Base | None = None
-) -> tuple[Int[np.ndarray, " image"], Int[np.ndarray, " image"]]:
-    """The classes that kept examples are taken for, each left out, and their own: 2,048 of them, or two of each class
-    where that is more. Without the scale of the logits, on which this does not depend."""
-    if not reading.head.adapts:
-        scores, owner = leave_one_out(reading, support)
-        return scores.argmax(1), owner
-    vectors, owners = _some(support, QUERIES)
-    moments, examples = _moments(support), (torch.from_numpy(vectors), torch.from_numpy(owners))
-    fit = empirical.fit_support(moments) if base is None else empirical.adapt(moments, examples, base)
-    left = empirical.leave_one_out(fit, moments, *examples)
-    return left.logits.argmax(1).numpy(), left.owner.numpy()
-
-
-def _moments(support: Support) -> Moments:
-    """What a head that adapts estimates from."""
-    assert support.scatter is not None
-    counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
-    return Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
-
-
 def leave_one_out(
-    reading: BoundHead, support: Support, most: int = QUERIES
+    reading: BoundHead, support: Support, groups: Groups | None = None, most: int = QUERIES
 ) -> tuple[Scores, Int[np.ndarray, " image"]]:
-    """Scores (without the temperature) of kept examples as new images against all classes, and their own classes.
+    """Return scores (without the temperature) of exemplars as new images, and the rows of their classes.
 
-    Each example is left out of its own class, and every other class leaves one of its own out too (its first few, in
-    turn), so that no class is a shot ahead. A class of one example has nothing left without it: its example is no
-    query, but stands as a class for the others. Of each class as many examples are queries as `most` in all allow, two
-    at least."""
-    vectors, owners = _some(support, most)
+    Each exemplar is left out of its class with its group, and every other class leaves out one of its groups too (the
+    first few in turn), so that no class is ahead. An exemplar whose class is one group is no query, but stands as a
+    class for the others.
+
+    Args:
+        reading: The head and its parameters.
+        support: The classes.
+        groups: The group of each exemplar, counted from 0; each is its own where None.
+        most: Queries in all; of each class as many as that allows, two at least.
+    """
+    chosen = choose_queries(support, most)
+    vectors, owners = support.exemplars.vectors[chosen], support.exemplars.owner[chosen]
+    if groups is None:
+        groups = np.arange(len(support.exemplars.owner))
+    out_of = measure_groups(support.exemplars.vectors, support.exemplars.owner, groups, support.counts)
+    left_counts = out_of.left[chosen]
     head, owner, every = reading.head, torch.from_numpy(owners), torch.from_numpy(vectors)
-    counts = torch.from_numpy(support.counts)[owner]
-    single, left = counts == 1, (counts - 1).clamp_min(1)
-    without = torch.from_numpy(support.sums)[owner].sub_(every).div_(left[:, None])
-    without[single] = every[single]
+    is_alone = left_counts < 1
+    left = torch.from_numpy(np.where(is_alone, support.counts[owners], left_counts))
+    gone = np.where(is_alone[:, None], 0.0, out_of.sums[chosen])
+    without = torch.from_numpy(support.sums[owners] - gone).div_(left[:, None])
     if head.refine is not None and not head.couples:
         pieces = zip(*(x.split(_rows(without.shape[1])) for x in (without, left)), strict=True)
         without = torch.cat([head.refine(means, many, reading.parameters) for means, many in pieces])
-    kept = np.bincount(owners, minlength=len(support.labels))
+    kept = np.bincount(owners, minlength=len(support))
     first = np.cumsum(kept) - kept
-    queries = np.flatnonzero(support.counts[owners] > 1)
+    queries = np.flatnonzero(~is_alone)
     rank = (np.arange(len(owners)) - first[owners])[queries]
     out = torch.empty(len(queries), len(kept), dtype=torch.float64)
     for turn in np.unique(rank).tolist():  # queries of one rank in their classes meet the same others
@@ -115,39 +138,44 @@ def leave_one_out(
     return out.numpy(), owners[queries]
 
 
-def _some(support: Support, most: int) -> tuple[Float[np.ndarray, "image d"], Int[np.ndarray, " image"]]:
-    """Kept examples, of each class as many as `most` in all allow, two at least, and their classes."""
-    chosen = support.kept_of(max(2, most // len(support.labels)))
-    if len(chosen) == len(support.examples):  # in the same order; then they are not copied
-        return support.examples, support.owner
-    return support.examples[chosen], support.owner[chosen]
+def choose_queries(support: Support, most: int) -> Int[np.ndarray, " image"]:
+    """Return the first exemplars of each class, as many as `most` in all allow, two at least."""
+    owner = support.exemplars.owner
+    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    return np.flatnonzero(rank < max(2, most // max(1, len(support))))
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor; a copy where it must not be written to."""
+    return torch.from_numpy(np.require(array, requirements="W"))
 
 
 def _rows(floats: int) -> int:
-    """Rows of so many floats that are worked on at once."""
+    """Return how many rows of so many floats are worked on at once."""
     return max(1, CHUNK_FLOATS // floats)
 
 
 def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
-    """The factor that makes softmax(factor * scores) likeliest, as if one more image had been of any class alike.
+    """Return the factor that makes softmax(factor * scores) likeliest, as if one more image had been of any class.
 
-    Without that image a few examples, all of them right, would make the classifier certain for ever."""
-    most, doubt = scores.max(1, keepdims=True), 1 / (len(scores) + 1)
+    Without that image a few examples, all of them right, would make the classifier certain for ever.
+    """
+    best, doubt = scores.max(1, keepdims=True), 1 / (len(scores) + 1)
 
-    def below() -> Iterator[tuple[Scores, Int[np.ndarray, " part"]]]:
-        """Scores below the best of each image, and their classes, some at a time: never all in memory once more."""
+    def below_best() -> Iterator[tuple[Scores, Int[np.ndarray, " part"]]]:
+        """Yield scores less the best of each image, and their classes, some at a time: never all in memory again."""
         for start in range(0, len(scores), IMAGES):
             here = slice(start, start + IMAGES)
-            yield scores[here] - most[here], owner[here]
+            yield scores[here] - best[here], owner[here]
 
-    wanted = np.concatenate([(1 - doubt) * z[np.arange(len(z)), o] + doubt * z.mean(1) for z, o in below()])
-    mean = sum(float(z.sum()) for z, _ in below()) / scores.size
-    variance = sum(float(np.square(z - mean).sum()) for z, _ in below()) / scores.size
+    wanted = np.concatenate([(1 - doubt) * z[np.arange(len(z)), o] + doubt * z.mean(1) for z, o in below_best()])
+    mean = sum(float(z.sum()) for z, _ in below_best()) / scores.size
+    variance = sum(float(np.square(z - mean).sum()) for z, _ in below_best()) / scores.size
     middle = 1 / max(variance**0.5, np.finfo(float).tiny)
 
     def slope(scale: float) -> float:
-        """Of the loss, which is convex in the factor: minus the log-likelihood of an image."""
-        return float((np.concatenate([_expected(scale, z) for z, _ in below()]) - wanted).mean())
+        """Return the slope of the loss, minus the log-likelihood of an image, which is convex in the factor."""
+        return float((np.concatenate([_expected(scale, z) for z, _ in below_best()]) - wanted).mean())
 
     low, high = 1e-3 * middle, 1e3 * middle
     if slope(low) >= 0:  # the scores tell nothing
@@ -156,44 +184,48 @@ def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
 
 
 def _expected(scale: float, z: Scores) -> Float[np.ndarray, " image"]:
-    """The mean score of each image, over classes as they are likely."""
+    """Return the mean score of each image, over classes as they are likely."""
     weight = scale * z
     total = np.exp(weight, out=weight).sum(1)
     weight *= z
     return weight.sum(1) / total
 
 
-def next_shot(counts: Int[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-    """What the factor gains when a class of so many examples takes back the one it had left out.
+def next_shot(counts: Shaped[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """Return what the factor gains when a class of so many examples takes back the one it had left out.
 
     A query lies about a mean of n examples with a variance of 1 + 1/n times the class's own, and logits are divided
-    by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many."""
+    by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many.
+    """
     return (1 + 1 / np.maximum(counts - 1, 1)) / (1 + 1 / counts)
 
 
-def gap_scale(reading: BoundHead, support: Support) -> float:
-    """A factor where no class has two examples: a class's own prototype gets a logit 4 above the mean of the others.
+def guess_scale(reading: BoundHead, support: Support) -> float:
+    """Return a factor where no class has two examples: a class's own prototype gets a logit 4 above the others' mean.
 
-    A rule of thumb, not a calibration: one example a class says nothing about how images of a class differ."""
-    centres = prototypes(reading, support)
-    query = torch.from_numpy(support.sums / support.counts[:, None])
-    scores = reading.score(query, centres).numpy()
+    A rule of thumb, not a calibration: one example of a class says nothing about how images of a class differ.
+    """
+    means = torch.from_numpy(support.means)
+    prototypes = reading.head.refined(means, _tensor(support.counts), reading.parameters)
+    scores = reading.score(means, prototypes).numpy()
     gap = np.diag(scores).mean() - scores[~np.eye(len(scores), dtype=bool)].mean() if len(scores) > 1 else 0.0
-    return float(4 / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0
+    return float(GUESSED_GAP / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0
 
 
 def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], bins: int = 15) -> float:
-    """Expected calibration error: how far, on average, the winning class's probability is from how often it is right.
+    """Return the expected calibration error (Naeini et al. 2015): how far, on average, the winning class's probability
+    is from how often it is right.
 
-    Images are grouped by that probability in bins of equal width; the gaps of the bins are weighed by their images."""
-    sure, right = probabilities.max(1), probabilities.argmax(1) == labels
-    place = np.minimum((sure * bins).astype(int), bins - 1)
-    gaps = np.bincount(place, sure - right, bins)
+    Images are put in bins of equal width by that probability; the gaps of the bins are weighed by their images.
+    """
+    confidence, is_right = probabilities.max(1), probabilities.argmax(1) == labels
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = np.bincount(place, confidence - is_right, bins)
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def recalls(logits: Scores, owner: Int[np.ndarray, " image"], way: int) -> Float[np.ndarray, " way"]:
-    """The share of each class's images that are told right; NaN for a class without any."""
+def compute_recalls(logits: Scores, owner: Int[np.ndarray, " image"], way: int) -> Float[np.ndarray, " way"]:
+    """Return the share of each class's images that are classified right; NaN for a class without any."""
     right = np.bincount(owner, logits.argmax(1) == owner if len(owner) else None, minlength=way)
     many = np.bincount(owner, minlength=way)
     return np.where(many > 0, right / np.maximum(many, 1), np.nan)
@@ -201,32 +233,36 @@ def recalls(logits: Scores, owner: Int[np.ndarray, " image"], way: int) -> Float
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a rejection threshold does, measured by leaving images (known) and whole classes (unknown) out."""
+    """What a rejection threshold does, measured by leaving images (known) and whole classes (unknown) out.
+
+    Attributes:
+        threshold: Images with less evidence (the best logit) are of none of the classes.
+        accepted: Share of the known classes' images that are accepted.
+        accuracy: Accuracy on those that are accepted.
+        accuracy_of_all: Accuracy on all.
+        unknown_rejected: Share of images rejected when their own class is taken away.
+    """
 
     threshold: float
-    """Images whose best logit is lower are of none of the classes."""
     accepted: float
-    """Share of the known classes' images that are accepted."""
     accuracy: float
-    """Accuracy on those that are accepted."""
     accuracy_of_all: float
     unknown_rejected: float
-    """Share of images rejected when their own class is taken away."""
 
 
 def rejection(logits: Scores, owner: Int[np.ndarray, " image"], rate: float) -> Coverage:
-    """The threshold that rejects a share `rate` of known images, from leave-one-out logits, and its coverage."""
+    """Return the threshold that rejects a share `rate` of known images, from leave-one-out logits, and its coverage."""
     best = logits.max(1)
-    # The quantile of split conformal prediction: a new image of a known class falls below it with at most this chance.
+    # A new image of a known class falls below this quantile with at most the chance `rate`.
     rank = int(np.floor(rate * (len(best) + 1)))
     threshold = -np.inf if rank == 0 else float(np.sort(best)[rank - 1])
-    accepted: Bool[np.ndarray, " image"] = best >= threshold
-    right = logits.argmax(1) == owner
-    strangers = np.where(np.arange(logits.shape[1]) == owner[:, None], -np.inf, logits).max(1)
+    is_accepted: Bool[np.ndarray, " image"] = best >= threshold
+    is_right = logits.argmax(1) == owner
+    others = np.where(np.arange(logits.shape[1]) == owner[:, None], -np.inf, logits).max(1)
     return Coverage(
         threshold,
-        float(accepted.mean()),
-        float(right[accepted].mean()) if accepted.any() else float("nan"),
-        float(right.mean()),
-        float((strangers < threshold).mean()),
+        float(is_accepted.mean()),
+        float(is_right[is_accepted].mean()) if is_accepted.any() else float("nan"),
+        float(is_right.mean()),
+        float((others < threshold).mean()),
     )

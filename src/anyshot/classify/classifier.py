@@ -1,4 +1,4 @@
-"""The law as a scikit-learn estimator: a class is a mean, so learning is adding and every example helps at once.
+"""A scikit-learn classifier in which a class is the mean of its examples.
 
     logits = scale * score(embed(query), refine(sum of the class / its count, its count))
 
@@ -7,9 +7,9 @@ them end in the same classifier (to rounding). Probabilities are calibrated on t
 the classes have (`anyshot.classify.calibration`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anyshot.classify.calibration import Coverage, answers, calibration_error, fit_scale, leave_one_out, next_shot
+from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, leave_one_out, next_shot
 from anyshot.classify.fitted import FittedState
-from anyshot.classify.ledger import SMALL_BATCH, Batch, GrowingSupport
-from anyshot.classify.search import TopK
-from anyshot.classify.support import Support
+from anyshot.classify.keys import Keys, hash_groups, hash_rows
+from anyshot.classify.support import Support, build_support, find_repeats, uninterrupted
+from anyshot.classify.topk import TopK
 from anyshot.errors import BadInput, as_bad_input, look_up
-from anyshot.machine import release_memory
 from anyshot.models.empirical import Base, Fit, fit_base
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Embed, Parameters
@@ -37,34 +36,69 @@ from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
 if TYPE_CHECKING:
     from anyshot.models.model import Model
 
-CHUNK_FLOATS = 1_000_000  # of features and vectors that are in memory at once, and what is made of them on the way
+DEFAULT_HEAD = "posterior"  # of features that no head was trained on
+CHUNK_FLOATS = 1_000_000  # numbers of features and vectors that are in memory at once: 8 MB
 FLOATS = (np.float64, np.float32)
+SCALES = 1e-9, 1e100  # largest numbers of features: squares below and above lose their digits or overflow
+SAME = 1e-9  # squared distance of two vectors of one example, as a share of their squares: rounding of float32
 
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
+Vectors = Float[np.ndarray, "image d"]
 
 
 @dataclass(eq=False, repr=False)
 class FewShotClassifier(ClassifierMixin, BaseEstimator):
-    """Any number of classes, any number of examples each, on features "image position channel" or plain vectors.
+    """Classify by comparing with the mean of each class, at any number of classes and of examples of each.
+
+    Each class is represented by the mean of its examples (a prototype, Snell et al. 2017); the head decides how
+    features become a vector, how a prototype is refined and how it is compared with a query. Examples are a set: one
+    that is learned twice under one label counts once. Several threads may learn and predict at once.
 
     Args:
-        head: proto, cosine-proto, frn, cosine-frn, or another of the registry. feat has to be trained: `from_run`.
+        head: posterior, proto, cosine-proto, frn, cosine-frn, or another of the registry. feat has to be trained:
+            `from_run`.
         positions: Positions of a feature map in a row of X; 3-d X shows its own, 2-d X has one.
         embed: How features become a vector (flatten, mean, max, gram); the head's own where None.
         readout: own, swapped, or one that is fitted on `base`: pca60, est60, ...
-        base: Examples (X, y) of other classes that the readout is fitted on, or what was fitted before, by name.
+        base: Examples (X, y) of other classes that the readout or the posterior is fitted on, or what was fitted
+            before, by name.
         parameters: Learned values of the head by name, as in a trained model.
         scale: Factor of the logits; fitted by leave-one-out on the support where None.
-        reject: Share of the known classes' images that `is_known` may give up to find those of unknown classes.
-        keep: Examples of a class that are kept for calibration, of many classes fewer; 0 for none. The class itself is
-            the mean of all.
-        index: Whether `predict` asks an approximate index (extra: index), of 4,096 classes or more; what it finds is
-            scored exactly. `top` goes through all classes, for its probabilities are shares of all.
+        reject: Share of the known classes' images that `is_known` may reject to find those of unknown classes.
+        keep: Exemplars of a class, for calibration; of many classes fewer, 0 for none. The class itself is the mean of
+            all its examples.
+        index: Whether `predict` asks an approximate index (extra: index) where there are 4,096 classes or more; what it
+            finds is scored exactly. `top` goes through all classes, for its probabilities are shares of all.
         registry: What head and readout are looked up in; the package's own where None.
+
+    Attributes:
+        classes_: The labels, in order.
+        n_features_in_: Numbers in a row of X.
+        feature_names_in_: Names of the columns of X, where it had names.
+        support_: The classes in order of their labels: sums, counts, exemplars, keys (a copy that is read-only).
+        prototypes_: What queries are scored against.
+        scale_: The factor of the logits.
+        calibrated_: Whether that factor was fitted by leaving examples out.
+        threshold_: The evidence below which an image is of none of the classes; minus infinity where it is not known.
+        coverage_: What the threshold does to examples that are left out; None where nothing can be left out.
+        recalls_: Accuracy on each class's exemplars, left out; NaN where nothing is left of the class, and for classes
+            that took no part in the calibration of very many.
+        unjudged_: Classes whose examples are all one group: nothing is known of new images of them, and none of these
+            is rejected.
+        n_repeated_: Examples of the last call that were there already, or twice in it, and were not counted again.
+        n_estimated_: Those of them, in `merge`, for which the mean of their class had to be subtracted.
+
+    Examples:
+        >>> import numpy as np
+        >>> from anyshot import FewShotClassifier
+        >>> X = np.array([[1.0, 0.1], [0.9, 0.2], [0.1, 1.0], [0.2, 0.8]])
+        >>> classifier = FewShotClassifier().fit(X, ["a", "a", "b", "b"])
+        >>> classifier.predict([[1.0, 0.3]])
+        array(['a'], dtype='<U1')
     """
 
-    head: str = "cosine-proto"
+    head: str = DEFAULT_HEAD
     _: KW_ONLY
     positions: int | None = None
     embed: str | None = None
@@ -77,14 +111,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     index: bool = False
     registry: Registry | None = None
 
-    ledger_: GrowingSupport = field(init=False)
-    settled_: FittedState = field(init=False)
-    n_features_in_: int = field(init=False)
-    positions_: int = field(init=False)
-
     @staticmethod
     def from_run(run: "str | Path | Model", head: str | None = None, **arguments: Any) -> "FewShotClassifier":
-        """A classifier of a trained model's features, with what its head has learned (of no use to another head)."""
+        """Return a classifier of a trained model's features, with what its head has learned.
+
+        Args:
+            run: The folder of a trained model, or the model.
+            head: Another head; it does not use what the model's own has learned.
+            **arguments: Of FewShotClassifier.
+        """
         from anyshot.models.model import Model, load_model
 
         registry = arguments.get("registry") or BUILTIN
@@ -99,137 +134,241 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return FewShotClassifier(head or recipe.head, **{**of_model, **arguments})
 
     def save(self, path: str | Path) -> None:
-        """Write the classifier as a folder that anyone can load (see `anyshot.classify.files`)."""
-        from anyshot.classify.files import replace_folder, write_card, write_classifier
+        """Write the classifier to a folder that anyone can load (see `anyshot.classify.files`).
 
-        check_is_fitted(self, "ledger_")
-        with replace_folder(Path(path)) as aside:
-            write_classifier(self, aside)
-            write_card(self, aside, {})
+        Files of others in that folder stay; an earlier classifier is replaced as a whole or not at all.
+        """
+        from anyshot.classify.files import save_folder
+
+        with self._lock:
+            check_is_fitted(self, "state_")
+            save_folder(self, Path(path))
 
     @staticmethod
     def load(path: str | Path, registry: Registry | None = None) -> "FewShotClassifier":
-        """A classifier from its folder; nothing in it can run. One with a head that is not ours needs its registry."""
-        from anyshot.classify.files import read_classifier
+        """Return a classifier from its folder; nothing in it can run.
 
-        return read_classifier(Path(path), registry)
+        Args:
+            path: The folder.
+            registry: Needed for a head that is not ours.
+        """
+        from anyshot.classify.files import load_folder
+
+        return load_folder(Path(path), registry)
 
     def restore(self, support: Support, features: int) -> "FewShotClassifier":
-        """The state that was saved, instead of a fit."""
+        """Set the support that was saved, of rows of so many features, instead of fitting."""
         self.positions_, self.n_features_in_ = self.positions or 1, features
         self._prepare(features)
-        self.ledger_ = GrowingSupport(support, self.keep)
-        return self._settle()
+        self.n_repeated_ = self.n_estimated_ = 0
+        return self._set_support(support)
 
     # ------------------------------------------------------------------------------------------------------- learning
 
-    def fit(self, X: Any, y: Any) -> "FewShotClassifier":
-        """Learn the classes of these examples, and forget all others."""
-        self.forget()
-        return self.partial_fit(X, y)
+    def fit(self, X: Any, y: Any, groups: Any = None) -> "FewShotClassifier":
+        """Learn the classes of these examples, and forget all others.
+
+        Args:
+            X: Features, a row or a map "position channel" for each example.
+            y: Their labels.
+            groups: Which of them belong together, as the photos of one moment do: accuracy, scale and threshold are
+                measured with whole groups left out. Where None, near-copies by their features are groups.
+        """
+        with self._lock:
+            self.forget()
+            return self.partial_fit(X, y, groups=groups)
 
     def forget(self) -> None:
         """Forget all classes."""
-        for name in ("ledger_", "settled_"):
-            self.__dict__.pop(name, None)
+        with self._lock:
+            self.__dict__.pop("state_", None)
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "FewShotClassifier":
-        """Learn from more examples, of known classes or new ones; `classes` need not be announced, and are not used."""
-        fresh = "ledger_" not in self.__dict__
-        rows, labels = self._check_examples(X, y, fresh)
-        if fresh:
-            self._prepare(rows.shape[1])
-        adapts = self.learned_reading_.head.adapts
-        ledger = GrowingSupport.empty(labels, self.size_, self.keep, adapts=adapts) if fresh else self.ledger_
-        for place in self._places(rows):
-            ledger.learn(Batch(rows[place], labels[place], self._embedding))
-        self.ledger_ = ledger
-        if len(rows) > SMALL_BATCH and self.ledger_.is_vast:
-            release_memory()
-        return self._settle()
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, groups: Any = None) -> "FewShotClassifier":
+        """Learn from more examples, of known classes or new ones; all of them, or none if it is interrupted.
+
+        Args:
+            X: Features.
+            y: Labels.
+            classes: Not used: classes need not be announced.
+            groups: Which examples belong together (see `fit`); a group may go on in a later call.
+        """
+        self.learn(X, y, groups)
+        return self
+
+    def learn(self, X: Any, y: Any, groups: Any = None) -> Keys:
+        """Learn as `partial_fit` does, and return the keys of the examples."""
+        with self._lock:
+            is_fresh = "state_" not in self.__dict__
+            rows, labels = self._check_examples(X, y, is_fresh)
+            if groups is not None and len(groups) != len(rows):
+                raise BadInput(f"there are {len(rows)} examples and {len(groups)} groups: give one for each.")
+            if is_fresh:
+                self._prepare(rows.shape[1])
+            keys = hash_rows(rows)
+            names, owner = np.unique(labels, return_inverse=True)
+            is_new = ~find_repeats(owner, keys)
+            if not is_fresh:
+                is_new &= ~self.state_.support.contains(names, owner, keys)
+            hashes = keys if groups is None else hash_groups(np.asarray(groups))
+            if not is_new.all():
+                rows, labels = rows[is_new], labels[is_new]
+            if len(rows):
+                support = build_support(
+                    self._vector_parts(rows),
+                    labels,
+                    keys[is_new],
+                    hashes[is_new],
+                    keep=self.keep,
+                    has_scatter=self.learned_head_.head.adapts,
+                )
+                if is_fresh:
+                    self._set_support(support)
+                else:
+                    self.state_.support.merge(support, is_disjoint=True)
+                    self._set_support(self.state_.support)
+            self.n_repeated_, self.n_estimated_ = len(keys) - int(is_new.sum()), 0
+            return keys
 
     def merge(self, *others: "FewShotClassifier") -> "FewShotClassifier":
-        """Take in the classes of others with the same head: what one fit on all examples would have given."""
-        check_is_fitted(self, "ledger_")
-        for other in others:
-            check_is_fitted(other, "ledger_")
-            if self._law() != other._law():
-                raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
-        for other in others:
-            for part in other.ledger_.parts():
-                self.ledger_.add(part)
-        return self._settle()
+        """Add the examples of other classifiers with the same head: what one fit on all of them would have given.
+
+        Examples that several have count once, and `n_repeated_` says how many these are. They are subtracted exactly
+        where they are exemplars of one of the two; else the mean of their class stands for them (`n_estimated_`).
+        """
+        with self._lock:
+            check_is_fitted(self, "state_")
+            for other in others:
+                check_is_fitted(other, "state_")
+                if self._law() != other._law():
+                    raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
+            results = [self.state_.support.merge(other.state_.support) for other in others]
+            self.n_repeated_, self.n_estimated_ = (sum(column) for column in zip((0, 0), *results, strict=True))
+            return self._set_support(self.state_.support)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
-        """Forget these classes."""
-        check_is_fitted(self, "ledger_")
-        gone = np.asarray(labels).reshape(-1)
-        for label in gone:
-            if label not in self.classes_:
-                raise BadInput(f"there is no class {label!s} to remove.")
-        if len(np.unique(gone)) == len(self.classes_):
-            raise BadInput("a classifier needs a class: the last one cannot be removed.")
-        self.ledger_ = self.ledger_.without(gone)
-        return self._settle()
+        """Remove these classes."""
+        with self._lock:
+            check_is_fitted(self, "state_")
+            gone = dict.fromkeys(np.asarray(labels).reshape(-1).tolist())
+            for label in gone:
+                if self.state_.support.row_of(label) is None:
+                    raise BadInput(f"there is no class {label!s} to remove.")
+            if len(gone) == len(self.state_.support):
+                raise BadInput("a classifier needs a class: the last one cannot be removed.")
+            self.state_.support.remove(gone)
+            return self._set_support(self.state_.support)
 
-    def take_out(self, label: Any, key: int | None = None) -> Support:
-        """Forget a class, or one kept example of it (by its key in `support_`); `put_back` of what is returned undoes
-        it. Without its last class the classifier is as if never fitted."""
-        check_is_fitted(self, "ledger_")
-        if label not in self.classes_:
-            raise BadInput(f"there is no class {label!s} to take from.")
-        support = self.support_
-        place = int(np.searchsorted(support.labels, label))
-        keys = support.keys[support.owner == place]
-        if key is not None and key not in keys:
+    def become(self, other: "FewShotClassifier") -> None:
+        """Take over all that another classifier has learned, at once."""
+        with self._lock, uninterrupted():
+            lock = self._lock
+            self.__dict__ = {**other.__dict__, "_thread_lock": lock}
+
+    def set_groups(self, keys: Keys, groups: Keys) -> None:
+        """Set the groups of the exemplars with these keys, as hashes."""
+        with self._lock:
+            self.state_.support.set_groups(keys, groups)
+            self._set_support(self.state_.support)
+
+    def exemplar_keys(self) -> set[int]:
+        """Return the keys of all exemplars."""
+        with self._lock:
+            return self.state_.support.exemplar_keys() if "state_" in self.__dict__ else set()
+
+    def find_examples(self, X: Any) -> list[list[tuple[Any, int]]]:
+        """Return the classes that have each of these examples, and its key there.
+
+        Examples are found by their keys; exemplars, which may come from files without such keys, also by their vectors.
+        """
+        with self._lock:
+            rows = self._check_rows(X)
+            support, vectors = self.support_, self._embed(rows)
+            found = []
+            for key, vector in zip(hash_rows(rows).tolist(), vectors, strict=True):
+                pairs = [(label, key) for label in self.state_.support.labels_with(key)]
+                near = np.flatnonzero(((support.examples - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
+                labels = support.labels[support.owner[near]].tolist()
+                pairs += [(label, int(support.keys[place])) for label, place in zip(labels, near, strict=True)]
+                found.append(list({label: (label, one) for label, one in reversed(pairs)}.values()))
+            return found
+
+    def take_out(self, label: Any, key: int | None = None, x: Any = None) -> Support:
+        """Remove a class, or one example of it, and return it for `put_back`.
+
+        Without its last class the classifier is as if never fitted.
+
+        Args:
+            label: The class.
+            key: The key of the example (see `find_examples`); without one the class goes.
+            x: The features of the example, needed where it is no exemplar.
+        """
+        with self._lock:
+            check_is_fitted(self, "state_")
+            support = self.state_.support
+            row = support.row_of(label)
+            if row is None:
+                raise BadInput(f"there is no class {label!s} to take from.")
+            vector = None if x is None else self._embed(self._check_rows(np.asarray(x)[None]))[0]
+            if key is not None:
+                self._check_removable(support, label, key, vector is not None)
+            is_whole = key is None or support.counts[row] == 1
+            if is_whole and len(support) == 1:
+                part = support.copy()
+                self.forget()
+                return part
+            part = support.split_off(label, None if is_whole else key, vector)
+            self._set_support(support)
+            return part
+
+    @staticmethod
+    def _check_removable(support: Support, label: Any, key: int, has_vector: bool) -> None:
+        is_exemplar = key in support.exemplar_keys_of(label)
+        if not is_exemplar and label not in support.labels_with(key):
             raise BadInput(f"class {label!s} has no such example.")
-        if key is not None and len(keys) == 1 < support.counts[place]:
-            raise BadInput(f"this is the last example that was kept of class {label!s}: take out the class.")
-        left, taken = support.taken(label, key)
-        if left is None:
-            self.forget()
-            return taken
-        self.ledger_ = GrowingSupport(left, self.keep)
-        self._settle()
-        return taken
+        if not is_exemplar and not has_vector:
+            raise BadInput(f"this example of class {label!s} is no exemplar: its features are needed to remove it.")
 
-    def put_back(self, taken: Support) -> "FewShotClassifier":
-        """Learn again what `take_out` took."""
-        if "ledger_" in self.__dict__:
-            self.ledger_.add(taken)
-        else:
-            self.ledger_ = GrowingSupport(taken, self.keep).copy()
-        return self._settle()
+    def put_back(self, part: Support) -> "FewShotClassifier":
+        """Add again what `take_out` returned."""
+        with self._lock:
+            if "state_" not in self.__dict__:
+                return self._set_support(part.copy())
+            self.state_.support.merge(part)
+            return self._set_support(self.state_.support)
 
-    def _check_examples(self, X: Any, y: Any, fresh: bool) -> tuple[Rows, Labels]:
+    def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[Rows, Labels]:
         if y is None:
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
-        if fresh:
+        if is_fresh:
             self.positions_ = _positions(X, self.positions)
-        rows, labels = self._flat(X), np.asarray(y) if isinstance(y, list) else y
-        if fresh or not (self._is_plain(rows) and _are_plain(labels, len(rows))):
-            rows, labels = validate_data(self, rows, y, reset=fresh, dtype=FLOATS)
-        if labels.dtype.kind not in "iubU":  # those are labels whatever they say, and looking takes as long as learning
+        rows, labels = self._flatten(X), np.asarray(y) if isinstance(y, list) else y
+        if is_fresh or not (self._is_plain(rows) and _are_plain(labels, len(rows))):
+            rows, labels = validate_data(self, rows, y, reset=is_fresh, dtype=FLOATS)
+        if labels.dtype.kind not in "iubU":  # those are labels whatever they are, and looking takes as long as learning
             check_classification_targets(labels)
         if labels.dtype == object and all(isinstance(label, str) for label in labels):
             labels = labels.astype(str)
+        _check_scale(rows)
         return rows, labels
 
     def _check_rows(self, X: Any) -> Rows:
-        check_is_fitted(self, "ledger_")
-        rows = self._flat(X)
-        return rows if self._is_plain(rows) else validate_data(self, rows, reset=False, dtype=FLOATS)
+        check_is_fitted(self, "state_")
+        rows = self._flatten(X)
+        rows = rows if self._is_plain(rows) else validate_data(self, rows, reset=False, dtype=FLOATS)
+        _check_scale(rows)
+        return rows
 
     def _is_plain(self, rows: Any) -> bool:
-        """Whether nothing is to be said of rows. For one of them scikit-learn takes longer to see that than we to
-        answer."""
+        """Return whether rows are a finite float array of the right width already: for one row the checks of
+        scikit-learn take longer than the answer.
+        """
         is_array = type(rows) is np.ndarray and rows.ndim == 2 and rows.dtype in FLOATS and len(rows) > 0
         is_right = is_array and rows.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
         with np.errstate(over="ignore", invalid="ignore"):
-            return is_right and bool(np.isfinite(rows.sum()))  # else some are not, or are huge
+            return is_right and bool(np.isfinite(rows.sum()))
 
-    def _flat(self, X: Any) -> Any:
-        """2-d rows of the 3-d features "image position channel"; whatever else it is, scikit-learn judges it."""
+    def _flatten(self, X: Any) -> Any:
+        """Return 2-d rows of 3-d features "image position channel"; scikit-learn judges whatever else it is."""
         if getattr(X, "ndim", 2) != 3:
             return X
         if X.shape[1] != self.positions_:
@@ -237,7 +376,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(X).reshape(len(X), -1)
 
     def _prepare(self, features: int) -> None:
-        """Look up the law of this classifier, once: nothing here depends on the classes."""
+        """Look up the head and the readout, once: nothing here depends on the classes."""
         registry = self.registry or BUILTIN
         head, readout = registry.head(self.head), registry.check_readout(self.readout, self.head)
         if not 0 <= self.reject < 1:
@@ -255,24 +394,23 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
         self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
         self.apply_ = readout.applied
-        self.learned_reading_ = readout.bind(BoundHead(head, self.learned_), self.fitted_)
+        self.learned_head_ = readout.bind(BoundHead(head, self.learned_), self.fitted_)
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
         unfit = f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
         with as_bad_input((RuntimeError, KeyError), unfit):
             self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
 
     def _fit_base(self) -> Parameters:
-        """What a head that adapts has to know of other classes."""
+        """Return what the posterior has to know of other classes."""
         if isinstance(self.base, Mapping):
             return _tensors(self.base)
-        vectors, labels = self._base_vectors()
-        return fit_base(vectors, labels).tensors()
+        return fit_base(*self._base_vectors()).tensors()
 
     def _base_vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
         assert isinstance(self.base, tuple)
         X, y = self.base
-        rows = np.asarray(self._flat(X), np.float64)
-        vectors = torch.cat([torch.from_numpy(part) for part, _ in self._vectors(rows)])
+        rows = np.asarray(self._flatten(X), np.float64)
+        vectors = torch.cat([torch.from_numpy(part) for part in self._vector_parts(rows)])
         return vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1])
 
     def _fit_readout(self, readout: Readout) -> Parameters:
@@ -285,234 +423,276 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return readout.fit(*self._base_vectors())
 
     def _law(self) -> tuple[Any, ...]:
-        """All that must agree before two classifiers' sums may be added."""
-        both = [*self.learned_.items(), *self.fitted_.items()]
-        learned = sorted((name, value.numpy().tobytes()) for name, value in both)
+        """Return all that must agree before two classifiers' sums may be added."""
+        values = [*self.learned_.items(), *self.fitted_.items()]
+        learned = sorted((name, value.numpy().tobytes()) for name, value in values)
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
 
-    def _settle(self) -> "FewShotClassifier":
-        """Make way for all that follows from the classes: it is settled when it is asked for."""
-        base = Base.of(self.fitted_) if self.fitted_ and self.learned_reading_.head.adapts else None
-        before: FittedState | None = self.__dict__.get("settled_")
-        self.settled_ = FittedState(self.ledger_, self.learned_reading_, self.scale, self.reject, base, self.index)
+    def _set_support(self, support: Support) -> "FewShotClassifier":
+        """Begin a new fitted state of these classes."""
+        base = Base.of(self.fitted_) if self.fitted_ and self.learned_head_.head.adapts else None
+        before: FittedState | None = self.__dict__.get("state_")
+        state = FittedState(support, self.learned_head_, self.scale, self.reject, base, self.index)
         if before is not None:
-            self.settled_.follow(before)
+            state.take_over(before)
+        self.state_ = state
         return self
 
-    # ------------------------------------------------------------------------------------------------ what is settled
+    # --------------------------------------------------------------------------------------------------- fitted state
+
+    @property
+    def _lock(self) -> Any:
+        """The lock of all that learns, and of what is computed from the support."""
+        return self.__dict__.setdefault("_thread_lock", threading.RLock())
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("_thread_lock", None)
+        return state
+
+    def __copy__(self) -> "FewShotClassifier":
+        other = object.__new__(type(self))
+        with self._lock:
+            other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
+            if "state_" in other.__dict__:
+                other._set_support(self.state_.support.copy())
+        return other
+
+    def _fitted(self, name: str) -> Any:
+        """Return a value of the fitted state, computed on first use while nobody learns."""
+        with self._lock:
+            if "state_" not in self.__dict__:
+                raise AttributeError("this classifier has not learned a class yet")
+            return getattr(self.state_, name)
 
     @property
     def support_(self) -> Support:
-        """The classes in order of their labels: sums, counts and kept examples."""
-        return self._settled.support
+        """The classes in order of their labels; a copy that is read-only."""
+        support: Support = self._fitted("snapshot")
+        return support
 
     @property
     def classes_(self) -> Shaped[np.ndarray, " way"]:
         """The labels, in order."""
-        return self._settled.labels
+        return self._fitted("labels")
 
     @property
     def prototypes_(self) -> Float[torch.Tensor, "way refined"]:
         """What queries are scored against."""
-        return self._settled.prototypes
+        return self._fitted("prototypes")
 
     @property
-    def reading_(self) -> BoundHead:
-        """The head with its parameters; of one that adapts, with what the support says."""
-        return self._settled.reading
+    def head_(self) -> BoundHead:
+        """The head with its parameters, and with what it has estimated from the support."""
+        bound: BoundHead = self._fitted("bound")
+        return bound
 
     @property
     def fit_(self) -> Fit:
-        """What a head that adapts has estimated."""
-        return self._settled.fit
+        """What a head that is fitted on the support has estimated."""
+        fit: Fit = self._fitted("fit")
+        return fit
 
     @property
     def scale_(self) -> float:
         """The factor of the logits."""
-        return self._settled.scale
+        return float(self._fitted("scale"))
 
     @property
     def calibrated_(self) -> bool:
         """Whether that factor was fitted by leaving examples out."""
-        return self._settled.calibrated
+        return bool(self._fitted("is_calibrated"))
 
     @property
     def coverage_(self) -> Coverage | None:
         """What the rejection threshold does; None where nothing can be left out."""
-        return self._settled.coverage
+        coverage: Coverage | None = self._fitted("coverage")
+        return coverage
 
     @property
     def threshold_(self) -> float:
-        """The evidence below which an image is of none of the classes; minus infinity where that cannot be told."""
+        """The evidence below which an image is of none of the classes; minus infinity where that is not known."""
         return -np.inf if self.coverage_ is None else self.coverage_.threshold
 
     @property
     def recalls_(self) -> Float[np.ndarray, " way"]:
-        """Of each class's kept examples, each left out, the share that is told right; NaN for a class of one, and for
-        those of many that took no part."""
-        return self._settled.recalls
+        """Accuracy on each class's exemplars, left out with their groups; NaN where that is not known."""
+        return self._fitted("recalls")
 
     @property
-    def _settled(self) -> FittedState:
-        if "settled_" not in self.__dict__:
-            raise AttributeError("this classifier has not learned a class yet")
-        return self.settled_
+    def unjudged_(self) -> Shaped[np.ndarray, " class"]:
+        """Classes whose examples are all one group: nothing is known of new images of them, and none is rejected."""
+        return self.classes_[self._fitted("is_single_group")]
 
-    def __copy__(self) -> "FewShotClassifier":
-        other = object.__new__(type(self))
-        other.__dict__ = dict(self.__dict__)
-        if "ledger_" in other.__dict__:
-            other.ledger_ = self.ledger_.copy()
-            other._settle()
-        return other
-
-    def left_out(self, support: Support) -> tuple[Int[np.ndarray, " image"], Int[np.ndarray, " image"]]:
-        """The classes that examples of a support are taken for, each left out of its class, and their own: examples of
-        classes of two or more, and no more than 2,048, or two of each class."""
-        return answers(self.learned_reading_, support, self._settled.base)
+    def leave_one_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+        """Return logits of exemplars left out of their classes with their groups, and the places of these classes: of
+        classes with two groups or more, and no more than 2,048 or two of each class.
+        """
+        return self._fitted("left_out_logits")
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
     def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
-        """A logit for each class."""
-        rows = self._check_rows(X)
-        return np.concatenate([self.logits_of(part) for part, _ in self._vectors(rows)])
+        """Return a logit for each class."""
+        return np.concatenate([self.logits_of(part) for part in self._vector_parts(self._check_rows(X))])
 
-    def logits_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, "image way"]:
-        """Logits of `vectors`, for those who ask several classifiers about the same images."""
-        return self.scale_ * self.reading_.score(self._coordinates(vectors), self.prototypes_).numpy()
+    def logits_of(self, vectors: Vectors) -> Float[np.ndarray, "image way"]:
+        """Return logits of `vectors`, for those who ask several classifiers about the same images."""
+        with self._lock:
+            scale, bound, prototypes, query = self.scale_, self.head_, self.prototypes_, self._coordinates(vectors)
+        return scale * bound.score(query, prototypes).numpy()
 
-    def evidence_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, " image"]:
-        """How much speaks for one of the classes rather than none of these: the best logit, over that of a new class
-        where the head can tell one."""
-        best = self._best(vectors, 1).scores[:, 0] * self.scale_
-        if not self.reading_.head.adapts:
-            return best
-        return best - self.fit_.new_class(self._coordinates(vectors)).numpy() * (self.scale_ / self.fit_.scale)
+    def evidence_of(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
+        """Return how much speaks for one of the classes rather than none of these: the best logit, over that of a new
+        class where the head can tell one; infinite where the best class cannot be judged (`unjudged_`).
+        """
+        with self._lock:
+            best, support = self._top(vectors, 1), self.state_.support
+            evidence = best.scores[:, 0] * self.scale_
+            if self.head_.head.adapts:
+                fit = self.fit_
+                evidence = evidence - fit.new_class(self._coordinates(vectors)).numpy() * (self.scale_ / fit.scale)
+            if len(unjudged := self.unjudged_):
+                evidence = np.where(np.isin(support.labels_of(best.rows[:, 0]), unjudged), np.inf, evidence)
+            return evidence
 
-    def _coordinates(self, vectors: Float[np.ndarray, "image d"]) -> Float[torch.Tensor, "image d"]:
-        return self._settled.coordinates(torch.from_numpy(vectors))
+    def _coordinates(self, vectors: Vectors) -> Float[torch.Tensor, "image d"]:
+        return self.state_.coordinates(torch.from_numpy(np.require(vectors, requirements="W")))
 
-    def _best(self, vectors: Float[np.ndarray, "image d"], k: int, sums: bool = False) -> TopK:
-        """The best classes of each image, as rows of the ledger; with `sums` also what makes probabilities."""
-        settled = self._settled
-        if settled.searches:
-            return settled.search.best(vectors, k, self.scale_ if sums else None)
-        scores = self.reading_.score(self._coordinates(vectors), self.prototypes_).numpy()
-        order = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
-        log_sums = logsumexp(self.scale_ * scores, axis=1) if sums else None
-        return TopK(settled.order[order], np.take_along_axis(scores, order, 1), log_sums)
+    def _top(self, vectors: Vectors, k: int, with_sums: bool = False) -> TopK:
+        """Return the best classes of each image, as rows of the support; with sums also what makes probabilities."""
+        with self._lock:
+            state = self.state_
+            if state.searches:
+                return state.top(vectors, k, with_sums)
+            scale = state.scale if with_sums else 1.0
+            order, bound, prototypes, query = state.order, state.bound, state.prototypes, self._coordinates(vectors)
+        scores = bound.score(query, prototypes).numpy()
+        best = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
+        log_sums = logsumexp(scale * scores, axis=1) if with_sums else None
+        return TopK(order[best], np.take_along_axis(scores, best, 1), log_sums)
 
-    def vectors(self, X: Any) -> Float[np.ndarray, "image d"]:
-        """What a class is a mean of: the embedded and projected vector of each image."""
-        rows = self._check_rows(X)
-        vectors = np.empty((len(rows), self.size_))
-        for part, place in self._vectors(rows):
-            vectors[place] = part
-        return vectors
+    def vectors(self, X: Any) -> Vectors:
+        """Return what a class is a mean of: the embedded and projected vector of each image."""
+        return self._embed(self._check_rows(X))
 
     def nearest(self, vector: Float[np.ndarray, " d"], label: Any, many: int = 4) -> UInt64[np.ndarray, " example"]:
-        """Keys of the kept examples of a class that, each alone in its place, would speak most for this vector."""
-        support = self.support_
-        here = support.owner == np.searchsorted(support.labels, label)
-        mine = self._coordinates(support.examples[here])
-        alone = self.reading_.head.refined(mine, torch.ones(len(mine), dtype=torch.int64), self.reading_.parameters)
-        scores = self.reading_.score(self._coordinates(vector[None]), alone)[0]
+        """Return the keys of the exemplars of a class that, each alone in its place, speak most for this vector."""
+        with self._lock:
+            support, bound = self.support_, self.head_
+            here = support.owner == np.searchsorted(support.labels, label)
+            mine = self._coordinates(support.examples[here])
+            alone = bound.head.refined(mine, torch.ones(len(mine), dtype=torch.int64), bound.parameters)
+            scores = bound.score(self._coordinates(vector[None]), alone)[0]
         return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
-        """The classifier it would be with at most `shot` examples a class: the first of the kept ones. How sure it may
-        be is told by all of them."""
-        check_is_fitted(self, "ledger_")
+        """Return the classifier it would be with at most `shot` examples of each class: the first of the exemplars.
+
+        The scale of its logits is fitted on all of them.
+        """
+        check_is_fitted(self, "state_")
         if not 1 <= shot <= self.keep:
             raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
-        if len(self.ledger_.examples) < len(self.ledger_):
-            raise BadInput(
-                f"examples are kept of {len(self.ledger_.examples)} of the {len(self.ledger_)} classes: fewer shots of "
-                "all of them are not to be had."
-            )
-        fewer, base = object.__new__(type(self)), self._settled.base
-        fewer.__dict__ = dict(self.__dict__)
-        fewer.ledger_ = GrowingSupport(self.support_.first(shot), self.keep)
-        law = self.learned_reading_, self._scale_at(shot), self.reject, base
-        fewer.settled_ = FittedState(fewer.ledger_, *law, calibrated=self.calibrated_)
+        with self._lock:
+            support, base = self.support_, self.state_.base
+            with_exemplars = int((support.kept_counts > 0).sum())
+            if with_exemplars < len(support):
+                raise BadInput(
+                    f"examples are kept of {with_exemplars} of the {len(support)} classes: fewer shots of all of them "
+                    "are not to be had."
+                )
+            fewer = object.__new__(type(self))
+            fewer.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
+            law = self.learned_head_, self._scale_at(shot), self.reject, base
+            fewer.state_ = FittedState(support.first(shot), *law, is_calibrated=self.calibrated_)
         return fewer
 
     def _scale_at(self, shot: int) -> float | None:
-        """The factor of the logits at fewer shots, as far as leaving out tells."""
-        if not self.calibrated_ or self._settled.adapts:
+        """Return the factor of the logits at fewer shots, as far as leaving out tells."""
+        if not self.calibrated_ or self.state_.fits_support:
             return self.scale_ if self.calibrated_ else self.scale
         # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
         more = self.support_.first(shot + 1)
-        scores, owner = leave_one_out(self.reading_, more)
+        scores, owner = leave_one_out(self.head_, more)
         gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
         return fit_scale(scores, owner) * float(gained[owner].mean())
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
-        """Logits; of two classes, by scikit-learn's habit, only the second's over the first's."""
+        """Return logits; of two classes, by scikit-learn's habit, only the second's over the first's."""
         logits = self.logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict(self, X: Any) -> Labels:
-        """The likeliest class."""
-        rows = np.concatenate([self._best(part, 1).rows[:, 0] for part, _ in self._vectors(self._check_rows(X))])
-        if len(rows) > SMALL_BATCH and self.ledger_.is_vast:
-            release_memory()
-        return self.ledger_.labels_of(rows)
+        """Return the likeliest class of each image."""
+        rows = self._check_rows(X)
+        with self._lock:
+            support = self.state_.support
+            best = np.concatenate([self._top(part, 1).rows[:, 0] for part in self._vector_parts(rows)])
+            return support.labels_of(best)
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
-        """The `k` likeliest classes of each image and their probabilities, without a matrix of all classes; all of
-        them are gone through, with an index too."""
+        """Return the `k` likeliest classes of each image and their probabilities, without a matrix of all classes; all
+        of them are gone through, with an index too.
+        """
         if k < 1:
             raise BadInput(f"at least one class is asked for, not {k}.")
-        parts = [self._best(part, k, sums=True) for part, _ in self._vectors(self._check_rows(X))]
-        chances = [np.exp(self.scale_ * part.scores - _column(part.log_sums)) for part in parts]
-        return self.ledger_.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
+        rows = self._check_rows(X)
+        with self._lock:
+            parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
+            chances = [np.exp(self.scale_ * part.scores - _column(part.log_sums)) for part in parts]
+            return self.state_.support.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
-        """Calibrated probabilities of the classes, for an image that is of one of them."""
+        """Return calibrated probabilities of the classes, for images that are of one of them."""
         return softmax(self.logits(X), axis=1)
 
     def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
-        """Whether each image looks like one of the classes, rather than none of these."""
-        return self.evidence_of(self.vectors(X)) >= self.threshold_
+        """Return whether each image looks like one of the classes, rather than none of these."""
+        vectors = self.vectors(X)
+        with self._lock:
+            return self.evidence_of(vectors) >= self.threshold_
 
     def calibration_error(self, X: Any, y: Any) -> float:
-        """Expected calibration error on labelled images; without any, see `support_calibration_error`."""
+        """Return the expected calibration error on labelled images; without any, see `support_calibration_error`."""
         place = np.searchsorted(self.classes_, np.asarray(y)).clip(0, len(self.classes_) - 1)
         place = np.where(self.classes_[place] == np.asarray(y), place, -1)  # an unknown label is never right
         return calibration_error(self.predict_proba(X), place)
 
     def support_calibration_error(self) -> float:
-        """Expected calibration error on the support, each example left out of its class; NaN for single examples."""
-        check_is_fitted(self, "ledger_")
-        logits, owner = self._settled.left_out_logits
+        """Return the expected calibration error on exemplars that are left out; NaN where none can be."""
+        check_is_fitted(self, "state_")
+        logits, owner = self.leave_one_out()
         return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
-    def _vectors(self, rows: Rows) -> Iterator[tuple[Float[np.ndarray, "image d"], slice]]:
-        """Vectors of the rows in chunks."""
-        for place in self._places(rows):
-            yield self._embedding(rows[place]), place
+    def _embed(self, rows: Rows) -> Vectors:
+        vectors, start = np.empty((len(rows), self.size_)), 0
+        for part in self._vector_parts(rows):
+            vectors[start : start + len(part)] = part
+            start += len(part)
+        return vectors
 
-    def _places(self, rows: Rows) -> Iterator[slice]:
-        """Chunks of the rows."""
+    def _vector_parts(self, rows: Rows) -> Iterator[Vectors]:
+        """Yield the vectors of the rows, some at a time."""
         channels = rows.shape[1] // self.positions_
-        # Vectors are known to be as long as they are but while what makes them is fitted.
+        # The length of a vector is known except while the readout is fitted; the longest is a Gram matrix.
         floats = rows.shape[1] + getattr(self, "size_", channels * channels)
         size = max(1, CHUNK_FLOATS // floats)
-        return (slice(start, start + size) for start in range(0, len(rows), size))
-
-    @property
-    def _embedding(self) -> Callable[[Rows], Float[np.ndarray, "image d"]]:
-        """What rows become; it does not look at the classifier again."""
-        return partial(_embedded, self.positions_, self.embed_, self.learned_, self.apply_, self.fitted_)
+        for start in range(0, len(rows), size):
+            part = np.array(rows[start : start + size], np.float64)
+            features = torch.from_numpy(part).unflatten(1, (self.positions_, -1))
+            yield self.apply_(self.embed_(features, self.learned_), self.fitted_).numpy()
 
 
-def _embedded(
-    positions: int, embed: Embed, learned: Parameters, apply: Any, fitted: Parameters, rows: Rows
-) -> Float[np.ndarray, "image d"]:
-    features = torch.from_numpy(np.array(rows, np.float64)).unflatten(1, (positions, -1))
-    return apply(embed(features, learned), fitted).numpy()
+def _check_scale(rows: Rows) -> None:
+    """Refuse features whose squares would overflow or vanish."""
+    largest = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
+    if largest > SCALES[1] or 0 < largest < SCALES[0]:
+        raise BadInput(
+            f"the largest number of these features is {largest:.0e}: multiply all of them by a constant that brings it "
+            "near 1."
+        )
 
 
 def _are_plain(labels: Any, many: int) -> bool:

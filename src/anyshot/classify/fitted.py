@@ -1,8 +1,7 @@
-"""What follows from a classifier's classes, settled when it is asked for: the scale of the logits, what is rejected.
+"""What follows from a support: the scale of the logits, the rejection threshold, recalls; computed on first use.
 
-Up to 1,024 classes all of them take part. Of more, a sample of as many sets the scale, and some of its examples, each
-left out of its class, are asked of all classes for the threshold and the accuracy: what is left out and learned from
-does not grow with the number of classes.
+Up to 1,024 classes all of them take part. Of more, a sample of as many sets the scale, and some of its exemplars, each
+left out of its class with its group, are compared with all classes for the threshold and the accuracy.
 """
 
 from functools import cached_property
@@ -10,199 +9,207 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from anyshot.classify import calibration
-from anyshot.classify.ledger import GrowingSupport
-from anyshot.classify.search import Search, can_search
+from anyshot.classify.groups import find_near_copies, join_groups
 from anyshot.classify.support import Support
-from anyshot.machine import release_memory
+from anyshot.classify.topk import ClassSearch, TopK, is_product
 from anyshot.models.empirical import Base, Fit, LeftOut
 from anyshot.models.law import BoundHead
 
-PART = 256  # examples that are asked of all classes at once
+PART = 256  # exemplars that are compared with all classes at once
 
 
 class FittedState:
-    """Of the classes as they are now; whoever learns makes another.
+    """Scale, threshold, recalls and prototypes of a fitted classifier. A change of the support makes a new one.
 
     Args:
-        ledger: The classes.
-        learned: The head with what it has learned, before it adapts.
+        support: The classes.
+        learned: The head with its learned parameters, before it is fitted on the support.
         scale: Factor of the logits, where it is given.
-        reject: Share of the known classes' images that may be given up.
-        base: Other classes, for a head that adapts.
-        indexed: Whether to search by an approximate index.
-        calibrated: Whether a scale that is given was fitted.
+        reject: Share of the known classes' images that may be rejected.
+        base: Other classes, for a head that is fitted on the support.
+        has_index: Whether to search by an approximate index.
+        is_calibrated: Whether a scale that is given was fitted.
     """
 
     def __init__(
         self,
-        ledger: GrowingSupport,
+        support: Support,
         learned: BoundHead,
         scale: float | None,
         reject: float,
-        base: Base | None,
-        indexed: bool = False,
-        calibrated: bool = False,
+        base: Base | None = None,
+        has_index: bool = False,
+        is_calibrated: bool = False,
     ) -> None:
-        self.ledger, self.learned, self.given, self.reject, self.base = ledger, learned, scale, reject, base
-        self.indexed, self._given_calibrated = indexed, calibrated
+        self.support, self.learned, self.given_scale, self.reject, self.base = support, learned, scale, reject, base
+        self.has_index, self._was_calibrated = has_index, is_calibrated
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was settled: it is settled again where it is asked for."""
+        """Return the arguments without what was computed from them."""
         return {name: value for name, value in self.__dict__.items() if not hasattr(type(self), name)}
 
-    def follow(self, before: "FittedState") -> None:
-        """Go on with a search of the same classes, where its rows do not depend on all of them."""
-        if "search" in before.__dict__ and before.ledger is self.ledger and not self.adapts:
+    def take_over(self, before: "FittedState") -> None:
+        """Go on with the search of the state before a change, where a class's row depends on that class alone."""
+        if "search" in before.__dict__ and before.support is self.support and not self.fits_support:
             self.search = before.search
-            self.search.indexed = self.indexed
+            self.search.has_index = self.has_index
 
     @property
-    def adapts(self) -> bool:
+    def fits_support(self) -> bool:
         """Whether the head estimates from the support how images vary."""
         return self.learned.head.adapts
 
     @property
     def is_large(self) -> bool:
-        """Whether there are more classes than take part in all that is settled."""
-        return len(self.ledger) > calibration.CLASSES and can_search(self.learned.head)
+        """Whether there are more classes than take part in a calibration."""
+        return len(self.support) > calibration.CLASSES and is_product(self.learned.head)
 
     @property
     def searches(self) -> bool:
         """Whether the best classes are searched for, rather than read off the logits of all."""
-        return self.is_large or (self.indexed and can_search(self.learned.head))
+        return self.is_large or (self.has_index and is_product(self.learned.head))
 
     @cached_property
-    def support(self) -> Support:
-        """All classes in order of their labels."""
-        return self.ledger.snapshot()
+    def snapshot(self) -> Support:
+        """A copy of the classes in order of their labels, which cannot be written to."""
+        return self.support.in_order()
 
     @cached_property
     def order(self) -> Int[np.ndarray, " way"]:
         """The rows of the classes in order of their labels."""
-        return np.argsort(self.ledger.labels(), kind="stable")
+        return np.argsort(self.support.labels, kind="stable")
 
     @cached_property
     def labels(self) -> Shaped[np.ndarray, " way"]:
-        """The labels, in order."""
-        return np.sort(self.ledger.labels())
+        """The labels in order, read-only."""
+        labels = np.sort(self.support.labels)
+        labels.flags.writeable = False
+        return labels
 
     @cached_property
-    def sample(self) -> tuple[Support, Int[np.ndarray, " way"] | None]:
-        """The classes that take part, and their rows where these are not all."""
-        return self.ledger.sample(calibration.CLASSES) if self.is_large else (self.support, None)
+    def sample(self) -> tuple[Support, Int[np.ndarray, " way"]]:
+        """The classes that take part in a calibration, and their rows in the support."""
+        if self.is_large:
+            return self.support.sample(calibration.CLASSES)
+        return self.snapshot, self.order
+
+    @cached_property
+    def groups(self) -> Int[np.ndarray, " exemplar"]:
+        """The group of each exemplar of the sample, counted from 0: given by the user, or near-copies by features."""
+        exemplars = self.sample[0].exemplars
+        is_given = exemplars.groups != exemplars.keys
+        if not is_given.any():
+            return find_near_copies(exemplars.vectors, exemplars.owner)
+        pairs = np.stack([exemplars.owner.astype(np.uint64), exemplars.groups])
+        given = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+        return given if is_given.all() else join_groups(given, find_near_copies(exemplars.vectors, exemplars.owner))
+
+    @cached_property
+    def is_single_group(self) -> Bool[np.ndarray, " way"]:
+        """Of each class in order of the labels, whether its examples are all one group, of two or more."""
+        support, _ = self.sample
+        left = support.counts[support.owner] - np.bincount(self.groups)[self.groups] if len(self.groups) else 0
+        is_single = np.zeros(len(self.support), bool)
+        here = np.searchsorted(self.labels, support.labels)
+        blocked = support.owner[np.asarray(left) == 0] if len(self.groups) else support.owner
+        is_single[here[blocked]] = True
+        is_single[here] &= support.counts > 1
+        return is_single
+
+    @cached_property
+    def posterior(self) -> tuple[Fit, LeftOut]:
+        """What a head that is fitted on the support estimates, and its exemplars with their groups left out."""
+        support, _ = self.sample
+        chosen = calibration.choose_queries(support, 8 * calibration.QUERIES)
+        groups = np.unique(self.groups[chosen], return_inverse=True)[1].reshape(-1)
+        vectors, owner = support.exemplars.vectors[chosen], support.exemplars.owner[chosen]
+        return calibration.fit_posterior(support, vectors, owner, groups, self.base)
 
     @property
-    def adaptation(self) -> tuple[Fit, LeftOut]:
-        """What a head that adapts estimates, and its examples left out, which of many classes are not kept."""
-        return calibration.adapted(self.sample[0], self.base) if self.is_large else self._adaptation
-
-    @cached_property
-    def _adaptation(self) -> tuple[Fit, LeftOut]:
-        return calibration.adapted(self.sample[0], self.base)
-
-    @cached_property
     def fit(self) -> Fit:
-        """What a head that adapts estimates."""
-        fit = self.adaptation[0]
-        self._tidy()
-        return fit
+        """What a head that is fitted on the support estimates."""
+        return self.posterior[0]
 
     @cached_property
-    def reading(self) -> BoundHead:
+    def bound(self) -> BoundHead:
         """The head with all that it needs."""
-        if not self.adapts:
+        if not self.fits_support:
             return self.learned
         return BoundHead(self.learned.head, {**self.learned.parameters, "spread": self.fit.spread})
 
     def coordinates(self, vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
-        """What the head sees of vectors."""
-        return self.fit.coordinates(vectors) if self.adapts else vectors
+        """Return what the head sees of vectors."""
+        return self.fit.coordinates(vectors) if self.fits_support else vectors
 
     @cached_property
     def prototypes(self) -> Float[torch.Tensor, "way refined"]:
         """What queries are scored against, in order of the labels."""
-        counts = self.ledger.counts[self.order]
-        means = torch.from_numpy(self.ledger.sums[self.order] / counts[:, None])  # which needs no examples
-        return self.reading.head.refined(self.coordinates(means), torch.from_numpy(counts), self.reading.parameters)
+        counts = self.support.counts[self.order]
+        means = torch.from_numpy(self.support.sums[self.order] / counts[:, None])
+        return self.bound.head.refined(self.coordinates(means), torch.from_numpy(counts), self.bound.parameters)
 
     @cached_property
-    def search(self) -> Search:
+    def search(self) -> ClassSearch:
         """What finds the best of many classes."""
-        # It must not know this object, or both would stay until Python looks for circles, and so would its memory.
-        reading, coordinates = self.reading, self.fit.coordinates if self.adapts else _as_they_are
-        return Search(self.ledger, reading.head, reading.parameters, coordinates, self.indexed)
-
-    @property
-    def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        """Scores of examples left out of their classes, among those that take part, and their classes; of many classes
-        they are not kept."""
-        return calibration.leave_one_out(self.learned, self.sample[0]) if self.is_large else self._left_out
+        # It must not refer to this object: the rows would stay in memory until Python looks for reference cycles.
+        coordinates = self.fit.coordinates if self.fits_support else _unchanged
+        return ClassSearch(self.support, self.bound, coordinates, self.has_index)
 
     @cached_property
-    def _left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        return calibration.leave_one_out(self.learned, self.sample[0])
+    def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+        """Scores of exemplars of the sample left out with their groups, and the rows of their classes in it."""
+        if self.fits_support:
+            fit, left = self.posterior
+            return left.logits.numpy() / fit.scale, left.owner.numpy()
+        return calibration.leave_one_out(self.learned, self.sample[0], self.groups)
 
     @property
     def left_out_logits(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        """The same as logits, as the head that adapts has them."""
-        if self.adapts:
-            left = self.adaptation[1]
-            return left.logits.numpy(), left.owner.numpy()
+        """The same as logits."""
         scores, owner = self.left_out
         return self.scale * scores, owner
 
     @property
-    def calibrated(self) -> bool:
+    def is_calibrated(self) -> bool:
         """Whether the scale is fitted."""
-        if self.given is not None or not self.ledger.examples:
-            return self._given_calibrated
-        if self.adapts:
-            return int((self.ledger.counts > 1).sum()) > 1
-        support = self.sample[0]
-        return len(self.ledger) > 1 and bool((support.counts[support.owner] > 1).any())
+        support, _ = self.sample
+        if self.given_scale is not None or not len(support.owner):
+            return self._was_calibrated
+        left = support.counts[support.owner] > np.bincount(self.groups)[self.groups]
+        if self.fits_support:
+            return len(np.unique(support.owner[left])) > 1
+        return len(self.support) > 1 and bool(left.any())
 
     @cached_property
     def scale(self) -> float:
         """The factor of the logits: given, fitted, learned, or a rule of thumb."""
-        if self.given is not None:
-            return float(self.given)
-        if self.adapts:
+        if self.given_scale is not None:
+            return float(self.given_scale)
+        if self.fits_support:
             return self.fit.scale
         support = self.sample[0]
-        if self.calibrated:
-            return self._fitted_scale(support)
+        if self.is_calibrated:
+            scores, owner = self.left_out
+            several = np.bincount(support.owner, minlength=len(support))
+            groups = np.bincount(support.owner[np.unique(self.groups, return_index=True)[1]], minlength=len(support))
+            shots = np.maximum(support.counts * groups / np.maximum(several, 1), 1)  # twins count as one
+            return calibration.fit_scale(scores, owner) * float(calibration.next_shot(shots[owner]).mean())
         learned = self.learned.parameters.get("scale")
         if learned is None:
-            return calibration.gap_scale(self.learned, support)
-        return float(learned) / float((1 + 1 / self.ledger.counts).mean())  # learned with many shots (see `next_shot`)
-
-    def _fitted_scale(self, support: Support) -> float:
-        scores, owner = self.left_out
-        self._tidy()
-        factor = calibration.fit_scale(scores, owner)
-        del scores
-        self._tidy()
-        return factor * float(calibration.next_shot(support.counts[owner]).mean())
-
-    def _tidy(self) -> None:
-        """After large work: of many classes the sample is drawn again for who asks for more."""
-        if self.ledger.is_vast:
-            self.__dict__.pop("sample", None)
-            release_memory()
+            return calibration.guess_scale(self.learned, support)
+        return float(learned) / float((1 + 1 / self.support.counts).mean())  # learned with many shots (`next_shot`)
 
     @cached_property
     def coverage(self) -> calibration.Coverage | None:
-        """What is rejected, and how well the rest is classified."""
-        if not self.ledger.examples:
-            return None
+        """What the rejection threshold does; None where nothing can be left out."""
         if self.is_large:
-            logits, evidence = self._among_all()
-            return calibration.rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
-        if self.adapts:
-            fit, left = self.adaptation
+            evidence = self._evidence_among_all()
+            owner = np.zeros(len(evidence), int)
+        elif self.fits_support and len(self.groups):
+            fit, left = self.posterior
             evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale / fit.scale)
             owner = left.owner.numpy()
         else:
@@ -212,43 +219,47 @@ class FittedState:
 
     @cached_property
     def recalls(self) -> Float[np.ndarray, " way"]:
-        """Of each class's examples that took part, each left out, the share that is told right among those classes."""
-        shares = np.full(len(self.ledger), np.nan)
-        if self.ledger.examples:
-            labels = self.sample[0].labels
-            shares[np.searchsorted(self.labels, labels)] = calibration.recalls(*self.left_out_logits, len(labels))
+        """Of each class's exemplars in the sample, left out with their groups, the share that is classified right."""
+        shares, labels = np.full(len(self.support), np.nan), self.sample[0].labels
+        if len(self.groups):
+            here = np.searchsorted(self.labels, labels)
+            shares[here] = calibration.compute_recalls(*self.left_out, len(labels))
+        shares.flags.writeable = False
         return shares
 
-    def _among_all(self) -> tuple[Float[np.ndarray, "image 2"], Float[np.ndarray, "image 2"]]:
-        """Logits of left-out examples for their own class and for the best of all others; and what speaks for these."""
-        scale, support = self.scale, self.sample[0]
-        many = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.ledger)))
-        chosen = support.kept_of(2)
-        chosen = chosen[support.counts[support.owner[chosen]] > 1]
+    def top(self, vectors: Float[np.ndarray, "image d"], k: int, with_sums: bool = False) -> TopK:
+        """Return the best classes of each image among many, as rows of the support."""
+        return self.search.top(vectors, k, self.scale if with_sums else None)
+
+    def _evidence_among_all(self) -> Float[np.ndarray, "image 2"]:
+        """Return what speaks for the own class of left-out exemplars, and for the best of all other classes."""
+        support, _ = self.sample
+        many = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.support)))
+        chosen = calibration.choose_queries(support, 0)
+        left = calibration.measure_groups(support.examples, support.owner, self.groups, support.counts).left
+        chosen = chosen[left[chosen] > 0]
         chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
-        parts = [self._among_others(chosen[start : start + PART]) for start in range(0, len(chosen), PART)]
-        del support
-        self._tidy()
-        mine, other, nothing = np.concatenate([np.zeros((3, 0)), *parts], 1)
-        logits = scale * np.stack([mine, other], 1)
-        return logits, logits - nothing[:, None]
+        parts = [self._compare_with_all(chosen[start : start + PART]) for start in range(0, len(chosen), PART)]
+        own, other, new_class = np.concatenate([np.zeros((3, 0)), *parts], 1)
+        return self.scale * np.stack([own, other], 1) - new_class[:, None]
 
-    def _among_others(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
-        """Scores of examples of the sample for their own class without them, for the best of all others, and the logit
-        of a class that is not there."""
+    def _compare_with_all(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
+        """Return scores of exemplars for their own class without their group and for the best of all others, and the
+        logit of a class that is not there.
+        """
         support, rows = self.sample
-        assert rows is not None
         owner, vectors = support.owner[chosen], support.examples[chosen]
-        left = support.counts[owner] - 1
+        gone = calibration.measure_groups(support.examples, support.owner, self.groups, support.counts)
+        left = gone.left[chosen]
         query = self.coordinates(torch.from_numpy(vectors))
-        means = self.coordinates(torch.from_numpy((support.sums[owner] - vectors) / left[:, None]))
-        own = self.reading.head.refined(means, torch.from_numpy(left), self.reading.parameters)
-        mine = self.reading.score(query[:, None], own[:, None])[:, 0, 0].numpy()
-        best = self.search.best(vectors, 2)
+        means = self.coordinates(torch.from_numpy((support.sums[owner] - gone.sums[chosen]) / left[:, None]))
+        prototypes = self.bound.head.refined(means, torch.from_numpy(left), self.bound.parameters)
+        own = self.bound.score(query[:, None], prototypes[:, None])[:, 0, 0].numpy()
+        best = self.search.top(vectors, 2)
         other = np.where(best.rows[:, 0] == rows[owner], best.scores[:, 1], best.scores[:, 0])
-        nothing = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.adapts else 0 * mine
-        return np.stack([mine, other, nothing])
+        new_class = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.fits_support else 0 * own
+        return np.stack([own, other, new_class])
 
 
-def _as_they_are(vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
+def _unchanged(vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
     return vectors

@@ -80,10 +80,44 @@ def find_groups(
         "numbers in file names": _consecutive_in_number(vectors, labels, names, usual),
         "near-identical features": _near_pairs(vectors, labels, usual),
     }
-    evidence = tuple(kind for kind, pairs in found.items() if len(np.unique(pairs)) >= LEAST_SHARE * count)
-    first, second = np.concatenate([NO_PAIRS, *(found[kind] for kind in evidence)]).T
+    evidence = tuple(kind for kind, pairs in found.items() if _is_common(pairs, count))
+    return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(found[kind] for kind in evidence)]), count), evidence)
+
+
+def find_near_copies(vectors: Vectors, labels: Labels) -> Int[np.ndarray, " example"]:
+    """Return the group of each example, counted from 0: examples of a class that are nearly the same are one group."""
+    count = len(labels)
+    if count < 3:
+        return np.arange(count)
+    pairs = _near_pairs(vectors, labels, WithinClassDistance.estimate(vectors, labels))
+    return _join_pairs(pairs, count) if _is_common(pairs, count) else np.arange(count)
+
+
+def find_bursts(labels: Labels, times: Sequence[float | None]) -> Int[np.ndarray, " example"] | None:
+    """Return the group of each example by the times at which they were taken; None where these tell of no groups."""
+    pairs = _consecutive_in_time(labels, (), times)
+    return _join_pairs(pairs, len(labels)) if len(pairs) and _is_common(pairs, len(labels)) else None
+
+
+def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:
+    """Return groups in which examples are together that are so in one of two groupings."""
+    pairs = [NO_PAIRS]
+    for groups in (one, other):
+        first, place = np.unique(groups, return_index=True, return_inverse=True)[1:]
+        pairs.append(np.stack([np.arange(len(groups)), first[place]], 1))
+    return _join_pairs(np.concatenate(pairs), len(one))
+
+
+def _is_common(pairs: Pairs, count: int) -> bool:
+    """Return whether enough examples are in pairs to speak of groups."""
+    return len(np.unique(pairs)) >= LEAST_SHARE * count
+
+
+def _join_pairs(pairs: Pairs, count: int) -> Int[np.ndarray, " example"]:
+    """Return the connected component of each example."""
+    first, second = pairs.T
     graph = coo_array((np.ones(len(first)), (first, second)), shape=(count, count))
-    return Groups(connected_components(graph, directed=False)[1].astype(np.int64), evidence)
+    return connected_components(graph, directed=False)[1].astype(np.int64)
 
 
 def parse_time(name: str) -> float | None:

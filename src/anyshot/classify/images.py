@@ -1,8 +1,9 @@
-"""FewShotClassifier on pictures: a backbone, a classifier of its features, and small copies of the kept examples."""
+"""FewShotClassifier on pictures: a backbone, a classifier of its features, and small copies of the exemplars."""
 
+import copy
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -16,7 +17,12 @@ from PIL import Image
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.support import Support, hash_rows
+from anyshot.classify.copies import MOST_EXAMPLES
+from anyshot.classify.files import CONFIG, STAGED, read_classifier, read_folder, save_folder
+from anyshot.classify.groups import find_bursts, parse_time
+from anyshot.classify.keys import Keys, hash_groups
+from anyshot.classify.support import Support
+from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, select_splits
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
@@ -28,14 +34,32 @@ from anyshot.models.model import Model, read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
 
-LEARN = 1024  # pictures that are learned at once: a calibration each
-THUMBNAIL = 144
-DEFAULT_HEAD = "posterior"  # of features that no head was trained on; a trained model has its own
+LEARN = 1024  # pictures that are learned at once: their pixels are in memory for their thumbnails
+THUMBNAIL = 144  # pixels of the longer side
 
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
-OnLearned = Callable[[Sequence[EmbeddedItem], Labels], None]
+
+
+@dataclass(frozen=True)
+class LearnedBatch:
+    """Pictures that were learned together.
+
+    Attributes:
+        examples: The pictures and their features.
+        labels: Their labels.
+        keys: Their keys.
+        times: When they were taken, in seconds, where the file or its name says so.
+    """
+
+    examples: Sequence[EmbeddedItem]
+    labels: Labels
+    keys: Keys
+    times: Sequence[float | None]
+
+
+OnLearned = Callable[[LearnedBatch], None]
 
 
 @dataclass(frozen=True)
@@ -47,15 +71,21 @@ class RemovedExamples:
 
 
 class ImageClassifier:
-    """Any number of classes from a few pictures each.
+    """Classify pictures by comparing their features with the mean of each class.
 
     Args:
         backbone: efficientnet-lite0, which comes with the package, the folder of a trained model, `timm:NAME`, an
             .onnx file, or a function of uint8 images "image side side 3".
         side: Pixels of the square that a function is given; models know their own.
         registry: What heads, backbones and readouts are looked up in; the package's own where None.
-        arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's own,
-            or the posterior on features that no head was trained on.
+        **arguments: Of FewShotClassifier (head, readout, base, reject, keep, ...). Without a head: a trained model's
+            own, or the posterior on features that no head was trained on.
+
+    Attributes:
+        backbone: What turns pictures into features.
+        classifier: The FewShotClassifier of these features, with all its attributes.
+        thumbnails: Small JPEGs of the exemplars, by their keys.
+        classes_: The names of the classes, in the order of probabilities.
 
     Examples:
         >>> ImageClassifier().fit("photos").predict(["new.jpg"])  # doctest: +SKIP
@@ -73,11 +103,10 @@ class ImageClassifier:
         self.backbone = load_embedder(backbone, side, registry or BUILTIN)
         model = self.backbone.model
         if model is None:
-            self.classifier = FewShotClassifier(**{"head": DEFAULT_HEAD, "registry": registry, **arguments})
+            self.classifier = FewShotClassifier(registry=registry, **arguments)
         else:
             self.classifier = FewShotClassifier.from_run(model, registry=registry, **arguments)
         self.thumbnails: dict[int, bytes] = {}
-        """Small JPEGs of the kept examples, by their keys."""
 
     # ------------------------------------------------------------------------------------------------------- learning
 
@@ -87,12 +116,14 @@ class ImageClassifier:
         labels: Iterable[Any] | None = None,
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
+        groups: Sequence[Any] | None = None,
     ) -> "ImageClassifier":
-        """Learn from a folder of class folders (or an archive of one, or a table of paths and labels), or from pictures
-        and their labels; forget what was known. What such a source holds back for testing is not learned from."""
-        self.classifier.forget()
-        self.thumbnails = {}
-        return self.partial_fit(images, labels, progress, cache)
+        """Learn from pictures, and forget what was known. See `partial_fit` for the arguments."""
+        new = copy.copy(self)
+        new.classifier, new.thumbnails = copy.copy(self.classifier), {}
+        new.classifier.forget()
+        new.partial_fit(images, labels, progress, cache, groups)
+        return self._become(new)
 
     def partial_fit(
         self,
@@ -100,15 +131,25 @@ class ImageClassifier:
         labels: Iterable[Any] | None = None,
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
+        groups: Sequence[Any] | None = None,
     ) -> "ImageClassifier":
-        """Learn from more pictures, of known classes or new ones. `progress` is called with the share that is done;
-        with a `cache`, pictures whose features it has are not embedded again. Files of a folder that cannot be read are
-        left out, each with a warning."""
+        """Learn from more pictures, of known classes or new ones; all of them, or none if it is interrupted.
+
+        Args:
+            images: A folder of class folders, an archive of one, a table of paths and labels, or pictures. What such a
+                source holds back for testing is not learned from; files of it that cannot be read are left out, each
+                with a warning.
+            labels: The labels of pictures.
+            progress: Is called with shares of the work that add up to 1.
+            cache: Pictures whose features it has are not embedded again.
+            groups: Which pictures belong together, one for each (see `FewShotClassifier.fit`). Where None, these are
+                photos of one class taken within 30 seconds of each other, and near-copies by their features.
+        """
         if labels is None:
             if not isinstance(images, str | Path):
                 raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
             with select_pictures(Path(images), choose=partial(select_splits, wanted=(), for_test=False)) as items:
-                unread = self.learn(items, [item.class_name for item in items], progress, cache)
+                unread = self.learn(items, [item.class_name for item in items], progress, cache, groups=groups)
             for why in unread:
                 warnings.warn(f"left out: {why}", stacklevel=2)
             return self
@@ -116,7 +157,7 @@ class ImageClassifier:
         names = list(labels)
         if len(given) != len(names):
             raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
-        self.learn([_item(image) for image in given], names, progress, cache, all_must_do=True)
+        self.learn([_item(image) for image in given], names, progress, cache, must_read_all=True, groups=groups)
         return self
 
     def learn(
@@ -125,26 +166,63 @@ class ImageClassifier:
         labels: Sequence[Any],
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
-        all_must_do: bool = False,
-        seen: OnLearned | None = None,
+        must_read_all: bool = False,
+        seen: OnLearned = lambda batch: None,
+        groups: Sequence[Any] | None = None,
     ) -> list[str]:
-        """Learn from the pictures that a reader lists; why some could not be read, which is an error where all must.
-        `seen` is called with what was learned, some pictures at a time, and their labels."""
+        """Learn from the pictures that a reader lists, and return why some could not be read.
+
+        Args:
+            items: The pictures.
+            labels: Their labels.
+            progress: Is called with shares of the work that add up to 1.
+            cache: Pictures whose features it has are not embedded again.
+            must_read_all: Whether a picture that cannot be read is an error.
+            seen: Is called with what was learned, some pictures at a time.
+            groups: Which pictures belong together (see `partial_fit`).
+        """
+        if groups is not None and len(groups) != len(items):
+            raise BadInput(f"there are {len(items)} pictures and {len(groups)} groups: give one for each.")
+        new = copy.copy(self)
+        new.classifier = copy.copy(self.classifier)
         unread: list[str] = []
-        pairs = zip(self._embedded(items, cache, unread if not all_must_do else None), labels, strict=True)
-        readable = (pair for pair in pairs if pair[0].features is not None)
-        learned = 0
+        embedded = new._embedded(items, cache, None if must_read_all else unread)
+        triples = zip(embedded, labels, items if groups is None else groups, strict=True)
+        readable = (triple for triple in triples if triple[0].features is not None)
+        has_times = groups is None and len(items) <= MOST_EXAMPLES
+        batches: list[LearnedBatch] = []
         while batch := list(islice(readable, LEARN)):
-            examples, names = [one for one, _ in batch], np.array([label for _, label in batch])
-            self._learn(examples, names)
-            if seen is not None:
-                seen(examples, names)
-            learned += len(batch)
+            examples, names, given = (list(column) for column in zip(*batch, strict=True))
+            keys = new._learn(examples, np.array(names), None if groups is None else np.array(given))
+            times = _times_of(examples) if has_times else [None] * len(examples)
+            learned = LearnedBatch(examples, np.array(names), keys, times)
+            seen(learned)
+            batches.append(replace(learned, examples=()))
             progress(len(batch) / len(items))
-        if not learned:
+        if not batches:
             why = f" (the first: {unread[0]})" if unread else ""
             raise BadInput(f"there are no pictures to learn from{why}.")
+        if has_times:
+            new._group_bursts(batches)
+        self._become(new)
         return unread
+
+    def _become(self, other: "ImageClassifier") -> "ImageClassifier":
+        """Take over what another has learned, at once."""
+        self.classifier.become(other.classifier)
+        self.thumbnails = other.thumbnails
+        return self
+
+    def _group_bursts(self, batches: Sequence[LearnedBatch]) -> None:
+        """Make photos of one moment a group."""
+        labels = np.concatenate([batch.labels for batch in batches])
+        times = [time for batch in batches for time in batch.times]
+        bursts = find_bursts(np.unique(labels, return_inverse=True)[1], times)
+        if bursts is not None:
+            is_in_burst = np.bincount(bursts)[bursts] > 1
+            firsts = [f"{labels[place]} at {times[place]}" for place in np.unique(bursts, return_index=True)[1]]
+            keys = np.concatenate([batch.keys for batch in batches])
+            self.classifier.set_groups(keys[is_in_burst], hash_groups(np.array(firsts))[bursts[is_in_burst]])
 
     def _embedded(
         self, items: Sequence[Item], cache: FeatureCache | None, unread: list[str] | None = None
@@ -157,21 +235,21 @@ class ImageClassifier:
                 unread.append(one.why)
             yield one
 
-    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels) -> None:
+    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: np.ndarray | None) -> Keys:
         features = np.stack([example.features for example in examples if example.features is not None])
-        self.classifier.partial_fit(features, labels)
-        keys = hash_rows(features.reshape(len(features), -1)).tolist()
-        supported = self.classifier.ledger_.kept_keys()
-        new = {key: example for key, example in zip(keys, examples, strict=True) if key in supported}
+        keys = self.classifier.learn(features, labels, groups)
+        exemplars = self.classifier.exemplar_keys()
+        new = {key: one for key, one in zip(keys.tolist(), examples, strict=True) if key in exemplars}
+        new = {key: one for key, one in new.items() if key not in self.thumbnails}
         jpegs = map_in_threads(self._thumbnail, new.values())
         self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # a copy of us may share the old ones
         self._drop_thumbnails()
+        return keys
 
     def _drop_thumbnails(self) -> None:
-        """Forget the pictures of examples that the classifier no longer keeps."""
-        ledger = getattr(self.classifier, "ledger_", None)
-        supported = set() if ledger is None else ledger.kept_keys()
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in supported}
+        """Forget the pictures of examples that are no exemplars any more."""
+        exemplars = self.classifier.exemplar_keys()
+        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in exemplars}
 
     def _thumbnail(self, example: EmbeddedItem) -> bytes:
         pixels = example.pixels
@@ -197,17 +275,17 @@ class ImageClassifier:
         self._drop_thumbnails()
         return self
 
-    def take_out(self, label: Any, key: int | None = None) -> "RemovedExamples":
-        """Forget a class, or one kept example of it (a key of `thumbnails`); `put_back` undoes it."""
-        support = self.classifier.take_out(label, key)
+    def take_out(self, label: Any, key: int | None = None, x: Any = None) -> "RemovedExamples":
+        """Remove a class, or one example of it, and return it for `put_back` (see `FewShotClassifier.take_out`)."""
+        support = self.classifier.take_out(label, key, x)
         gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
         self._drop_thumbnails()
         return RemovedExamples(support, gone)
 
-    def put_back(self, taken: "RemovedExamples") -> "ImageClassifier":
-        """Learn again what `take_out` took."""
-        self.classifier.put_back(taken.support)
-        self.thumbnails = self.thumbnails | taken.thumbnails
+    def put_back(self, removed: "RemovedExamples") -> "ImageClassifier":
+        """Add again what `take_out` returned."""
+        self.classifier.put_back(removed.support)
+        self.thumbnails = self.thumbnails | removed.thumbnails
         return self
 
     # ----------------------------------------------------------------------------------------------------- predicting
@@ -262,64 +340,74 @@ class ImageClassifier:
 
     def save(self, path: str | Path) -> None:
         """Write a folder that anyone can load: the classifier's (`anyshot.classify.files`) and the model's tensors."""
-        from anyshot.classify.files import replace_folder, write_card, write_classifier
+        check_is_fitted(self.classifier, "state_")
+        save_folder(self.classifier, Path(path), self.backbone.about, self._write_backbone)
 
-        check_is_fitted(self.classifier, "ledger_")
-        with replace_folder(Path(path)) as aside:
-            write_classifier(self.classifier, aside)
-            write_card(self.classifier, aside, self.backbone.about)
-            backbone = self.backbone
-            about = {"side": backbone.side, "name": backbone.name, "content": backbone.content, **backbone.about}
-            write_json(aside / "backbone.json", about)
-            if backbone.file is not None:
-                (aside / "backbone.onnx").write_bytes(backbone.file)
-            jpegs = {
-                f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()
-            }
-            write_tensors(aside / "thumbnails.safetensors", jpegs)
-            if backbone.under is not None:
-                backbone.under.save(aside / "backbone.safetensors")
-            if backbone.model is not None:
-                backbone.model.save(aside / "model.safetensors")
+    def _write_backbone(self, folder: Path) -> None:
+        backbone = self.backbone
+        about = {"side": backbone.side, "name": backbone.name, "content": backbone.content, **backbone.about}
+        write_json(folder / "backbone.json", about)
+        if backbone.file is not None:
+            (folder / "backbone.onnx").write_bytes(backbone.file)
+        jpegs = {f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()}
+        write_tensors(folder / "thumbnails.safetensors", jpegs)
+        if backbone.under is not None:
+            backbone.under.save(folder / "backbone.safetensors")
+        if backbone.model is not None:
+            backbone.model.save(folder / "model.safetensors")
 
     @staticmethod
     def load(
         path: str | Path, backbone: "str | Path | Embed | None" = None, registry: Registry | None = None
     ) -> "ImageClassifier":
-        """A classifier from its folder. A function is not in it, and has to be given again; a head or backbone that is
-        not ours needs the registry of the file that has it."""
-        from anyshot.classify.files import read_classifier
+        """Return a classifier from its folder.
 
+        Args:
+            path: The folder.
+            backbone: The backbone, where it is a function, which is not in the folder.
+            registry: Needed for a head or a backbone that is not ours.
+        """
         folder = Path(path)
-        if not (folder / "backbone.json").is_file():
+        if not (folder / "backbone.json").is_file() and not (folder / STAGED).is_dir():
             raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
-        about = read_json(folder / "backbone.json")
-        side, words = about.pop("side", None), about.get("backbone", "")
-        name, content = about.pop("name", ""), about.pop("content", "")
-        said = all(isinstance(value, str) for value in (words, name, content))
-        if type(side) is not int or not 0 < side <= 4096 or not said:
-            raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
-        fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
-        backbone = _carried(folder, name, words) if backbone is None else backbone
-        needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
-        with warnings.catch_warnings(), as_bad_input(BadInput, needs, "."):
-            warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
-            made = load_embedder(backbone, side, registry or BUILTIN, fetch=fetch)
-        if content and made.content and made.content != content:
-            raise BadInput(
-                f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
-                f"content {made.content[:12]} here: its features would not fit."
-            )
-        classifier = ImageClassifier(replace(made, about=about), registry=registry)
-        classifier.classifier = read_classifier(folder, registry)
-        classifier.thumbnails = _read_thumbnails(folder / "thumbnails.safetensors")
-        return classifier
+        if not (folder / CONFIG).is_file():
+            raise BadInput(f"there is no file {folder / CONFIG}.")
+
+        def read(config: Mapping[str, Any]) -> ImageClassifier:
+            made = ImageClassifier(_read_backbone(folder, backbone, registry), registry=registry)
+            made.classifier = read_classifier(folder, config, registry)
+            made.thumbnails = _read_thumbnails(folder / "thumbnails.safetensors")
+            return made
+
+        return read_folder(folder, read)
 
     def to_onnx(self, path: str | Path) -> None:
         """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
         from anyshot.classify.onnx_export import export_onnx
 
         export_onnx(self.classifier, Path(path), self.backbone)
+
+
+def _read_backbone(folder: Path, backbone: "str | Path | Embed | None", registry: Registry | None) -> Embedder:
+    """Return the backbone that is given, or that a classifier's folder names or holds."""
+    about = read_json(folder / "backbone.json")
+    side, words = about.pop("side", None), about.get("backbone", "")
+    name, content = about.pop("name", ""), about.pop("content", "")
+    are_words = all(isinstance(value, str) for value in (words, name, content))
+    if type(side) is not int or not 0 < side <= 4096 or not are_words:
+        raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
+    fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
+    source = _carried(folder, name, words) if backbone is None else backbone
+    needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
+    with warnings.catch_warnings(), as_bad_input(BadInput, needs, "."):
+        warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
+        made = load_embedder(source, side, registry or BUILTIN, fetch=fetch)
+    if content and made.content and made.content != content:
+        raise BadInput(
+            f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
+            f"content {made.content[:12]} here: its features would not fit."
+        )
+    return replace(made, about=about)
 
 
 def _carried(folder: Path, name: str, words: str) -> str | Path:
@@ -345,6 +433,12 @@ def _item(image: Picture, name: str = "a picture") -> Item:
     if isinstance(image, str | Path):
         return Item(str(image), "", None, Path(image).read_bytes)
     return Item(name, "", None, lambda: image)
+
+
+def _times_of(examples: Sequence[EmbeddedItem]) -> list[float | None]:
+    """Return when pictures were taken, by their files or the files' names."""
+    times = [capture_time(example.item.read) for example in examples]
+    return [parse_time(one.item.name) if time is None else time for one, time in zip(examples, times, strict=True)]
 
 
 def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:

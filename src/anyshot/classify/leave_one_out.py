@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
-from anyshot.classify.calibration import adapted_to, leave_one_out, prototypes
+from anyshot.classify.calibration import fit_posterior, leave_one_out
 from anyshot.classify.copies import Float64View, Labels, Vectors
 from anyshot.classify.groups import Groups
-from anyshot.classify.support import build_support
-from anyshot.models.empirical import support_scores
+from anyshot.classify.support import build_support, split_rows
 from anyshot.models.law import BoundHead
-
-FOLDS = 10  # folds of the cross-validation by groups; ten is usual, and others were not tried
 
 Scores = Float[np.ndarray, "example way"]
 
@@ -82,11 +78,11 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
         labels: Classes, counted from 0.
         groups: Which examples belong together.
     """
-    scores = _leave_each_out(head, vectors, labels)
+    scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
     alone = _accuracy(scores, labels)
     if not groups.evidence:
         return LeftOut(scores, labels, LeaveOneOutAccuracy(alone))
-    scores = _leave_groups_out(head, vectors, labels, groups.group)
+    scores = _score_left_out(head, vectors, labels, groups.group)
     in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
     accuracy = LeaveOneOutAccuracy(alone, in_groups, groups.count, groups.members, groups.evidence)
     return LeftOut(scores, labels, accuracy)
@@ -97,54 +93,21 @@ def _accuracy(scores: Scores, labels: Labels) -> float:
     return float((scores[scored].argmax(1) == labels[scored]).mean()) if scored.any() else float("nan")
 
 
-def _leave_each_out(head: BoundHead, vectors: Vectors, labels: Labels) -> Scores:
+def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: Int[np.ndarray, " example"]) -> Scores:
+    """Return the scores of every example without its group; NaN where nothing of its class would be left."""
     order = np.argsort(labels, kind="stable")  # a support holds its examples class by class
+    owner = np.unique(labels[order], return_inverse=True)[1]
+    # A group that the user names may have examples of two classes; what is left out is its part in one of them.
+    groups = np.unique(np.stack([owner, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
     if head.head.adapts:
         rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # converted to double some at a time
         ordered = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
-        support = build_support(ordered, labels[order], adapts=True)
-        left = adapted_to(support, ordered, np.searchsorted(support.labels, labels[order]))[1]
-        found = left.logits.numpy()
+        support = build_support(split_rows(ordered), labels[order], has_scatter=True)
+        found = fit_posterior(support, ordered, owner, groups)[1].logits.numpy()
     else:
-        support = build_support(
-            np.asarray(vectors[order], np.float64), labels[order], order.astype(np.uint64), len(labels)
-        )
-        found = leave_one_out(head, support, most=len(labels) * len(support.labels))[0]
+        keys = order.astype(np.uint64)
+        support = build_support([np.asarray(vectors[order], np.float64)], labels[order], keys, keep=None)
+        found = leave_one_out(head, support, groups, most=len(labels) * len(support.labels))[0]
     scores = np.full((len(labels), len(support.labels)), np.nan)
-    scores[order[support.counts[labels[order]] > 1]] = found
+    scores[order[support.counts[owner] > np.bincount(groups)[groups]]] = found
     return scores
-
-
-def _leave_groups_out(head: BoundHead, vectors: Vectors, labels: Labels, group: Int[np.ndarray, " example"]) -> Scores:
-    folds = _deal(labels, group)
-    scores = np.full((len(labels), int(labels.max()) + 1), np.nan)
-    for fold in range(FOLDS):
-        is_query = folds == fold
-        if not is_query.any():
-            continue
-        support, owner, query = vectors[~is_query], labels[~is_query], torch.from_numpy(vectors[is_query])
-        if head.head.adapts:
-            found = support_scores(torch.from_numpy(support), torch.from_numpy(owner), query)
-        else:
-            found = head.head.score(query, prototypes(head, build_support(support, owner)))
-        scores[is_query] = found.numpy()
-    return scores
-
-
-def _deal(labels: Labels, group: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:
-    """Return the fold of each example; -1 for a class of one group.
-
-    Each class's groups are dealt in turn, the largest first. Classes begin at different folds, so that these are of
-    about one size.
-    """
-    folds = np.full(len(labels), -1)
-    dealt = 0
-    for label in range(int(labels.max()) + 1):
-        members = np.flatnonzero(labels == label)
-        groups, sizes = np.unique(group[members], return_counts=True)
-        if len(groups) < 2:
-            continue
-        for one in groups[np.argsort(-sizes, kind="stable")]:
-            folds[members[group[members] == one]] = dealt % FOLDS
-            dealt += 1
-    return folds

@@ -42,17 +42,17 @@ class _Graph(nn.Module):
     def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
         super().__init__()
         self.backbone = backbone
-        self.embed, self.apply_readout, self.head = classifier.embed_, classifier.apply_, classifier.reading_.head
-        self.positions, self.names = classifier.positions_, tuple(classifier.reading_.parameters)
+        self.embed, self.apply_readout, self.head = classifier.embed_, classifier.apply_, classifier.head_.head
+        self.positions, self.names = classifier.positions_, tuple(classifier.head_.parameters)
         self.register_buffer("scale", torch.tensor(classifier.scale_, dtype=torch.float32))
-        for name, value in classifier.reading_.parameters.items():
+        for name, value in classifier.head_.parameters.items():
             self.register_buffer(f"learned_{name}", value.float())
         self.adapts = self.head.adapts
         if self.adapts:
             self.register_buffer("centre", classifier.fit_.mean.float())
             self.register_buffer("matrix", classifier.fit_.matrix.float())
             nothing = torch.zeros(1, len(classifier.fit_.mean)).double(), torch.zeros(1, dtype=torch.long)
-            unseen = self.head.refined(*nothing, classifier.reading_.parameters)
+            unseen = self.head.refined(*nothing, classifier.head_.parameters)
             self.register_buffer("unseen", unseen.float())  # what a class of no image predicts
 
     def forward(self, inputs: Tensor, prototypes: Tensor, counts: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -94,12 +94,12 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
     """Write the classifier, with the backbone before it where there is one."""
     with as_bad_input(ImportError, MISSING):
         import onnx
-    head, support = classifier.reading_.head, classifier.support_
+    head, support = classifier.head_.head, classifier.support_
     refines = head.refine is not None and head.has_onnx
-    means = torch.from_numpy(support.sums / support.counts[:, None])
+    means = torch.from_numpy(support.means)
     stored = {"prototypes": (means if refines else classifier.prototypes_).float()}
     if refines:
-        stored["counts"] = torch.from_numpy(support.counts)
+        stored["counts"] = torch.from_numpy(support.counts.copy())
     alone = None, torch.zeros(3, classifier.n_features_in_)
     network, example = alone if backbone is None else pixel_network(backbone)
     graph = _Graph(classifier, network).eval()

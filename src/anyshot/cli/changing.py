@@ -27,7 +27,6 @@ from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun
 
-SAME = 1e-9  # squared distance of two vectors of one picture, as a share of their squared length: rounding alone
 MOST_NAMES = 5  # new classes that are named
 
 
@@ -186,30 +185,26 @@ def _remove_examples(
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
         names, features = embedded.names, embedded.features
     wanted = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None
-    pairs = zip(estimator.vectors(features), names, strict=True)
-    removed = list(dict.fromkeys(_find_example(estimator, vector, name, wanted) for vector, name in pairs))
-    for label, key in removed:
-        classifier.take_out(label, key)
+    pairs = zip(estimator.find_examples(features), names, features, strict=True)
+    removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}
+    for (label, key), row in removed.items():
+        classifier.take_out(label, key, row)
     classes = count_noun(len({label for label, _ in removed}), "class")
     return f"{count_noun(len(removed), 'example')} of {classes} removed"
 
 
-def _find_example(estimator: FewShotClassifier, vector: np.ndarray, name: str, wanted: Any) -> tuple[Any, int]:
-    """Return the class and the key of the example that a vector is, up to rounding."""
-    support = estimator.support_
-    same = np.flatnonzero(((support.examples - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
-    labels = support.labels[support.owner[same]]
-    if wanted is not None:
-        same, labels = same[labels == wanted], labels[labels == wanted]
-    if not len(same):
-        among = "" if support.kept_counts.sum() == support.counts.sum() else " that were kept"
-        raise BadInput(f"{name} is not among the examples{among}{f' of {wanted}' if wanted is not None else ''}.")
+def _choose_example(matches: Sequence[tuple[Any, int]], name: str, wanted: Any) -> tuple[Any, int]:
+    """Return the class and the key of an example that may be in several classes."""
+    matches = [(label, key) for label, key in matches if wanted is None or label == wanted]
+    if not matches:
+        raise BadInput(f"{name} is not among the examples{f' of {wanted}' if wanted is not None else ''}.")
     folder = Path(name).parent.name
-    if len(np.unique(labels)) > 1 and folder in labels.astype(str):  # its folder says which class is meant
-        same, labels = same[labels.astype(str) == folder], labels[labels.astype(str) == folder]
-    if len(np.unique(labels)) > 1:
-        raise BadInput(f"{name} is an example of {' and of '.join(np.unique(labels).astype(str))}: say which, --of.")
-    return labels[0].item(), int(support.keys[same[0]])
+    if len(matches) > 1:  # the class of the folder that it is in, if it is one of them
+        matches = [pair for pair in matches if str(pair[0]) == folder] or matches
+    if len(matches) > 1:
+        labels = sorted(str(label) for label, _ in matches)
+        raise BadInput(f"{name} is an example of {' and of '.join(labels)}: say which, --of.")
+    return matches[0]
 
 
 def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing
-from anyshot.classify.images import DEFAULT_HEAD, ImageClassifier
+from anyshot.classify.images import ImageClassifier
 from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
 from anyshot.cli.options import ReadOptions
 from anyshot.data.open import has_features
@@ -44,14 +44,14 @@ def fit_source(
             report.add_features(examples.features, examples.labels, examples.names)
             classifier.fit(examples.features, np.array(examples.labels))
         else:
-            classifier = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
+            classifier = pictures = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
             with (
                 select_pictures(source, options.layout, choose, print_message) as items,
                 progress("learning", 1.0) as advance,
             ):
                 report = FitReport(len(items))
                 labels = [item.class_name for item in items]
-                unreadable = classifier.learn(items, labels, advance, options.features(), seen=report.add_pictures)
+                unreadable = pictures.learn(items, labels, advance, options.features(), seen=report.add_pictures)
             print_message(describe_unreadable(unreadable))
         save(classifier)
     print_message(str(report.repeats))
@@ -72,7 +72,7 @@ def make_features_classifier(source: Path, model: str, registry: Registry, **arg
         raise BadInput(f"{source} holds features already: leave the model out.")
     if trained is not None:
         return FewShotClassifier.from_run(trained, registry=registry, **arguments)
-    return FewShotClassifier(**{"head": DEFAULT_HEAD, "registry": registry, **arguments})
+    return FewShotClassifier(registry=registry, **arguments)
 
 
 def export_model(model: str, out: Path, registry: Registry) -> str:

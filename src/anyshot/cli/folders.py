@@ -52,6 +52,6 @@ def open_destination(folder: Path) -> Iterator[Callable[[Classifier], None]]:
 
 def describe_counts(classifier: Classifier, noun: str) -> str:
     """Return how many examples each class has, in words: `8 to 9 examples each`."""
-    counts = get_estimator(classifier).ledger_.counts
+    counts = get_estimator(classifier).support_.counts
     smallest, largest = int(counts.min()), int(counts.max())
     return f"{format_range(smallest, largest)} {noun}{'' if largest == 1 else 's'} each"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from anyshot.classify.images import DEFAULT_HEAD
+from anyshot.classify.classifier import DEFAULT_HEAD
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, LeftOut
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.curves import compare_heads

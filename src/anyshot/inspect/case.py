@@ -151,7 +151,7 @@ class AdviceCase:
     def leave_out(self, head: str) -> LeftOut:
         """Score every example without its group."""
         fitted = self.fit(head)
-        return leave_out(fitted.learned_reading_, fitted.vectors(self.features.numpy()), self.labels, self.groups)
+        return leave_out(fitted.learned_head_, fitted.vectors(self.features.numpy()), self.labels, self.groups)
 
     def describe(self, example: int) -> dict[str, Any]:
         """Return the number, the name and the label of an example, for JSON."""

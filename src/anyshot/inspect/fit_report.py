@@ -9,10 +9,10 @@ import numpy as np
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.copies import MOST_EXAMPLES, Float64View
 from anyshot.classify.groups import find_groups
+from anyshot.classify.images import LearnedBatch
+from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
-from anyshot.classify.support import hash_rows
-from anyshot.data.pictures import capture_time
-from anyshot.models.features import EmbeddedItem, FeatureBuffer
+from anyshot.models.features import FeatureBuffer
 from anyshot.text import count_noun
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
@@ -33,20 +33,21 @@ class RepeatedExamples:
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
             support = classifier.support_
-            labels = support.labels[support.owner].tolist()
-            self._first = {key: ("", str(label)) for key, label in zip(support.keys.tolist(), labels, strict=True)}
+            keys, owner = support.all_keys
+            labels = support.labels[owner].tolist()
+            self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
 
-    def add_pictures(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
+    def add_pictures(self, batch: LearnedBatch) -> None:
         """Compare some more pictures."""
         self._noun = "picture"
-        read = [(one, str(label)) for one, label in zip(examples, labels, strict=True) if one.features is not None]
-        features = np.stack([one.features for one, _ in read if one.features is not None])
-        self.add_features(features, [label for _, label in read], [one.item.name for one, _ in read])
+        self._compare(batch.keys, [str(label) for label in batch.labels], [one.item.name for one in batch.examples])
 
     def add_features(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
         """Compare some more features."""
-        keys = hash_rows(features.reshape(len(features), -1)).tolist()
-        for key, label, name in zip(keys, labels, names, strict=True):
+        self._compare(hash_rows(features), labels, names)
+
+    def _compare(self, keys: Keys, labels: Sequence[str], names: Sequence[str]) -> None:
+        for key, label, name in zip(keys.tolist(), labels, names, strict=True):
             if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
             first, other = self._first.get(key, (name, label))
@@ -57,7 +58,7 @@ class RepeatedExamples:
         sentences = []
         for pairs, one, several, what in (
             (self.conflicts, "has", "have", "two labels, one of which is wrong"),
-            (self.pairs, "is", "are", "learned twice, and so counted"),
+            (self.pairs, "is", "are", "there twice, and counted once"),
         ):
             if pairs:
                 named = ", ".join(f"{name} is {other}" for name, other in pairs[:MOST_NAMED])
@@ -81,16 +82,16 @@ class FitReport:
         self._names: list[str] = []
         self._times: list[float | None] = []
 
-    def add_pictures(self, examples: Sequence[EmbeddedItem], labels: np.ndarray) -> None:
+    def add_pictures(self, batch: LearnedBatch) -> None:
         """Collect some more pictures."""
-        self.repeats.add_pictures(examples, labels)
+        self.repeats.add_pictures(batch)
         if self._features is not None:
-            for example in examples:
+            for example in batch.examples:
                 if example.features is not None:
                     self._features.add(example.features)
-            self._labels += [str(label) for label in labels]
-            self._names += [example.item.name for example in examples]
-            self._times += [capture_time(example.item.read) for example in examples]
+            self._labels += [str(label) for label in batch.labels]
+            self._names += [example.item.name for example in batch.examples]
+            self._times += batch.times
 
     def add_features(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
         """Collect some more features."""
@@ -117,4 +118,4 @@ class FitReport:
         features, labels = self._features.array, np.unique(self._labels, return_inverse=True)[1]
         units = Float64View(features.reshape(len(features), -1), as_units=True)
         groups = find_groups(units, labels, self._names, self._times)
-        return leave_out(classifier.learned_reading_, classifier.vectors(features), labels, groups).accuracy
+        return leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy

@@ -12,7 +12,7 @@ from scipy.stats import beta
 from anyshot.classify.calibration import calibration_error
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, make_thumbnail
-from anyshot.classify.support import hash_rows
+from anyshot.classify.keys import hash_rows
 from anyshot.data.source import Item
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text, join_some
@@ -227,7 +227,7 @@ def measure_holdout(
             )
             for place in wrong_places
         ],
-        learned=int(np.isin(keys, classifier.support_.keys).sum()),
+        learned=int(np.isin(keys, classifier.support_.all_keys[0]).sum()),
     )
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from anyshot.classify.classifier import DEFAULT_HEAD
 from anyshot.classify.copies import Float64View, find_copies
-from anyshot.classify.images import DEFAULT_HEAD, make_thumbnail
+from anyshot.classify.images import make_thumbnail
 from anyshot.classify.likeness import PictureSketch
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Source

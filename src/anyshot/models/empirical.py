@@ -43,7 +43,11 @@ LITTLE_USE = 0.04  # share of single images that it tells apart and a cosine doe
 EVIDENCE = 3.0  # nats by which the support must be predicted better without its base: a Bayes factor of 20
 PART = 512  # examples that are left out together: what is made of them on the way takes several times their memory
 
-Examples = tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
+# Vectors, their classes and, where some belong together, their groups (counted from 0, none of two classes).
+Examples = (
+    tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]
+    | tuple[Float[Tensor, "image d"], Int[Tensor, " image"], Int[Tensor, " image"]]
+)
 
 
 # ----------------------------------------------------------------------------------------------------------------- sums
@@ -365,6 +369,8 @@ def adapt(support: Moments, examples: Examples, base: Base | None = None) -> Fit
 def _settled(fit: Fit, support: Moments, examples: Examples) -> tuple[Fit, float]:
     """With the scale that makes the examples likeliest, each left out, and minus their log-likelihood (in nats)."""
     many = support.counts > 1
+    sizes = _group_sizes(*examples[1:])
+    many[examples[1][support.counts[examples[1]] <= sizes]] = False  # of a class that is one group nothing is left
     if int(many.sum()) < 2:
         return fit, 0.0
     left = leave_one_out(fit, support, *examples)
@@ -378,13 +384,17 @@ def _settled(fit: Fit, support: Moments, examples: Examples) -> tuple[Fit, float
     if fit.share is not None:
         # One more image makes logits grow by more than the model says: the support's own spread is one number for all
         # directions, and too small for those that matter.
-        counts = support.counts[left.owner].double()
+        counts = (support.counts[examples[1]] / sizes)[support.counts[examples[1]] > sizes].double()
         gain = float((torch.from_numpy(weights) * (1 + 1 / (counts - 1)) / (1 + 1 / counts)).mean())
     return replace(fit, scale=fit.scale * factor * gain), float((weights * _losses(factor, scores, answers)).sum())
 
 
 def _single_images(
-    base: Fit, support: Moments, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]
+    base: Fit,
+    support: Moments,
+    vectors: Float[Tensor, "image d"],
+    owner: Int[Tensor, " image"],
+    groups: Int[Tensor, " image"] | None = None,
 ) -> tuple[float, float]:
     """How badly (in nats) one image of each class of two or more predicts the other examples, without and with a base.
 
@@ -415,13 +425,29 @@ class LeftOut:
 
 
 def leave_one_out(
-    fit: Fit, support: Moments, vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"]
+    fit: Fit,
+    support: Moments,
+    vectors: Float[Tensor, "image d"],
+    owner: Int[Tensor, " image"],
+    groups: Int[Tensor, " image"] | None = None,
 ) -> LeftOut:
     """Logits of the examples of classes of two images or more, each left out of its class's mean and, where it had a
-    part in them, of the centre and of W."""
-    means, examples = fit.coordinates(support.means), zip(vectors.split(PART), owner.split(PART), strict=True)
+    part in them, of the centre and of W.
+
+    With `groups`, an example is left out with its whole group; the images of a group, which are nearly the same, are
+    taken for as many copies of their mean. A class that is one group has no queries."""
+    means, sizes, middles = fit.coordinates(support.means), _group_sizes(owner, groups), vectors
+    if groups is not None and len(groups) and int(sizes.max()) > 1:
+        sums = vectors.new_zeros(int(groups.max()) + 1, vectors.shape[1]).index_add_(0, groups, vectors)
+        middles = sums[groups] / sizes[:, None]
+    examples = zip(*(x.split(PART) for x in (vectors, middles, owner, sizes)), strict=True)
     parts = [_leave_out(fit, support, means, *part) for part in examples]
     return LeftOut(*(torch.cat(each) for each in zip(*((p.logits, p.owner, p.new_class) for p in parts), strict=True)))
+
+
+def _group_sizes(owner: Int[Tensor, " image"], groups: Int[Tensor, " image"] | None = None) -> Int[Tensor, " image"]:
+    """How many examples the group of each has."""
+    return torch.ones_like(owner) if groups is None else torch.bincount(groups)[groups]
 
 
 def _leave_out(
@@ -429,25 +455,27 @@ def _leave_out(
     support: Moments,
     means: Float[Tensor, "way d"],
     vectors: Float[Tensor, "image d"],
+    middles: Float[Tensor, "image d"],
     owner: Int[Tensor, " image"],
+    sizes: Int[Tensor, " image"],
 ) -> LeftOut:
-    several = support.counts[owner] > 1
-    vectors, owner = vectors[several], owner[several]
+    several = support.counts[owner] > sizes
+    vectors, middles, owner, sizes = vectors[several], middles[several], owner[several], sizes[several]
     query = fit.coordinates(vectors)
-    residual = (vectors - support.means[owner]) @ fit.matrix
-    counts = support.counts[owner]
+    residual = (middles - support.means[owner]) @ fit.matrix
+    counts = support.counts[owner] - sizes
     if fit.share is None:
         every, new = fit.logits(query, means, support.counts), fit.new_class(query)
-        left = predict_class(means[owner] - residual / (counts - 1)[:, None], counts - 1, {"spread": fit.spread})
+        left = predict_class(means[owner] - residual * (sizes / counts)[:, None], counts, {"spread": fit.spread})
         mine = fit.scale * quadratic(query[:, None], left[:, None])[:, 0, 0]
     else:
-        every, mine, new = _without(fit, support, means, query, residual, owner)
+        every, mine, new = _without(fit, support, means, query, residual, owner, sizes)
     every[torch.arange(len(owner)), owner] = mine
     return LeftOut(every, owner, new)
 
 
 def _without(
-    fit: Fit, support: Moments, means: Tensor, query: Tensor, residual: Tensor, owner: Tensor
+    fit: Fit, support: Moments, means: Tensor, query: Tensor, residual: Tensor, owner: Tensor, sizes: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits where B = r W and the query had a part in W and in the centre: a rank-one change of W (Sherman and
     Morrison), in inner products only. With x the query, c a class and e the query's residual, all about the new
@@ -456,9 +484,10 @@ def _without(
     d, way, ratio = query.shape[1], len(support.counts), fit.spread[0]
     counts = support.counts[owner].double()
     ee = residual.square().sum(1, keepdim=True)
-    part = (fit.share * counts / (counts - 1))[:, None]
+    step = (sizes / (counts - sizes))[:, None]  # the mean of the class moves by -step * residual
+    part = fit.share * counts[:, None] * step
     leverage = part / (1 - part * ee).clamp_min(1e-3)
-    moved = (1 / (counts - 1) / way)[:, None]  # the centre moves by -moved * residual
+    moved = step / way  # the centre moves by -moved * residual
     x = query + moved * residual
     xx, xe = x.square().sum(1, keepdim=True), (x * residual).sum(1, keepdim=True)
 
@@ -475,11 +504,11 @@ def _without(
     every = against(moved, inner, square, along, support.counts[None].double())
     own = owner[:, None]
     mine = against(
-        moved - 1 / (counts - 1)[:, None],
+        moved - step,
         inner.gather(1, own),
         square.expand(len(x), -1).gather(1, own),
         along.gather(1, own),
-        counts[:, None] - 1,
+        (counts - sizes)[:, None],
     )
     nothing = torch.zeros_like(xx)
     return every, mine[:, 0], score(nothing, nothing, nothing, nothing)[:, 0]

@@ -178,7 +178,7 @@ class ServedClassifier:
 
 def is_fitted(classifier: ImageClassifier) -> bool:
     """Return whether the classifier has learned anything yet."""
-    return hasattr(classifier.classifier, "ledger_")
+    return hasattr(classifier.classifier, "state_")
 
 
 def list_class_names(classifier: ImageClassifier) -> list[str]:
