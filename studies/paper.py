@@ -1,6 +1,6 @@
 """The paper's study: 6 settings x 6 heads x 4 train shots = 144 models, and the pretrainings that some begin with.
 
-    anyshot pack cub CUB_200_2011 -o data/cub       (likewise mini, tiered and meta-inat)
+    anyshot pack cub CUB_200_2011 --fit frame -o data/cub       (likewise mini; tiered and meta-inat without --fit)
     anyshot study paper --dry-run                   what it would cost here
     anyshot study paper --only cub/conv4/frn        one grid of it
     anyshot study paper --on ray://HEAD:10001       all of it, on a cluster of GPUs that share a disk
@@ -38,7 +38,9 @@ def study(heads=None):
     # PCA and EST are readouts of the trained Euclidean ProtoNets, with 60 dimensions as in EST's own paper. The scores
     # of the ProtoNets are swapped (Fig. 5).
     readouts = {"proto": ("swapped", "pca60", "est60"), "cosine-proto": ("swapped",)}
-    stores = {data: packed(data, data) for data in TRAIN_IMAGES}
+    # Resized crops are drawn from whole photos, as by the authors.
+    fits = {data: "frame" if crop == "resized-crop" else None for data, crop in CROP.items()}
+    stores = {data: packed(data, data, fit=fits[data]) for data in TRAIN_IMAGES}
     return Study(recipes=recipes, stores=stores, readouts=readouts, train_images=TRAIN_IMAGES)
 
 

@@ -95,7 +95,7 @@ def same_law(ours, theirs):
 
 @pytest.mark.parametrize("shape", [(92, 92), (60, 100), (20, 200)])
 def test_resized_crop_boxes_follow_the_documented_law(shape):
-    ours = augmentation._resized_crop_boxes(20_000, *shape, seeded()).double().numpy()
+    ours = augmentation._draw_boxes((20_000, *shape, 3), 84, ("resized-crop",), seeded()).double().numpy()
     rng = random.Random(1)
     theirs = np.array([pil_loader.resized_crop_box(*shape, rng) for _ in range(20_000)])
     for statistic in (lambda b: b[:, 0], lambda b: b[:, 1], lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 2] / b[:, 3]):

@@ -31,8 +31,6 @@ SMALLER = {
     "anyshot study quick --heads all": "anyshot study quick --heads all --only 4-shot --workers 1 --dry-run",
     "anyshot study cub32 --ready": "anyshot study cub32 --ready --only cosine-proto/4-shot",
     # README: names that stand for what a reader has.
-    "anyshot study birds-pretrained --images CUB.tgz": "anyshot study birds-pretrained --dry-run",
-    "anyshot evaluate STORE --model MODEL": "anyshot evaluate IMAGES --model MODEL --shots 1 --queries 4 --episodes 20",
     "anyshot advise PHOTOS --holdout OTHER_DAYS": "anyshot advise FEATURES.npz --episodes 50",
     "anyshot report runs/quick -o report.html": "anyshot report runs/cub32-ready -o report.html",
     # docs/data.md: the usage of a verb; one worker, so that nothing is measured to choose their number.

@@ -108,8 +108,9 @@ def test_fit_predict_export_and_load(trained, monkeypatch, capsys, tmp_path):
 
 def test_serving_opens_it(trained, tmp_path):
     testclient = pytest.importorskip("fastapi.testclient")
-    from anyshot.serve.app import ServedClassifier, make_app
+    from anyshot.serve.app import make_app
     from anyshot.serve.run import open_classifier
+    from anyshot.serve.state import ServedClassifier
 
     shelf = ServedClassifier(open_classifier(str(model_of(trained)), load_registry(trained / "my_study.py")), None)
     with testclient.TestClient(make_app(shelf, ("testserver",))) as client:

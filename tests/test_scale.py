@@ -298,7 +298,7 @@ def test_many_classes_travel(labels, tmp_path):
 
 
 def test_threads_are_as_many_as_cores_are_free(monkeypatch):
-    monkeypatch.setattr(machine, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(machine, "BUSY_SECONDS", 0)
     monkeypatch.setattr(machine, "count_cores", lambda: 4)
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
     for idle, free in ((0, 1), (100, 1), (200, 2), (290, 3), (400, 4)):

@@ -19,11 +19,11 @@ from PIL import Image
 from test_classifier_files import colours, small_model
 
 from anyshot import BadInput, ImageClassifier
-from anyshot.serve import app
-from anyshot.serve.app import ServedClassifier, make_app
+from anyshot.serve.app import make_app
 from anyshot.serve.limits import TimedConnection
 from anyshot.serve.run import serve
-from anyshot.serve.uploads import MOST_BYTES
+from anyshot.serve.state import ServedClassifier
+from anyshot.serve.uploads import MAX_BYTES
 
 JPEG = {"Content-Type": "image/jpeg"}
 
@@ -46,16 +46,16 @@ def picture(channel, seed=0, size=(40, 50), form="PNG"):
 
 
 @contextlib.contextmanager
-def served(shelf):
-    """A server in a thread; its address and its shelf."""
+def serving(served):
+    """A server in a thread; its address and its served."""
     running = uvicorn.Server(
-        uvicorn.Config(make_app(shelf), port=0, log_level="error", ws="none", http=TimedConnection)
+        uvicorn.Config(make_app(served), port=0, log_level="error", ws="none", http=TimedConnection)
     )
     thread = threading.Thread(target=running.run)
     thread.start()
     while not running.started:
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}", shelf
+    yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}", served
     running.should_exit = True
     thread.join()
 
@@ -63,7 +63,7 @@ def served(shelf):
 @pytest.fixture
 def server(tmp_path):
     """A server of an empty classifier."""
-    with served(ServedClassifier(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")) as running:
+    with serving(ServedClassifier(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")) as running:
         yield running
 
 
@@ -87,7 +87,7 @@ def test_learn_classify_forget(client, server):
     assert [(one["name"], one["count"]) for one in about["classes"]] == [("a name / with ünicode?", 3), ("red", 3)]
     thumbnail = client.get(f"/api/thumbnails/{about['classes'][0]['examples'][0]}")
     assert Image.open(io.BytesIO(thumbnail.content)).format == "JPEG"
-    answer = client.post("/api/classify", content=picture(0, 9), headers=JPEG).json()
+    answer = client.post("/api/classify?by_shot=true", content=picture(0, 9), headers=JPEG).json()
     assert answer["classes"][int(np.argmax(answer["probabilities"]))] == "red"
     assert [one["shot"] for one in answer["by_shot"]] == [1, 2, 3]
     np.testing.assert_allclose(answer["by_shot"][-1]["probabilities"], answer["probabilities"], atol=1e-5)
@@ -109,7 +109,7 @@ def test_learn_classify_forget(client, server):
         (picture(0), {"Content-Type": "multipart/form-data; boundary=x"}, 415),
         (picture(0)[:200], {"Content-Type": "image/png"}, 422),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", {"Content-Type": "image/png"}, 415),
-        (b"\0" * (MOST_BYTES + 1), JPEG, 413),
+        (b"\0" * (MAX_BYTES + 1), JPEG, 413),
         (b"", JPEG, 415),
     ],
 )
@@ -254,19 +254,19 @@ def test_what_cannot_be_put_back_now_can_be_put_back_later(server, client, monke
 
 def test_many_remove_and_undo_at_once(monkeypatch):
     """What can be undone is touched by one at a time, though it is bounded while others add to it."""
-    monkeypatch.setattr(app, "MOST_REMOVALS", 3)
-    shelf = ServedClassifier(ImageClassifier(colours, side=16, keep=8))
-    shelf.add("stays", picture(0))
+    monkeypatch.setattr("anyshot.serve.state.MAX_REMOVALS", 3)
+    served = ServedClassifier(ImageClassifier(colours, side=16, keep=8))
+    served.add("stays", picture(0))
     problems = []
 
     def turn(number):
         try:
             for seed in range(15):
-                shelf.add(f"class {number}", picture(1, seed))
-                removal = shelf.remove(f"class {number}")
+                served.add(f"class {number}", picture(1, seed))
+                removal = served.remove(f"class {number}")
                 with contextlib.suppress(HTTPException):
-                    shelf.undo(removal)
-                    shelf.remove(f"class {number}")
+                    served.undo(removal)
+                    served.remove(f"class {number}")
         except Exception as error:
             problems.append(error)
 
@@ -276,19 +276,19 @@ def test_many_remove_and_undo_at_once(monkeypatch):
     for thread in threads:
         thread.join()
     assert problems == []
-    assert shelf.classes == ["stays"]
-    assert len(shelf._removals) <= 3
+    assert served.class_names == ["stays"]
+    assert len(served._removals) <= 3
 
 
 @pytest.mark.parametrize("name", ["two  blanks", "a\nline", "x" * 150, "\u202eturned"])
 def test_classes_that_came_with_a_classifier_can_be_added_to_and_removed_whatever_their_names(name):
     """A folder may be called anything."""
     classifier = ImageClassifier(colours, side=16, keep=8).fit([picture(0), picture(1)], [name, "other"])
-    with served(ServedClassifier(classifier)) as (address, shelf), httpx.Client(base_url=address, timeout=20) as http:
+    with serving(ServedClassifier(classifier)) as (address, served), httpx.Client(base_url=address, timeout=20) as http:
         assert add(http, name, picture(0, 1)).status_code == 200
-        assert shelf.now.classifier.support_.counts.sum() == 3
+        assert served.current.classifier.support_.counts.sum() == 3
         assert http.delete("/api/classes", params={"name": name}).status_code == 200
-        assert shelf.classes == ["other"]
+        assert served.class_names == ["other"]
         assert add(http, name, picture(0, 1)).status_code == (422 if name != "two  blanks" else 200)
 
 
@@ -302,7 +302,7 @@ def test_the_same_picture_twice_is_listed_once(client):
 
 
 def test_what_can_be_undone_is_bounded(client, monkeypatch):
-    monkeypatch.setattr(app, "MOST_REMOVALS", 2)
+    monkeypatch.setattr("anyshot.serve.state.MAX_REMOVALS", 2)
     removals = []
     for seed in range(3):
         add(client, "red", picture(0, seed))
@@ -363,23 +363,23 @@ def test_what_is_said_of_the_classes_is_of_one_state():
 
     class Restless(ServedClassifier):
         @property
-        def now(self):
-            state = self.__dict__["now"]
+        def current(self):
+            state = self.__dict__["current"]
             more = copy.copy(state)
             more.classifier = copy.copy(state.classifier)
-            self.__dict__["now"] = more.partial_fit([picture(0)], [f"c{len(state.classes_)}"])
+            self.__dict__["current"] = more.partial_fit([picture(0)], [f"c{len(state.classes_)}"])
             return state
 
-        @now.setter
-        def now(self, state):
-            self.__dict__["now"] = state
+        @current.setter
+        def current(self, state):
+            self.__dict__["current"] = state
 
     first = ImageClassifier(small_model())
-    shelf = Restless(first.fit([picture(0), picture(1)], ["c0", "c1"]))
+    served = Restless(first.fit([picture(0), picture(1)], ["c0", "c1"]))
     for _ in range(3):
-        assert [each["count"] for each in shelf.about()["classes"]][:2] == [1, 1]
-    shelf.remove("c1")
-    assert "c1" not in shelf.classes
+        assert [each["count"] for each in served.describe()["classes"]][:2] == [1, 1]
+    served.remove("c1")
+    assert "c1" not in served.class_names
 
 
 def test_reading_goes_on_while_the_classifier_changes(server):
@@ -396,5 +396,23 @@ def test_reading_goes_on_while_the_classifier_changes(server):
             return [first, *await asyncio.gather(*add[1:], *asked)]
 
     assert {answer.status_code for answer in asyncio.run(run())} == {200}
-    counts = {one["name"]: one["count"] for one in server[1].about()["classes"]}
+    counts = {one["name"]: one["count"] for one in server[1].describe()["classes"]}
     assert counts == {"c0": 8, "c1": 8, "c2": 8}  # none of the additions was lost
+
+
+def test_a_new_class_of_integer_classes_is_an_integer():
+    classifier = ImageClassifier(colours, side=16, keep=8).fit([picture(0), picture(1)], np.array([0, 1]))
+    served = ServedClassifier(classifier)
+    served.add("7", picture(2))
+    assert served.current.classes_.tolist() == [0, 1, 7]
+    with pytest.raises(HTTPException, match="422"):
+        served.add("seven", picture(2))
+
+
+def test_the_answer_names_the_class(client):
+    for channel, name in enumerate(("red", "green")):
+        for seed in range(3):
+            add(client, name, picture(channel, seed))
+    answer = client.post("/api/classify", content=picture(0, 9), headers=JPEG).json()
+    assert answer["class"] == "red"
+    assert answer["by_shot"] == []

@@ -8,10 +8,10 @@ import shutil
 import numpy as np
 import pytest
 from test_classifier_files import colours
-from test_serve import picture, served
+from test_serve import picture, serving
 
 from anyshot import ImageClassifier
-from anyshot.serve.app import ServedClassifier
+from anyshot.serve.state import ServedClassifier
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -33,9 +33,9 @@ def browser():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """One server for all tests; each puts a classifier of its own on the shelf."""
-    with served(
-        ServedClassifier(ImageClassifier(colours, side=16), tmp_path_factory.mktemp("shelf") / "saved")
+    """One server for all tests; each puts a classifier of its own on the served."""
+    with serving(
+        ServedClassifier(ImageClassifier(colours, side=16), tmp_path_factory.mktemp("served") / "saved")
     ) as running:
         yield running
 
@@ -46,7 +46,7 @@ def visit(browser, server):
     contexts, said = [], []
 
     def open_page(classifier, viewport=WIDE, scheme="light"):
-        server[1].now = classifier
+        server[1].current = classifier
         context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
         contexts.append(context)
         page = context.new_page()
@@ -222,7 +222,7 @@ def test_pictures_that_are_refused_are_named_and_the_others_added(visit):
 
 def test_single_pictures_and_classes_are_removed_and_come_back(visit, server):
     page = visit(classifier())
-    before = [one["examples"] for one in server[1].about()["classes"]]
+    before = [one["examples"] for one in server[1].describe()["classes"]]
     ask(page, picture(0, 9))
     verdict(page, "red")
     page.get_by_role("button", name="Remove picture 2 of red").click()
@@ -240,7 +240,7 @@ def test_single_pictures_and_classes_are_removed_and_come_back(visit, server):
     page.locator("h1").click()
     page.keyboard.press("Control+z")
     count(page, "red", "3 pictures")
-    assert [one["examples"] for one in server[1].about()["classes"]] == before
+    assert [one["examples"] for one in server[1].describe()["classes"]] == before
     assert page.get_by_role("button", name="Undo").count() == 0
 
 

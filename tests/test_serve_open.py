@@ -20,9 +20,10 @@ from test_serve import JPEG, add, client, picture, server
 
 from anyshot import ImageClassifier
 from anyshot.serve import limits as guards
-from anyshot.serve.app import ServedClassifier, make_app
+from anyshot.serve.app import make_app
 from anyshot.serve.run import serve
-from anyshot.serve.uploads import MOST_BYTES
+from anyshot.serve.state import ServedClassifier
+from anyshot.serve.uploads import MAX_BYTES
 
 __all__ = ["client", "server"]  # fixtures
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -43,7 +44,7 @@ def asked(app, method, path, **more):
 
 
 def test_the_saved_classifier_always_loads_while_two_browsers_and_ten_clients_save(server, client, tmp_path):
-    address, shelf = server
+    address, served = server
     for seed in range(2):
         for channel, name in enumerate(("red", "green")):
             assert add(client, name, picture(channel, seed)).status_code == 200
@@ -59,7 +60,7 @@ def test_the_saved_classifier_always_loads_while_two_browsers_and_ten_clients_sa
     def load():
         while not ended.wait(0.01):
             try:
-                loaded.append(len(ImageClassifier.load(shelf.folder, colours).classes_))
+                loaded.append(len(ImageClassifier.load(served.folder, colours).classes_))
             except Exception as error:
                 problems.append(error)
 
@@ -87,7 +88,7 @@ def test_the_saved_classifier_always_loads_while_two_browsers_and_ten_clients_sa
     assert set(answers) == {200}
     assert problems == []
     assert set(loaded) == {2}
-    assert [path.name for path in shelf.folder.parent.iterdir()] == ["saved"]  # and nothing is left beside it
+    assert [path.name for path in served.folder.parent.iterdir()] == ["saved"]  # and nothing is left beside it
 
 
 # --------------------------------------------------------------------------------------------------------- stalling
@@ -109,7 +110,7 @@ def test_the_page_answers_beside_300_half_open_connections(server):
 
 
 def test_who_sends_no_request_is_hung_up_on(monkeypatch, server):
-    monkeypatch.setattr(guards, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(guards, "HEADER_SECONDS", 0.2)
     address = urlsplit(server[0])
     with socket.create_connection((address.hostname, address.port), timeout=20) as stalled:
         stalled.sendall(b"GET / HTTP/1.1\r\n")
@@ -123,7 +124,7 @@ def test_all_uploads_together_are_bounded():
 
         async def upload():
             nonlocal most
-            async with budget.room(18_000_000):
+            async with budget.reserve(18_000_000):
                 most = max(most, budget.used)
                 await asyncio.sleep(0)
 
@@ -138,6 +139,30 @@ def test_who_finds_no_room_is_told_so(monkeypatch):
     monkeypatch.setattr("anyshot.serve.app.ByteBudget", partial(guards.ByteBudget, 1000))
     app = make_app(ServedClassifier(ImageClassifier(colours, side=16)))
     assert asked(app, "POST", "/api/classify", content=picture(0), headers=JPEG).status_code == 503
+
+
+def test_slow_uploads_do_not_block_others(monkeypatch, server):
+    """Four clients announce 16 MB each, which is all there is room for, and send next to nothing."""
+    monkeypatch.setattr("anyshot.serve.uploads.GRACE_SECONDS", 0.5)
+    address = urlsplit(server[0])
+    slow = [socket.create_connection((address.hostname, address.port), timeout=20) for _ in range(4)]
+    head = (
+        b"POST /api/classes/examples?name=x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/jpeg\r\n"
+        b"Content-Length: 16000000\r\n\r\nx"
+    )
+    try:
+        for one in slow:
+            one.sendall(head)
+        with httpx.Client(base_url=server[0], timeout=20) as client:
+            assert add(client, "red", picture(0)).status_code == 200
+    finally:
+        for one in slow:
+            one.close()
+
+
+def test_a_request_with_a_huge_head_is_refused(server):
+    answer = httpx.get(f"{server[0]}/api/classes", headers={"X-Long": "x" * 100_000}, timeout=20)
+    assert answer.status_code in (400, 431)
 
 
 # ---------------------------------------------------------------------------------------------------------- strangers
@@ -239,10 +264,10 @@ def test_every_answer_is_one_that_the_schema_describes(operation, name, body, ki
 def described():
     """The schema as a property-based client reads it, of a server that has classes."""
     schemathesis = pytest.importorskip("schemathesis")
-    shelf = ServedClassifier(ImageClassifier(colours, side=16, keep=4))
+    served = ServedClassifier(ImageClassifier(colours, side=16, keep=4))
     for channel, name in enumerate(("red", "green")):
-        shelf.add(name, picture(channel))
-    return schemathesis.openapi.from_asgi("/api/openapi.json", make_app(shelf, ("testserver",)))
+        served.add(name, picture(channel))
+    return schemathesis.openapi.from_asgi("/api/openapi.json", make_app(served, ("testserver",)))
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
@@ -266,7 +291,7 @@ def test_other_methods_and_paths_are_no_error_of_the_server():
 
 
 def test_what_is_too_large_is_refused_by_its_length():
-    headers = {**JPEG, "Content-Length": str(MOST_BYTES + 1)}
+    headers = {**JPEG, "Content-Length": str(MAX_BYTES + 1)}
     assert asked(APP, "POST", "/api/classify", content=b"x", headers=headers).status_code == 413
     for length in ("-1", "1e9", "9" * 5000):
         assert asked(

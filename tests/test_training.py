@@ -10,6 +10,7 @@ from golden import GOLDEN, losses, losses_of_updates
 from own_study import recipe, store
 
 from anyshot.errors import BadInput
+from anyshot.models.devices import has_bfloat16
 from anyshot.models.heads import HEADS, PRETRAINING
 from anyshot.models.model import read_tensors
 from anyshot.models.registry import BUILTIN
@@ -157,6 +158,7 @@ def test_mixed_shots_fill_batches_of_one_size_with_every_shot(tiny):
     assert len(np.unique(drawn)) == len(drawn)
 
 
+@pytest.mark.skipif(not has_bfloat16(), reason="this CPU cannot multiply in bfloat16")
 def test_bfloat16_trains_nearly_the_same(tiny, tmp_path):
     for amp in (False, True):
         train(recipe("proto", amp=amp, epochs=2), tiny, tmp_path / str(amp))
@@ -166,6 +168,12 @@ def test_bfloat16_trains_nearly_the_same(tiny, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_bfloat16_is_refused_on_a_cpu_that_cannot_multiply_in_it(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "has_bfloat16", lambda: False)
+    with pytest.raises(BadInput, match="this CPU cannot multiply"):
+        train(recipe("proto", amp=True), tiny, tmp_path / "amp")
 
 
 def test_a_loss_that_is_no_number_stops_at_its_step_and_keeps_the_last_good_state(tiny, tmp_path, monkeypatch):

@@ -98,8 +98,8 @@ CAVEATS = """
 - *Consistency on mini-ImageNet.* At 1 shot about a third of the predictions stay, whatever the training, where CUB has
   a half: models so weak leave little to be closer in.
 - *FRN's ratio.* It is 2<H, Q> / <H^2, Q>, nearer to 2 the weaker the ridge. Ours starts at lambda = 1, because a weak
-  ridge lets maps of 2x2 positions be told by their rank (LOG.md), and learns the ridges above; the paper's are probably
-  weaker. Where ours is weakest the ratio is nearest to 2, yet the two forms differ most.
+  ridge lets maps of 2x2 positions be told by their rank (log: training), and learns the ridges above; the paper's
+  are probably weaker. Where ours is weakest the ratio is nearest to 2, yet the two forms differ most.
 - *Reading Euclidean ProtoNets with a cosine* lowers their sensitivity by 29 % on CUB at no cost in accuracy, though
   far less than training with it; on mini-ImageNet it gains at 1 shot and leaves the sensitivity as it was. Cosine
   models read with the Euclidean score lose accuracy.

@@ -1,7 +1,7 @@
 """Hooks of the site (mkdocs.yml): pages from outside docs/, notebooks as they were executed, and the verbs' own help.
 
-The pages of docs/ are read in the repository too, where they link to what lies beside docs/ (`../LOG.md`). In the site
-such files have the same path without the `..`, and links are rewritten to that.
+The pages of docs/ are read in the repository too, where they link to what lies beside docs/ (`../CONTRIBUTING.md`).
+In the site such files have the same path without the `..`, and links are rewritten to that.
 """
 
 import contextlib
@@ -25,7 +25,6 @@ from anyshot.cli import main as cli
 ROOT = Path(__file__).parents[1]
 RESULTS = "results/*/README.md"
 BESIDE = (
-    "LOG.md",
     "CITATION.cff",
     "CONTRIBUTING.md",
     RESULTS,

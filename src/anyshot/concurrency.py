@@ -10,14 +10,21 @@ R = TypeVar("R")
 
 
 def map_in_order(pool: Executor, work: Callable[[T], R], tasks: Iterable[T], ahead: int) -> Iterator[R]:
-    """The results of tasks in their order; so many are ahead of the caller, so that memory stays bounded."""
-    waiting: deque[Future[R]] = deque()
+    """Yield the results of tasks in their order.
+
+    Args:
+        pool: Where the tasks run; it is shut down at the end.
+        work: Called with each task.
+        tasks: Read as they are needed, so that memory stays bounded.
+        ahead: How many tasks may run ahead of the caller.
+    """
+    pending: deque[Future[R]] = deque()
     try:
         for task in tasks:
-            waiting.append(pool.submit(work, task))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(work, task))
+            if len(pending) > ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)

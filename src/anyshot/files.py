@@ -1,7 +1,8 @@
-"""Files and folders appear whole or not at all: written aside, brought to the disk, then put in place in one step.
+"""Files and folders appear whole or not at all.
 
-What is being written lies in a hidden room beside its place. A process holds its rooms by a lock that ends with it,
-however it ends; so a room that nobody holds was left by a dead process, and whoever writes next to it clears it away.
+A write goes to a hidden staging folder beside its target, is brought to the disk, and is then renamed into place. The
+writing process locks its staging folder; the lock ends with the process, however it ends. An unlocked staging folder
+was left by a crash, and the next writer removes it.
 """
 
 import contextlib
@@ -17,45 +18,55 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
+from anyshot.errors import BadInput, MissingFile, as_bad_input, os_error_as_bad_input
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing is held, and nothing cleared away
+except ImportError:  # Windows has no such locks: nothing is locked there, and no leftovers are removed.
     fcntl = None  # type: ignore[assignment]
 
 STAGING_PREFIX = ".anyshot-"
 MAX_FILE_BYTES = 1 << 28  # of a picture or a table
-MAX_JSON_BYTES = 1 << 24  # its values take up to a hundred times as much memory
+MAX_JSON_BYTES = 1 << 24  # parsed values take up to a hundred times as much memory
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write a file or folder to. On success it takes the place of `path`, and of a folder
-    that is there: at every moment the old or the new one is there, whole. On failure it is removed."""
+    """Yield a temporary path to write a file or folder to; on success it replaces `path` in one step.
+
+    A reader sees the old or the new one at every moment, never a part. On failure nothing changes.
+
+    Raises:
+        BadInput: If `path` is a device or a pipe, or the system refuses the write.
+    """
     try:
         path = Path(os.path.realpath(path)) if path.is_symlink() else path
         if path.exists() and not (path.is_file() or path.is_dir()):  # a file would take the place of /dev/null
             raise BadInput(f"could not write {path}: it is a device or a pipe; name a file.")
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
-        with _staging_folder(path.parent) as room:
-            yield room / "new"
-            is_inner = any(
-                part.startswith(STAGING_PREFIX) for part in path.parts
-            )  # whoever writes the folder around settles all
-            if not is_inner:
-                _fsync_tree(room / "new")
-            _swap_into_place(room, path)
-            if not is_inner:
+        with _open_staging_folder(path.parent) as staging:
+            yield staging / "new"
+            # Inside another staging folder, the writer of the outer folder brings everything to the disk.
+            is_nested = any(part.startswith(STAGING_PREFIX) for part in path.parts)
+            if not is_nested:
+                _fsync_tree(staging / "new")
+            _swap_into_place(staging, path)
+            if not is_nested:
                 _fsync(path.parent)
     except OSError as error:
+        if isinstance(error, BadInput):
+            raise
         raise BadInput(f"could not write {path}: {error.strerror or error}.") from error
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder, if need be, and hold it: whoever wants it too meanwhile is refused. The lock ends with us."""
+    """Hold the lock of a folder, which is created if necessary; the lock ends with this process.
+
+    Raises:
+        BadInput: If another process holds the lock.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = _try_lock(folder)
     if descriptor is None:
@@ -67,14 +78,28 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def move_into_place(new: Path, path: Path) -> None:
-    """Put what is written where nothing is yet, in one step."""
+    """Bring a file or folder to the disk and rename it to `path`, where nothing exists yet."""
     _fsync_tree(new)
     os.rename(new, path)
     _fsync(path.parent)
 
 
+def remove_leftovers(parent: Path) -> None:
+    """Remove staging folders of crashed processes; put back what one of them was about to replace."""
+    if fcntl is None:
+        return
+    for staging in parent.glob(f"{STAGING_PREFIX}*.part"):
+        with contextlib.suppress(OSError):
+            if (descriptor := _try_lock(staging)) is not None:
+                for old in (staging / "old").glob("*"):
+                    if not (parent / old.name).exists():
+                        os.rename(old, parent / old.name)
+                shutil.rmtree(staging, ignore_errors=True)
+                os.close(descriptor)
+
+
 def _fsync_tree(path: Path) -> None:
-    """Bring the bytes of a file, or of all files of a folder, to the disk: a rename may reach it before they do."""
+    """Bring a file, or all files of a folder, to the disk: a rename may get there before the contents do."""
     for folder, _, names in os.walk(path):
         for name in names:
             _fsync(Path(folder, name))
@@ -87,7 +112,7 @@ def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # some file systems cannot, of folders
+    except OSError as error:  # Some file systems cannot do this for folders.
         if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
             raise
     finally:
@@ -95,7 +120,7 @@ def _fsync(path: Path) -> None:
 
 
 def _try_lock(folder: Path) -> int | None:
-    """What holds a folder for as long as it is open; None where another process does, or has just removed it."""
+    """Return a descriptor that locks the folder while it is open; None if another process locked or removed it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
@@ -107,107 +132,108 @@ def _try_lock(folder: Path) -> int | None:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
-    except OSError:  # a file system without locks: as if nobody else were there
+    except OSError:  # A file system without locks: as if no other process were there.
         return descriptor
     os.close(descriptor)
     return None
 
 
 @contextlib.contextmanager
-def _staging_folder(parent: Path) -> Iterator[Path]:
+def _open_staging_folder(parent: Path) -> Iterator[Path]:
     descriptor = None
-    while descriptor is None:  # another may have cleared it away before we held it
-        room = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, suffix=".part", dir=parent))
-        descriptor = _try_lock(room)
+    while descriptor is None:  # Another process may have removed it before we locked it.
+        staging = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, suffix=".part", dir=parent))
+        descriptor = _try_lock(staging)
     try:
-        yield room
+        yield staging
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         os.close(descriptor)
 
 
-def remove_leftovers(parent: Path) -> None:
-    """Remove what dead processes left; what one of them was about to replace is put back."""
-    if fcntl is None:
-        return
-    for room in parent.glob(f"{STAGING_PREFIX}*.part"):
-        with contextlib.suppress(OSError):
-            if (descriptor := _try_lock(room)) is not None:
-                for old in (room / "old").glob("*"):
-                    if not (parent / old.name).exists():
-                        os.rename(old, parent / old.name)
-                shutil.rmtree(room, ignore_errors=True)
-                os.close(descriptor)
-
-
-def _swap_into_place(room: Path, path: Path) -> None:
-    """Put what was written in its place; an older folder there goes into the room, which is about to be removed."""
-    if not ((room / "new").is_dir() and path.exists()):
-        os.replace(room / "new", path)
-    elif not _exchange(room / "new", path):  # the next best: two steps, and `sweep` undoes the first alone
-        (room / "old").mkdir()
-        os.rename(path, room / "old" / path.name)
-        os.rename(room / "new", path)
+def _swap_into_place(staging: Path, path: Path) -> None:
+    """Rename what was written to its place; an older folder goes into the staging folder, which is removed next."""
+    if not ((staging / "new").is_dir() and path.exists()):
+        os.replace(staging / "new", path)
+    elif not _exchange(staging / "new", path):  # Two renames; `remove_leftovers` undoes the first one alone.
+        (staging / "old").mkdir()
+        os.rename(path, staging / "old" / path.name)
+        os.rename(staging / "new", path)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two paths in one step; False where the system cannot."""
-    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    sys.audit("os.rename", str(one), str(other), -1, -1)  # as the functions of os tell
+    """Swap two paths in one step (Linux, renameat2); return False where the system cannot."""
+    current_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    sys.audit("os.rename", str(one), str(other), -1, -1)  # as the functions of os do
     try:
-        return ctypes.CDLL(None).renameat2(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
-    except (OSError, AttributeError, TypeError):  # another system or C library
+        call = ctypes.CDLL(None).renameat2
+        return call(current_folder, os.fsencode(one), current_folder, os.fsencode(other), exchange) == 0
+    except (OSError, AttributeError, TypeError):
         return False
 
 
 def builtin_study_folders() -> list[Path]:
-    """The folders that may hold the studies that come with anyshot: installed, and in the repository."""
+    """Return the folders that may hold the studies of the package: when installed, and in the repository."""
     package = Path(__file__).resolve().parent
     return [folder for folder in (package / "studies", package.parents[1] / "studies") if folder.is_dir()]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all; what of a name is no text (a file name may be any bytes) as \\udcXX."""
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
+    """Write a text file in UTF-8, atomically; bytes of file names that are no text are written as \\udcXX."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, whole or not at all."""
+    """Write a value as JSON, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_file(path: Path) -> None:
-    """Say so where there is no such file."""
+    """Raise MissingFile if there is no such file."""
     if not path.is_file():
-        raise BadInput(f"there is no file {path}.")
+        raise MissingFile(f"there is no file {path}.")
 
 
-def read_bytes(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
-    """The bytes of a plain file of at most so many; a pipe or a device, which may never end, is none."""
-    how, missing = (
-        os.O_RDONLY | getattr(os, "O_NONBLOCK", 0),
-        as_bad_input(FileNotFoundError, f"there is no file {path}."),
-    )
-    with os_error_as_bad_input(f"could not read {path}"), missing, open(os.open(path, how), "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise BadInput(f"{path} is no plain file.")
-        if about.st_size > most:
-            raise BadInput(f"{path} has {about.st_size >> 20} MB: at most {most >> 20} MB are read.")
-        return file.read(most)
+def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Return the bytes of a regular file; pipes and devices, which may never end, are refused.
+
+    Raises:
+        MissingFile: If there is no such file.
+        BadInput: If it is no regular file, too large, or may not be read.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with os_error_as_bad_input(f"could not read {path}"), open(os.open(path, flags), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise BadInput(f"{path} is not a regular file.")
+            if about.st_size > max_bytes:
+                raise BadInput(f"{path} has {about.st_size >> 20} MB: at most {max_bytes >> 20} MB are read.")
+            return file.read(max_bytes)
+    except BadInput as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise MissingFile(f"there is no file {path}.") from None
+        raise
 
 
-def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
-    """The text of a plain file in UTF-8."""
+def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
+    """Return the text of a regular file in UTF-8."""
     with as_bad_input(UnicodeDecodeError, f"{path} is not a text file in UTF-8", "."):
-        return read_bytes(path, most).decode("utf-8")
+        return read_bytes(path, max_bytes).decode("utf-8")
 
 
-def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """The object in a JSON file."""
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Return the object in a JSON file; a key that stands twice in an object is refused."""
     with as_bad_input((ValueError, RecursionError), f"{path} is not a JSON file", "; was it cut short?"):
-        value = json.loads(read_text(path, most))
+        value = json.loads(read_text(path, max_bytes), object_pairs_hook=_unique_keys)
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds a {type(value).__name__}: an object with names was expected.")
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice in an object")
     return value

@@ -1,4 +1,4 @@
-"""What our own processes ask of the machine they run on."""
+"""Memory and cores of this process. Only our own processes call these functions: they change process-wide settings."""
 
 import contextlib
 import ctypes
@@ -6,76 +6,77 @@ import os
 import time
 from collections.abc import Iterator
 
-LOOK_SECONDS = 0.1  # for what else runs here
-RETURNED_BYTES = 1 << 20
-KEPT_BYTES = 32 << 20  # up to which the allocator itself comes to keep what is freed
+BUSY_SECONDS = 0.1  # how long the use of the cores is watched
+# glibc's mallopt parameters and values (malloc.h, mallopt(3)).
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
+SMALL_THRESHOLD, DEFAULT_THRESHOLD = 1 << 20, 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep freed memory: it else returns each large activation to the system, and takes it back a
-    moment later, for up to 40 % of a Conv-4 step. It concerns the whole process, so only our own processes call it."""
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-4, 0)  # M_MMAP_MAX
-        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    except (OSError, AttributeError, TypeError):
-        pass  # another C library: slower, not wrong
+    """Let the allocator keep freed memory.
+
+    By default it returns each large activation to the system and takes it back a moment later, which costs up to 40 %
+    of a Conv-4 training step.
+    """
+    _set_allocator(M_MMAP_MAX, 0)
+    _set_allocator(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextlib.contextmanager
 def release_large_blocks() -> Iterator[None]:
-    """While it lasts, the allocator returns what is large as soon as it is freed. It else keeps it for what is as large
-    or smaller, in several heaps for each thread, which for matrices of many sizes is a multiple of what lives. Fetching
-    it anew costs little beside factorising it. It concerns the whole process, so only our own processes call it."""
-    _set_mmap_threshold(RETURNED_BYTES)
+    """Return large blocks to the system as soon as they are freed, while the context lasts.
+
+    For matrices of many sizes the allocator would otherwise keep a multiple of the memory in use.
+    """
+    _set_allocator(M_MMAP_THRESHOLD, SMALL_THRESHOLD)
     try:
         yield
     finally:
-        _set_mmap_threshold(KEPT_BYTES)
+        _set_allocator(M_MMAP_THRESHOLD, DEFAULT_THRESHOLD)
 
 
-def _set_mmap_threshold(size: int) -> None:
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library: more is held, nothing is wrong
-        ctypes.CDLL(None).mallopt(-3, size)  # M_MMAP_THRESHOLD
+def _set_allocator(parameter: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # Another C library: slower, not wrong.
+        ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def release_memory() -> None:
-    """Let the allocator return what it holds but nobody uses: after large work, where it would else hold as much as
-    lives."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library: more is held, nothing is wrong
+    """Return unused memory of the allocator to the system, after large work."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # Another C library: it keeps more, nothing is wrong.
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def count_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_free_cores() -> int:
-    """Those of them that nobody else is using, at least one: more threads than that would wait for each other."""
+    """Return the number of our cores that no other process is using, at least one."""
     return max(1, min(count_cores(), round((os.cpu_count() or 1) - _count_busy_cores())))
 
 
 def _count_busy_cores() -> float:
-    """Cores that are in use just now; where the system does not say, in the last minute; else none."""
+    """Return the cores in use just now, or over the last minute where the system does not tell."""
     try:
         before = _read_ticks()
-        time.sleep(LOOK_SECONDS)
-        (all_ticks, idle), (all_before, idle_before) = _read_ticks(), before
-        return (os.cpu_count() or 1) * (1 - (idle - idle_before) / max(1, all_ticks - all_before))
+        time.sleep(BUSY_SECONDS)
+        (ticks, idle), (ticks_before, idle_before) = _read_ticks(), before
+        return (os.cpu_count() or 1) * (1 - (idle - idle_before) / max(1, ticks - ticks_before))
     except (OSError, ValueError):
         return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _read_ticks() -> tuple[int, int]:
-    """Of all cores since the start, and those of them in which nothing ran (Linux: proc(5), user nice system idle
-    iowait irq softirq steal)."""
+    """Return all clock ticks of all cores since the start, and the idle ones (Linux, proc(5))."""
     with open("/proc/stat") as file:
         ticks = [int(word) for word in file.readline().split()[1:9]]
-    return sum(ticks), ticks[3] + ticks[4]
+    return sum(ticks), ticks[3] + ticks[4]  # idle and iowait
 
 
 def limit_threads_to_free_cores() -> None:
-    """Let torch, which looks once when it is loaded, have as many threads as cores are free, where nobody has chosen.
-    Answers do not depend on it; training, whose rounding does, keeps all cores."""
+    """Give torch as many threads as there are free cores, unless the user has chosen a number.
+
+    Must be called before torch is loaded. Answers do not depend on it; training, whose rounding does, uses all cores.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", str(count_free_cores()))

@@ -1,4 +1,4 @@
-"""Progress with time left: a bar in a terminal, plain lines elsewhere; and what a verb says before it works."""
+"""Progress with the time left (a bar in a terminal, plain lines elsewhere), and messages beside the results."""
 
 import sys
 import time
@@ -10,45 +10,55 @@ from anyshot.text import to_printable
 
 Advance = Callable[..., None]
 OnProgress = Callable[[float], None]
-"""Called with how much has been done since the last call."""
+"""Called with the amount of work done since the last call."""
 OnMessage = Callable[[str], None]
+"""Called with a message for a person."""
 
 
-def print_message(words: str) -> None:
-    """Tell a person something that is no result: beside those, which may go to a file or another program."""
-    if words:
-        print(to_printable(words), file=sys.stderr, flush=True)
+def print_message(message: str) -> None:
+    """Print a message to standard error, since standard output is for results."""
+    if message:
+        print(to_printable(message), file=sys.stderr, flush=True)
 
 
-def no_message(words: str) -> None:
-    """For those who call functions rather than verbs."""
+def no_message(message: str) -> None:
+    """Ignore a message: the default of library functions."""
 
 
 def no_progress(amount: int | float) -> None:
-    """For those who do not watch what gets done."""
+    """Ignore progress: the default of library functions."""
 
 
 def progress(title: str, total: float, every: float = 10.0) -> AbstractContextManager[Advance]:
-    """Yields `advance(amount, note="")`, to be called as work gets done; a plain line at most every `every` seconds."""
-    return _bar(title, total) if sys.stderr.isatty() else _lines(title, total, every)
+    """Show progress while the context lasts.
+
+    Args:
+        title: What is being done.
+        total: The amount of work in all.
+        every: Outside a terminal a line is printed at most every so many seconds.
+
+    Returns:
+        A context manager that yields `advance(amount, note="")`, to be called as work gets done.
+    """
+    return _show_bar(title, total) if sys.stderr.isatty() else _print_lines(title, total, every)
 
 
 @contextmanager
-def _bar(title: str, total: float) -> Iterator[Advance]:
+def _show_bar(title: str, total: float) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    plain = partial(TextColumn, markup=False)  # names come from anyone's files
+    plain = partial(TextColumn, markup=False)  # Titles may hold file names, which must not be read as markup.
     bars = BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     columns = (plain("{task.description}"), *bars, plain("{task.fields[note]}"))
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total, note="")
         yield lambda amount, note="": bar.update(task, advance=amount, **({"note": note} if note else {}))
-        bar.update(task, completed=total)  # shares are guesses; what ends without an error is done
+        bar.update(task, completed=total)  # Amounts are estimates; work that ends without an error is complete.
 
 
 @contextmanager
-def _lines(title: str, total: float, every: float) -> Iterator[Advance]:
+def _print_lines(title: str, total: float, every: float) -> Iterator[Advance]:
     start = last = time.monotonic()
     done = 0.0
 
@@ -62,5 +72,5 @@ def _lines(title: str, total: float, every: float) -> Iterator[Advance]:
             print(f"{title}: {done / total:4.0%}, {left:.0f} s left  {note}".rstrip(), file=sys.stderr, flush=True)
 
     yield advance
-    if last > start:  # who saw it begin sees it end
+    if last > start:  # Whoever saw it begin also sees it end.
         print(f"{title}: 100%, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)

@@ -97,6 +97,9 @@ class Recipe:
     frozen: bool = False
     """The backbone is not trained: the head learns on its features, which are computed once. The backbone is then any
     name that `--model` takes, or a word for features that were made elsewhere."""
+    fused: bool = False
+    """Conv-4 on a CPU: normalise, pool and rectify in one operation (`models/fused.py`), in half the memory; the same
+    weights up to rounding."""
 
     def __post_init__(self) -> None:
         self._check_types()

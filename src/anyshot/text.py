@@ -9,34 +9,34 @@ K = TypeVar("K", bound=Hashable)
 
 
 def to_one_line(error: BaseException | str) -> str:
-    """What an error says, on one line: names come from anyone's files, with line breaks and a terminal's codes."""
+    """Return a text on one line, control characters escaped: file names may hold line breaks and terminal codes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
 
 
 def to_printable(text: str) -> str:
-    """The same of a text of several lines."""
+    """Return a text with control characters escaped and its line breaks kept."""
     return "\n".join(map(to_one_line, text.split("\n")))
 
 
-def count_noun(many: int, what: str) -> str:
-    """So many of something, in words: 1 class, 2 classes, 1 example."""
-    several = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"{many} {what if many == 1 else several}"
+def count_noun(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 class, 2 classes, 1 example."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def format_range(smallest: int, largest: int) -> str:
-    """How many items a class has, for a sentence: one number where all classes are alike."""
+    """Return "5 to 20", or "5" where both are equal."""
     return f"{smallest} to {largest}" if smallest != largest else str(smallest)
 
 
-def group_by(items: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by what they share, in the order of first appearance."""
+def format_number(value: float) -> str:
+    """Return a number with two decimals, or a dash for NaN."""
+    return "-" if isnan(value) else f"{value:.2f}"
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Group items by a key, in the order of first appearance."""
     groups: dict[K, list[T]] = {}
     for item in items:
-        groups.setdefault(by(item), []).append(item)
+        groups.setdefault(key(item), []).append(item)
     return groups
-
-
-def format_number(value: float) -> str:
-    """A number for a terminal: two decimals, or a dash where it is NaN."""
-    return "-" if isnan(value) else f"{value:.2f}"

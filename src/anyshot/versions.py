@@ -1,4 +1,4 @@
-"""The versions a run was made with, written to its folder for the methods paragraph of its report."""
+"""The versions a run was made with, for the methods paragraph of its report."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -7,7 +7,7 @@ import anyshot
 
 
 def versions() -> dict[str, str]:
-    """anyshot, Python and the packages that numbers depend on."""
+    """Return the versions of anyshot, Python and the packages that numbers depend on."""
     names = {"anyshot": anyshot.__version__, "Python": platform.python_version()}
     for name in ("torch", "numpy"):
         try:

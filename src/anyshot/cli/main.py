@@ -257,7 +257,7 @@ def pack(
     source: Place,
     out: Target,
     size: OptionalNumber = None,
-    fit: Literal["crop", "squash"] | None = None,
+    fit: Literal["crop", "squash", "frame"] | None = None,
     split: tuple[float, float, float] = (0.6, 0.2, 0.2),
     seed: int = 0,
     workers: int = 0,
@@ -274,7 +274,8 @@ def pack(
         source: The folder, archive or file to read.
         out: The store to make.
         size: Side of the stored square; 92 for own images, CUB and mini-ImageNet, 84 for the others, npz as it is.
-        fit: The central square (crop), or the whole image made square (squash).
+        fit: The central square (crop), the whole image made square (squash), or the whole image as it is, with `size`
+            as its shorter side (frame; 256 by default): training then draws its crops from all of the photo.
         split: Shares of the classes for training, for choosing (val) and for testing, where the source does not say.
         seed: Number that decides this division; the same number, the same division.
         workers: Threads that decode; one a core by default.
@@ -297,7 +298,8 @@ def pack(
         embeds = embedders.load_embedder(name, registry=how.registry())
         embedding = embedders.as_packing_embedding(embeds, how.features())
     store = pack(kind, source, out, size, fit, split, seed, workers, embedding, print_message, **vars(kinds))
-    print(f"{out}: {len(store.items)} items of shape {'x'.join(map(str, store.items.shape[1:]))}")
+    frames = "whole images, central squares " if store.about.get("fit") == "frame" else ""
+    print(f"{out}: {len(store.items)} items of {frames}shape {'x'.join(map(str, store.items.shape[1:]))}")
     if doctor:
         print(diagnose_to_folder(store).text)
 

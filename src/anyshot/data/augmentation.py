@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from anyshot.data.frames import Frames
 from anyshot.errors import BadInput, check_names
 
 Images = UInt8[Tensor, "image height width channel"]
@@ -56,11 +57,13 @@ def augment(
     size: int,
     margin: float = MARGIN,
     moments: Mapping[int, Moments] = MOMENTS,
+    boxes: Int[Tensor, "image 4"] | None = None,
 ) -> Pixels:
     """Training input of side `size`, augmented by `names` (any of NAMES), normalised by the moments of its channels.
 
     All random numbers are drawn on the generator's device, so that one seed gives one result on every device.
-    Without a crop among the names, the geometry is that of `prepare`.
+    Without a crop among the names, the geometry is that of `prepare`. `boxes` are resized crops that were drawn before
+    (`cut_frames`).
     """
     check_names("augmentation", names, NAMES)
     if "crop" in names and "resized-crop" in names:
@@ -70,7 +73,10 @@ def augment(
         images = _evaluation_resize(images, size, margin)
         if "crop" in names:
             images = torch.nn.functional.pad(images, (0, 0, *[round(size * PADDING)] * 4))
-    boxes = _draw_boxes(images.shape, size, names, generator).to(images.device)
+    is_cut = boxes is not None
+    if boxes is None:
+        boxes = _draw_boxes(images.shape, size, names, generator)
+    boxes = boxes.to(images.device)
     if "resized-crop" in names:
         rows, columns = _box_taps(images, boxes, size, size)
     coins = torch.rand(len(images), generator=generator, device=generator.device)
@@ -79,7 +85,9 @@ def augment(
     batch = torch.empty(len(images), images.shape[3], size, size, device=images.device)
     for order, group, upright in _groups(orders, flips, max(1, CACHE // (4 * images.shape[3] * size**2))):
         if "resized-crop" in names:
-            pixels = _resize(images.index_select(0, group), rows.of(group), columns.of(group)).mul_(1 / 255)
+            tall, wide = (boxes[group, :2] + boxes[group, 2:]).amax(0).tolist() if is_cut else images.shape[1:3]
+            some = images[:, :tall, :wide].index_select(0, group)
+            pixels = _resize(some, rows.of(group), columns.of(group)).mul_(1 / 255)
         else:
             pixels = _to_pixels(_cut(images, group, boxes[group], size))
         pixels[upright:] = pixels[upright:].flip(3)
@@ -88,6 +96,23 @@ def augment(
                 adjust(pixels, factor.view(-1, 1, 1, 1))
         batch.index_copy_(0, group, _normalise(pixels, moments))
     return batch
+
+
+def cut_frames(
+    frames: Frames, names: Collection[str], generator: torch.Generator
+) -> tuple[UInt8[np.ndarray, "image height width channel"], Int[Tensor, "image 4"] | None]:
+    """Make whole images of different sizes the `images` and `boxes` that `augment` takes.
+
+    A resized crop is drawn from the whole image, by its own height and width; other augmentations work on its central
+    square.
+    """
+    if "resized-crop" not in names:
+        return np.asarray(frames), None
+    sides = torch.from_numpy(frames.sides)
+    boxes = _resized_crop_boxes(sides[:, :1], sides[:, 1:], generator)
+    cuts = frames.cut(boxes.cpu().numpy())
+    boxes[:, :2] = 0  # each box begins at the corner of what was cut
+    return cuts, boxes
 
 
 def prepare_evaluation(
@@ -192,7 +217,8 @@ def _taps(start: Int[Tensor, " image"], length: Int[Tensor, " image"], old: int,
     source = (centre - reach - 0.5).ceil().long() + torch.arange(int(2 * max(old / new, 1)) + 1, device=start.device)
     weights = (1 - (source + 0.5 - centre).abs() / reach).clamp(min=0)
     weights *= (source >= start) & (source < start + length)
-    return Taps(source.clamp(0, old - 1), weights / weights.sum(2, keepdim=True))
+    # Lines without weight must only exist: those of the stretch do, where images are padded to the largest.
+    return Taps(source.clamp(min=0).minimum(start + length - 1), weights / weights.sum(2, keepdim=True))
 
 
 def _resize(images: Images, rows: Taps, columns: Taps) -> Float[Tensor, "image channel new_height new_width"]:
@@ -209,7 +235,7 @@ def _combine(lines: Float[Tensor, "image old value"], taps: Taps) -> Float[Tenso
     """Weighted sums of a few lines of the same image."""
     many, old, values = lines.shape
     bags = (taps.lines + old * torch.arange(many, device=lines.device).view(-1, 1, 1)).flatten(0, 1)
-    table, weights = lines.view(many * old, values), taps.weights.flatten(0, 1)
+    table, weights = lines.reshape(many * old, values), taps.weights.flatten(0, 1)
     return embedding_bag(bags, table, mode="sum", per_sample_weights=weights).view(many, taps.lines.shape[1], values)
 
 
@@ -219,7 +245,8 @@ def _draw_boxes(
     """Top, left, height and width of what is cut from each image."""
     many, height, width, _ = shape
     if "resized-crop" in names:
-        return _resized_crop_boxes(many, height, width, generator)
+        sides = torch.tensor([[height, width]]).expand(many, 2)
+        return _resized_crop_boxes(sides[:, :1], sides[:, 1:], generator)
     if "crop" in names:
         draw = torch.rand(many, 2, generator=generator, device=generator.device, dtype=torch.float64)
         corners = (draw * draw.new_tensor([height - size + 1, width - size + 1])).long()
@@ -228,9 +255,13 @@ def _draw_boxes(
     return torch.cat([corners, torch.full_like(corners, size)], 1)
 
 
-def _resized_crop_boxes(many: int, height: int, width: int, generator: torch.Generator) -> Int[Tensor, "image 4"]:
+def _resized_crop_boxes(
+    height: Int[Tensor, "image 1"], width: Int[Tensor, "image 1"], generator: torch.Generator
+) -> Int[Tensor, "image 4"]:
     """The first of ten tries that fits, else the largest central box of an allowed ratio."""
+    many = len(height)
     draws = torch.rand(4, many, TRIES, generator=generator, device=generator.device, dtype=torch.float64)
+    height, width = (side.to(draws) for side in (height, width))
     low, high = torch.log(draws.new_tensor(RATIO))
     area = height * width * (SCALE[0] + draws[0] * (SCALE[1] - SCALE[0]))
     ratio = torch.exp(low + draws[1] * (high - low))
@@ -239,8 +270,8 @@ def _resized_crop_boxes(many: int, height: int, width: int, generator: torch.Gen
     top, left = (draws[2] * (height - tall + 1)).floor(), (draws[3] * (width - wide + 1)).floor()
     first = fits.float().argmax(1)
     tries = torch.stack([top, left, tall, wide], 2)[torch.arange(many, device=first.device), first].long()
-    tallest, widest = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
-    central = tries.new_tensor([(height - tallest) // 2, (width - widest) // 2, tallest, widest])
+    tallest, widest = height.minimum((width / RATIO[0]).round()), width.minimum((height * RATIO[1]).round())
+    central = torch.cat([(height - tallest) // 2, (width - widest) // 2, tallest, widest], 1).long()
     return torch.where(fits.any(1)[:, None], tries, central)
 
 

@@ -32,6 +32,7 @@ READERS = {  # what reads each kind, and what a source of it holds; those of a b
     "features": ("embeddings.read_feature_file", "vectors and labels"),
     "npz": ("npz.read_image_npz", "images in arrays"),
 }
+FRAME_SIDE = 256  # pixels of a frame's shorter side: no resized crop of a 4:3 photo (0.08 of its area) is below 84x84
 BY_SUFFIX = {
     **dict.fromkeys((".csv", ".tsv"), ("table",)),
     **dict.fromkeys((".parquet", ".pq"), ("table", "features")),
@@ -73,7 +74,7 @@ def pack(
             return pack_features(contents, out, split, seed)
         say(describe_source(contents, source))
         about = {"kind": kind, "source": source.name, "split": list(split), "seed": seed, **contents.about}
-        square = {"size": size or contents.size, "fit": fit or contents.fit}
+        square = {"size": size or (FRAME_SIDE if fit == "frame" else contents.size), "fit": fit or contents.fit}
         contents = replace(contents, **square, about=about, stamp=stamp, notes=tuple(describe_notes(contents)))
         return pack_images(contents, out, split, seed, workers, embedding)
 

@@ -30,8 +30,9 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 
 from anyshot.concurrency import map_in_order
+from anyshot.data.frames import as_flat
 from anyshot.data.pictures import Box, Fit, decode_picture, explain_unreadable
-from anyshot.data.store import SPLITS, ItemsFile, Store, check_absent, finish_store, open_store
+from anyshot.data.store import SIDES, SPLITS, ItemsFile, Store, check_absent, finish_store, open_store
 from anyshot.errors import BadInput, os_error_as_bad_input
 from anyshot.files import locked, move_into_place, read_bytes
 from anyshot.progress import progress
@@ -75,7 +76,8 @@ class StoredImage:
 
 @dataclass(frozen=True)
 class Source:
-    """What a reader lists, and the square that its images are stored as (None: as they are)."""
+    """What a reader lists, and the square that its images are stored as (None: as they are); with the fit `frame`,
+    `size` is the shorter side."""
 
     items: Sequence[Item]
     size: int | None = 92
@@ -189,7 +191,8 @@ def pack_images(
 
 
 def _pack(items: Sequence[Item], source: Source, folder: Path, workers: int, embedding: Embedding | None) -> None:
-    with _Log(folder, _fingerprint(items, source, embedding)) as log, warnings.catch_warnings():
+    is_frames = embedding is None and source.fit == "frame"
+    with _Log(folder, _fingerprint(items, source, embedding), is_frames) as log, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large is fine; Pillow refuses the absurd
         warnings.simplefilter("ignore", UserWarning)  # odd metadata of images that decode
         left = items[log.seen :]
@@ -276,7 +279,9 @@ def _decoded(
 class _Log(contextlib.AbstractContextManager):
     """The progress of a pack: a first line that says of what, then one line per chunk, after its images are written."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, is_frames: bool = False) -> None:
+        self._folder, self._is_frames = folder / "store", is_frames
+        self._sides: list[list[int]] = []  # height and width of each frame
         (folder / "store").mkdir(parents=True, exist_ok=True)
         path, store = folder / "progress.jsonl", folder / "store" / "items.npy"
         self.seen, rows, self._skipped = 0, 0, Skipped()
@@ -284,6 +289,7 @@ class _Log(contextlib.AbstractContextManager):
         for line in lines:
             self.seen, rows = line["seen"], line["rows"]
             self._skipped |= {int(index): why for index, why in line["skipped"].items()}
+            self._sides += line.get("sides", [])
         self._items = ItemsFile(store, rows)
         self._file = path.open("w", encoding="utf-8")
         for line in [{"fingerprint": fingerprint}, *lines]:
@@ -298,14 +304,21 @@ class _Log(contextlib.AbstractContextManager):
         skipped = {self.seen + index: why for index, why in enumerate(chunk) if isinstance(why, str)}
         crc = 0
         if images:
-            crc = zlib.crc32(np.ascontiguousarray(rows := _stacked(images)).data)
+            rows = as_flat(images) if self._is_frames else _stacked(images)
+            crc = zlib.crc32(np.ascontiguousarray(rows).data)
             self._items.append(rows)
         self.seen += len(chunk)
         self._skipped |= skipped
-        self._write({"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc})
+        line: dict[str, Any] = {"seen": self.seen, "rows": self._items.rows, "skipped": skipped, "crc": crc}
+        if self._is_frames:
+            line["sides"] = [list(image.shape[:2]) for image in images]
+            self._sides += line["sides"]
+        self._write(line)
 
     def finish(self) -> Skipped:
         self._items.finish()
+        if self._is_frames and self._sides:
+            np.save(self._folder / SIDES, np.array(self._sides, np.int32))
         return self._skipped
 
     def _write(self, line: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ The levels of deeper pictures (12 and 16 bits, fractions) are scaled by their ra
 
 crop     the shorter side to `size`, then the central square (CUB, mini-ImageNet, own images)
 squash   the whole image to a square (meta-iNat)
+frame    the whole image, its aspect ratio kept, the shorter side to `size`
 """
 
 import contextlib
@@ -27,7 +28,7 @@ try:  # the extra `heic`: what phones save
 except ImportError:
     pass
 
-Fit = Literal["crop", "squash"]
+Fit = Literal["crop", "squash", "frame"]
 Resample = Literal["bilinear", "bicubic"]
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -40,6 +41,7 @@ MOST_PIXELS = 64_000_000  # as they are decoded
 LARGE = 8_000_000  # pictures of so many are decoded one at a time: each takes up to ten bytes per pixel
 ROWS = 256
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey level, as cameras and microscopes have them
+WIDEST_FRAME = 4  # longer over shorter side of a frame; of wider images the middle is kept (CUB has at most 3.6)
 REDUCE = 8  # a photo this many times larger than what is stored is decoded at a reduced scale, never below half of that
 
 
@@ -74,12 +76,33 @@ _one_large = threading.Lock()
 def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.Image:
     """One resize from the part of the image that is kept: as resizing all and then cutting, without making all."""
     box: Box = (0, 0, *image.size)
+    shorter = min(image.size)
+    if fit == "frame":
+        width, height = (min(int(size * side / shorter), WIDEST_FRAME * size) for side in image.size)
+        left, right = _central(image.width, int(size * image.width / shorter), width)
+        top, bottom = _central(image.height, int(size * image.height / shorter), height)
+        return image.resize((width, height), FILTERS[resample], box=(left, top, right, bottom))
     if fit == "crop":
-        shorter = min(image.size)
         left, right = _central(image.width, int(size * image.width / shorter), size)
         top, bottom = _central(image.height, int(size * image.height / shorter), size)
         box = (left, top, right, bottom)
     return image.resize((size, size), FILTERS[resample], box=box)
+
+
+def evaluation_square(
+    image: bytes | np.ndarray, side: int, margin: float, box: Box | None = None, resample: Resample = "bilinear"
+) -> UInt8[np.ndarray, "side side channel"]:
+    """Return what a network is tested on: the shorter side at `margin` times `side`, cut to the central square.
+
+    An image (or box) whose shorter side is at most `side` is resized to just that. With a side of 84 and a margin of
+    92 / 84 this is the paper's Resize(92) and CenterCrop(84).
+    """
+    size = image.shape[:2] if isinstance(image, np.ndarray) else Image.open(io.BytesIO(image)).size
+    shorter = min(size) if box is None else min(box[2] - box[0], box[3] - box[1])
+    larger = round(side * margin) if shorter > side else side
+    start = round((larger - side) / 2)
+    middle = slice(start, start + side)
+    return decode_picture(image, larger, "crop", box, resample)[middle, middle]
 
 
 def _central(old: int, new: int, size: int) -> tuple[float, float]:

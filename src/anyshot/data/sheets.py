@@ -6,8 +6,9 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from anyshot.data.frames import Frames
 from anyshot.data.store import StoreSplit
 from anyshot.files import atomic_write
 
@@ -31,7 +32,7 @@ def draw_sheet(part: StoreSplit, title: str, path: Path) -> None:
 
 
 def draw_pairs(
-    items: np.ndarray, pairs: Sequence[Sequence[int]], names: Sequence[Sequence[str]], title: str, path: Path
+    items: np.ndarray | Frames, pairs: Sequence[Sequence[int]], names: Sequence[Sequence[str]], title: str, path: Path
 ) -> None:
     """Two pictures a row, with their names; the first PAIRS of them."""
     shown = pairs[:PAIRS]
@@ -61,7 +62,7 @@ def _steps(many: int, most: int) -> list[int]:
 
 def _tile(image: np.ndarray) -> Image.Image:
     picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
-    return picture.resize((TILE, TILE), Image.Resampling.BICUBIC)
+    return ImageOps.fit(picture, (TILE, TILE), Image.Resampling.BICUBIC)
 
 
 def _fitting(name: str, draw: ImageDraw.ImageDraw) -> str:

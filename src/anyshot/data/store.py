@@ -1,6 +1,8 @@
 """The store: a folder that training and evaluation read at memory speed.
 
-    items.npy    memory-mapped: uint8 images "image height width channel", or float32 features "image position channel"
+    items.npy    memory-mapped: uint8 images "image height width channel", or float32 features "image position channel";
+                 of whole frames, which differ in size, the uint8 values one image after the other
+    sides.npy    of whole frames: height and width of each
     labels.npy   the class of each item, an index into the class names
     names.jsonl  where each item came from: its path in the source, one JSON text per line (not in stores of old)
     store.json   class names, the split of each class, what the items are and where they came from, checksums
@@ -22,6 +24,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from anyshot.data.arrays import read_npy
+from anyshot.data.frames import Frames, frames_from_flat
 from anyshot.errors import BadInput, as_bad_input, check_names
 from anyshot.files import atomic_write, read_json, read_text, remove_leftovers, write_json
 
@@ -30,14 +33,14 @@ SPLIT_NAMES = {name: name for name in SPLITS} | {
     "valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test",
 }  # fmt: skip
 """What folders, tables and data sets call them."""
-NAMES = "names.jsonl"
+NAMES, SIDES = "names.jsonl", "sides.npy"
 
 
 @dataclass(frozen=True)
 class StoreSplit:
     """The items of one split, their labels counted from 0 within it, and the names of its classes."""
 
-    items: Shaped[np.ndarray, "image ..."]
+    items: Shaped[np.ndarray, "image ..."] | Frames
     labels: Int[np.ndarray, " image"]
     class_names: tuple[str, ...]
 
@@ -51,7 +54,7 @@ class Store:
     """An opened store; `items` stays on disk until it is indexed."""
 
     path: Path
-    items: Shaped[np.ndarray, "image ..."]
+    items: Shaped[np.ndarray, "image ..."] | Frames
     labels: Int[np.ndarray, " image"]
     class_names: tuple[str, ...]
     class_split: tuple[str, ...]
@@ -176,9 +179,9 @@ def finish_store(
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
     with as_bad_input(ValueError, "that would be no store", "."):
-        _check(read_npy(folder / "items.npy"), labels, tuple(class_names), tuple(class_split))
+        _check(_read_items(folder), labels, tuple(class_names), tuple(class_split))
     np.save(folder / "labels.npy", labels)
-    files = ["items.npy", "labels.npy"]
+    files = ["items.npy", "labels.npy", *([SIDES] if (folder / SIDES).is_file() else [])]
     if names:
         lines = (json.dumps(name) + "\n" for _, name in zip(labels, names, strict=True))
         (folder / NAMES).write_text("".join(lines), encoding="ascii")
@@ -196,7 +199,7 @@ def open_store(path: Path, verify: bool = False) -> Store:
         raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
     about = read_json(path / "store.json")
     with as_bad_input((BadInput, ValueError, KeyError, TypeError), f"the store {path} is damaged", ": pack it again."):
-        items, labels = read_npy(path / "items.npy"), np.array(read_npy(path / "labels.npy"))
+        items, labels = _read_items(path), np.array(read_npy(path / "labels.npy"))
         names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
         if not isinstance(about["class_names"], list) or not isinstance(about["class_split"], list):
             raise ValueError("its class_names and class_split are no lists")
@@ -204,13 +207,20 @@ def open_store(path: Path, verify: bool = False) -> Store:
         if not isinstance(about.get("about", {}), dict):
             raise ValueError("what it says about itself is no object")
     if verify:
-        for name in ("items.npy", "labels.npy", *({NAMES} & checksums.keys())):
+        for name in ("items.npy", "labels.npy", *sorted({NAMES, SIDES} & checksums.keys())):
             if not (path / name).is_file() or hash_file(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
     return Store(path, items, labels, names, splits, about.get("about", {}))
 
 
-def _check(items: np.ndarray, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:
+def _read_items(folder: Path) -> Shaped[np.ndarray, "image ..."] | Frames:
+    """Return the images or features of a store, which stay on disk until they are indexed."""
+    items = read_npy(folder / "items.npy")
+    is_flat = items.ndim == 1 and items.dtype == np.uint8
+    return frames_from_flat(items, np.array(read_npy(folder / SIDES))) if is_flat else items
+
+
+def _check(items: np.ndarray | Frames, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:
     """What everyone who reads a store relies on."""
     order = [SPLITS.index(split) for split in splits]  # a ValueError for what is no split
     if order != sorted(order) or (np.diff(labels.astype(np.int64)) < 0).any():

@@ -5,7 +5,7 @@ missing falls with it; c stands for how far the first examples already are. A fe
 one promises gains that never come: so it is drawn to what it usually is, the more the noisier they are. What twice the
 examples would bring is then said to about 1 point from 5 images per class and to 0.5 from 10 and 18, in the mean
 neither too high nor too low; the 95 % interval holds it in 95 to 100 % of pools of 5 or 20 classes of 5 to 18 images,
-judged on these images themselves (LOG.md has others). Nothing here imports torch.
+judged on these images themselves (docs/log/advice.md has others). Nothing here imports torch.
 """
 
 from dataclasses import dataclass

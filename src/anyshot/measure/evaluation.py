@@ -340,7 +340,9 @@ def evaluate_store(
     check_kind(store, embed)
 
     def features(part: StoreSplit) -> np.ndarray:
-        return part.items if embed is None or store.is_features else embed.features(part.items, cache=cache)
+        if embed is None or store.is_features:
+            return np.asarray(part.items)
+        return embed.features(part.items, cache=cache)
 
     if embed is not None and embed.model is not None:
         recipe = embed.model.recipe

@@ -6,6 +6,7 @@ Pooling comes before the activation: equal for a monotone activation, and a quar
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from anyshot.data.augmentation import MARGIN, MOMENTS, Moments
 from anyshot.errors import BadInput
 from anyshot.models.efficientnet import EfficientNetLite0, load_pretrained
+from anyshot.models.fused import convolve_block, is_fusable
 from anyshot.recipe import Recipe
 
 Images = Float[Tensor, "image colour height width"]
@@ -25,9 +27,10 @@ HALVES: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.5,) * 3, (0.5,) * 3)} 
 class Conv4(nn.Module):
     """Four blocks of 3x3 convolution, batch norm, max pool, ReLU; 113,088 parameters at width 64 for colour images."""
 
-    def __init__(self, channels: int = 3, width: int = 64) -> None:
+    def __init__(self, channels: int = 3, width: int = 64, fused: bool = False) -> None:
         super().__init__()
         sizes = (channels, width, width, width, width)
+        self.fused = fused
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in self.convs)
         self.width = width
@@ -39,7 +42,10 @@ class Conv4(nn.Module):
             )
         x = images.contiguous(memory_format=torch.channels_last)
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = F.relu(F.max_pool2d(norm(conv(x)), 2))
+            if self.fused and is_fusable(x, norm):
+                x = convolve_block(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm))
+            else:
+                x = F.relu(F.max_pool2d(norm(conv(x)), 2))
         return _maps(x)
 
 
@@ -99,7 +105,7 @@ class Backbone:
 
 
 BACKBONES: dict[str, Backbone] = {
-    "conv4": Backbone(lambda channels, recipe: Conv4(channels, recipe.width)),
+    "conv4": Backbone(lambda channels, recipe: Conv4(channels, recipe.width, recipe.fused)),
     "resnet12": Backbone(lambda channels, recipe: ResNet12(channels, recipe.width)),
     # Pretrained: training goes on from the weights that come with the package.
     "efficientnet-lite0": Backbone(

@@ -1,9 +1,11 @@
 """Where networks run: the device that `--device` named, or the usual one; and on how many threads."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
@@ -40,6 +42,16 @@ def training_device() -> str:
     """Where models are trained: on the device that was named, else CUDA or MPS where there is one, else the CPU."""
     best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     return _device or best
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Return whether this CPU multiplies matrices in bfloat16.
+
+    On some processors torch dies of an illegal instruction there, so that another process has to try it.
+    """
+    trial = "import torch; a = torch.ones(8, 8).bfloat16(); a @ a; torch.conv2d(a[None, :, None], a[:, :, None, None])"
+    return subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode == 0
 
 
 @contextmanager

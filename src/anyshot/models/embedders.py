@@ -10,7 +10,6 @@ any function. One name means the same in every verb (`--model`):
 
 import contextlib
 import hashlib
-import io
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +24,9 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+from anyshot.data.frames import Frames
 from anyshot.data.packer import Embedding, Item
-from anyshot.data.pictures import Box, Resample, decode_picture, explain_unreadable
+from anyshot.data.pictures import Box, Resample, evaluation_square, explain_unreadable
 from anyshot.errors import BadInput
 from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
 from anyshot.models.devices import embedding_device, map_in_threads
@@ -96,7 +96,10 @@ class Embedder:
         return 3 if self.whole is None else self.whole.channels
 
     def features(
-        self, images: Images, done: Callable[[float], None] = lambda images: None, cache: FeatureCache | None = None
+        self,
+        images: Images | Frames,
+        done: Callable[[float], None] = lambda images: None,
+        cache: FeatureCache | None = None,
     ) -> np.ndarray:
         """Features of images of any size, batch by batch; `done` is called with the number of each. Batches run side by
         side, one per core, but for a trained model: its features do not depend on the number of cores. With a `cache`,
@@ -106,7 +109,10 @@ class Embedder:
         with _stored(self, cache) as stored:
 
             def embed(start: int) -> np.ndarray:
-                batch = np.asarray(images[start : start + BATCH])
+                batch = images[start : start + BATCH]
+                if isinstance(batch, Frames):
+                    batch = [self.square(frame) for frame in batch]
+                batch = np.asarray(batch)
                 return _embed_missing(batch, stored, lambda rows: self.embedded(self._squares(rows)))
 
             for part in map(embed, starts) if self.whole is not None else map_in_threads(embed, starts):
@@ -128,12 +134,7 @@ class Embedder:
         self, data: bytes | UInt8[np.ndarray, "height width channel"], box: Box | None = None
     ) -> UInt8[np.ndarray, "side side 3"]:
         """The central square of a picture, or of a box in it, as the backbone's own evaluation would see it."""
-        size = data.shape[:2] if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).size
-        shorter = min(size) if box is None else min(box[2] - box[0], box[3] - box[1])
-        larger = round(self.side * self.margin) if shorter > self.side else self.side
-        start = round((larger - self.side) / 2)
-        middle = slice(start, start + self.side)
-        return decode_picture(data, larger, "crop", box, self.resample)[middle, middle]
+        return evaluation_square(data, self.side, self.margin, box, self.resample)
 
     def read(
         self,

@@ -174,7 +174,7 @@ def _read_store(
     store: Store, embeds: Embedder | None, cache: FeatureCache | None, choose: Choose | None, say: OnMessage
 ) -> Examples:
     labels, splits = _of_store(store)
-    features = np.asarray(store.items)
+    features = np.asarray(store.items) if store.is_features or embeds is None else np.empty(0)
     if embeds is not None and not store.is_features:
         with progress("embedding", float(len(labels))) as advance:
             features = embeds.features(store.items, advance, cache)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from anyshot.data.augmentation import convert_channels, prepare_evaluation
+from anyshot.data.frames import Frames
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, builtin_study_folders, check_file
 from anyshot.models.backbones import Backbone, Maps
@@ -62,7 +63,7 @@ class Model(nn.Module):
     def forward(self, images: Float[Tensor, "image ..."]) -> Maps:
         return self.backbone(images) * self.recipe.feature_scale
 
-    def features(self, images: Shaped[np.ndarray, "image ..."], done: OnProgress = no_progress) -> FeatureMaps:
+    def features(self, images: Shaped[np.ndarray, "image ..."] | Frames, done: OnProgress = no_progress) -> FeatureMaps:
         """Features of stored images, with the evaluation transform; batch norm is folded into the convolutions.
         Features of a frozen backbone stay as they are."""
         return self.reader()(images, done)
@@ -77,10 +78,15 @@ class Model(nn.Module):
         backbone = _fused(copy.deepcopy(self.backbone).to(place).eval())
 
         @torch.inference_mode()
-        def read(images: UInt8[np.ndarray, "image height width colour"], done: OnProgress = no_progress) -> FeatureMaps:
+        def read(
+            images: UInt8[np.ndarray, "image height width colour"] | Frames, done: OnProgress = no_progress
+        ) -> FeatureMaps:
             out = None
             for start in range(0, len(images), EMBED_BATCH):
-                some = convert_channels(np.array(images[start : start + EMBED_BATCH]), self.channels)
+                some = images[start : start + EMBED_BATCH]
+                if isinstance(some, Frames):
+                    some = some.evaluation_squares(recipe.size, kind.margin)
+                some = convert_channels(np.array(some), self.channels)
                 pixels = prepare_evaluation(torch.from_numpy(some).to(place), recipe.size, kind.margin, kind.moments)
                 maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
                 out = np.empty((len(images), *maps.shape[1:]), np.float32) if out is None else out

@@ -123,7 +123,7 @@ at("fewer").addEventListener("toggle", async () => {
   const mine = turn;
   at("changes").textContent = "Looking…";
   try {
-    const found = await call("POST", "/api/classify", asked);
+    const found = await call("POST", "/api/classify?by_shot=true", asked);
     if (mine === turn) show(found);
   } catch (error) {
     if (mine === turn) at("changes").textContent = error.message;

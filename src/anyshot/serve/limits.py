@@ -1,7 +1,7 @@
-"""Who may ask, and how much of the server one client may hold: the rules that stand before the API.
+"""Protect the server: from other web pages, from clients without the token, and from clients that hold resources.
 
-Other web pages are kept out by what browsers say of where a request comes from, strangers by a token where the server
-is bound beyond loopback, and those who open many connections, or send slowly, by limits in number and time.
+Browsers tell where a request comes from, which keeps other web pages out. Beyond loopback a token keeps strangers out.
+Limits in number and time bound what clients with many connections, or slow ones, can hold.
 """
 
 import asyncio
@@ -17,11 +17,14 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_CONNECTIONS = 128
-REQUEST_SECONDS = 10.0  # until the head of a request has come
-UPLOAD_SECONDS = 60.0  # until its body has
-WAIT_SECONDS = 30.0  # for room among the uploads
-MOST_UPLOADED = 64_000_000  # bytes of all uploads that are being read or worked on
+MAX_CONNECTIONS = 128
+MAX_HEADER_BYTES = 16_384  # of a request's head
+HEADER_SECONDS = 10.0  # until the head of a request is complete
+UPLOAD_SECONDS = 60.0  # until its body is complete
+GRACE_SECONDS = 5.0  # before the speed of an upload counts
+MIN_BYTES_PER_SECOND = 200_000  # of an upload: a slower one would keep others waiting
+WAIT_SECONDS = 30.0  # that an upload waits for the others to finish when the budget is used up
+MAX_UPLOAD_BYTES = 64_000_000  # of all uploads that are being read or worked on
 COOKIE = "anyshot"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -36,7 +39,7 @@ HEADERS = {
 
 
 class Guard:
-    """Around the application: refuses requests of other web pages and of those without the token, signs all answers."""
+    """Middleware that refuses other web pages and clients without the token, and adds security headers."""
 
     def __init__(self, app: ASGIApp, token: str = "") -> None:
         self.app, self.token = app, token
@@ -46,43 +49,46 @@ class Guard:
             await self.app(scope, receive, send)
             return
 
-        async def signed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refused = self._refused(scope)
-        await (refused or self.app)(scope, receive, signed)
+        await (self._refuse(scope) or self.app)(scope, receive, send_with_headers)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refuse(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if scope["path"].startswith("/api/") and is_foreign(headers):
-            return JSONResponse({"detail": "Another web page may not ask this server."}, 403)
-        if not self.token or self._is_known(headers):
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            return JSONResponse({"detail": f"The head of a request may have {MAX_HEADER_BYTES} bytes."}, 431)
+        if scope["path"].startswith("/api/") and is_cross_origin(headers):
+            return JSONResponse({"detail": "Other web pages may not use this server."}, 403)
+        if not self.token or self._has_token(headers):
             return None
-        if scope["path"] == "/" and self._fits(parse_qs(scope["query_string"].decode("latin1")).get("token", [""])[0]):
+        if scope["path"] == "/" and self._is_token(
+            parse_qs(scope["query_string"].decode("latin1")).get("token", [""])[0]
+        ):
             answer = RedirectResponse("/", 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return answer
         return JSONResponse(
-            {"detail": "Open the address that the server printed when it started: it has a token."}, 401
+            {"detail": "Open the address that the server printed when it started: it contains a token."}, 401
         )
 
-    def _is_known(self, headers: Headers) -> bool:
+    def _has_token(self, headers: Headers) -> bool:
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._fits(given.strip()):
+        if kind.lower() == "bearer" and self._is_token(given.strip()):
             return True
         with contextlib.suppress(CookieError):
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-            return cookie is not None and self._fits(cookie.value)
+            return cookie is not None and self._is_token(cookie.value)
         return False
 
-    def _fits(self, given: str) -> bool:
+    def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def is_foreign(headers: Headers) -> bool:
-    """Whether a browser sent this for a page of another origin."""
+def is_cross_origin(headers: Headers) -> bool:
+    """Return whether a browser sent this for a page of another origin."""
     if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
@@ -90,15 +96,15 @@ def is_foreign(headers: Headers) -> bool:
 
 
 class ByteBudget:
-    """Room for so many bytes at once; who does not fit waits."""
+    """A bound on the bytes of all uploads in memory; an upload that does not fit waits."""
 
-    def __init__(self, size: int = MOST_UPLOADED) -> None:
+    def __init__(self, size: int = MAX_UPLOAD_BYTES) -> None:
         self.size, self.used = size, 0
         self._freed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
-    async def room(self, size: int) -> AsyncIterator[None]:
-        """Hold this many bytes of it; a TimeoutError where there is no room for long."""
+    async def reserve(self, size: int) -> AsyncIterator[None]:
+        """Hold this many bytes; raise a TimeoutError if others hold them for too long."""
         async with asyncio.timeout(WAIT_SECONDS), self._freed:
             await self._freed.wait_for(lambda: self.used + size <= self.size)
             self.used += size
@@ -111,44 +117,49 @@ class ByteBudget:
 
 
 class TimedConnection(H11Protocol):
-    """A connection that must come to the point: where a request's head is not there in time it is closed, and where
-    there are too many, the oldest that asks nothing goes first."""
+    """A connection with a deadline for the head of each request.
+
+    Of too many connections the oldest idle one is closed. uvicorn has neither limit: `limit_concurrency` would refuse
+    new clients instead, and so let idle connections block the page.
+    """
 
     _timer: asyncio.TimerHandle | None = None
 
     @property
     def is_busy(self) -> bool:
+        """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.born = self.loop.time()
-        if len(self.connections) > MOST_CONNECTIONS:
-            others = [one for one in self.connections if isinstance(one, TimedConnection) and not one.is_busy]
-            min(others, key=lambda one: one.born).transport.abort()  # ourselves at the worst
-        self._watch()
+        self.opened_at = self.loop.time()
+        if len(self.connections) > MAX_CONNECTIONS:
+            idle = [one for one in self.connections if isinstance(one, TimedConnection) and not one.is_busy]
+            min(idle, key=lambda one: one.opened_at).transport.abort()  # possibly this one
+        self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        self._set_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
+    def _set_deadline(self) -> None:
+        """Start the deadline while no request is being answered, and cancel it while one is."""
         if self.is_busy and self._timer is not None:
             self._timer.cancel()
             self._timer = None
         elif not self.is_busy and self._timer is None:
-            self._timer = self.loop.call_later(REQUEST_SECONDS, self._give_up)
+            self._timer = self.loop.call_later(HEADER_SECONDS, self._close_if_idle)
 
-    def _give_up(self) -> None:
+    def _close_if_idle(self) -> None:
         self._timer = None
         if not self.is_busy and not self.transport.is_closing():
             self.transport.abort()

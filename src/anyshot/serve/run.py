@@ -15,7 +15,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def open_classifier(model: str, registry: Registry = BUILTIN) -> ImageClassifier:
-    """A saved classifier, or a backbone that has no classes yet: a trained model's folder, or timm:NAME."""
+    """Return a saved classifier, or one without classes on a backbone (a trained model's folder, timm:NAME, ...)."""
     folder = Path(model)
     if (folder / "backbone.json").is_file():
         return ImageClassifier.load(folder, registry=registry)
@@ -27,13 +27,22 @@ def open_classifier(model: str, registry: Registry = BUILTIN) -> ImageClassifier
 def serve(
     model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | None = None, registry: Registry = BUILTIN
 ) -> None:
-    """Serve until interrupted."""
+    """Serve until interrupted.
+
+    Args:
+        model: Folder of a classifier, or a backbone.
+        host: Address to listen on; beyond loopback clients need the token of the printed address.
+        port: Port to listen on; 0 for any free one.
+        save: Folder that the page's Save button writes to.
+        registry: Heads and backbones by name.
+    """
     with as_bad_input(ImportError, "serving needs the packages of an extra: pip install 'anyshot[serve]'."):
         import uvicorn
 
-        from anyshot.serve.app import LOOPBACK, ServedClassifier, make_app
-        from anyshot.serve.limits import TimedConnection
-    torch.set_num_threads(1)  # requests run side by side; threads inside one would only wait for each other
+        from anyshot.serve.app import LOOPBACK, make_app
+        from anyshot.serve.limits import MAX_HEADER_BYTES, TimedConnection
+        from anyshot.serve.state import ServedClassifier
+    torch.set_num_threads(1)  # Requests run in parallel; threads inside one would only wait for each other.
     if not 0 <= port < 1 << 16:
         raise BadInput(f"a port is a number from 0 to 65535, not {port}.")
     token = "" if host in LOCAL else secrets.token_urlsafe(16)
@@ -46,13 +55,13 @@ def serve(
             listener.bind((host, port))
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or "no such address"
-            raise BadInput(f"{host}:{port} cannot be used ({why}): choose another --port or --host.") from None
+            raise BadInput(f"{host}:{port} is not available ({why}): choose another --port or --host.") from None
         if token:
             print(f"Everyone who has the address with its token and can reach {host} can change this classifier.")
         address = f"[{host}]" if ":" in host else host
         more = f"/?token={token}" if token else ""
         print(f"Open http://{address}:{listener.getsockname()[1]}{more} (Ctrl-C ends it).", flush=True)
-        limits: dict[str, Any] = {"timeout_keep_alive": 10, "h11_max_incomplete_event_size": 16384}
+        limits: dict[str, Any] = {"timeout_keep_alive": 10, "h11_max_incomplete_event_size": MAX_HEADER_BYTES}
         uvicorn.Server(uvicorn.Config(app, http=TimedConnection, ws="none", log_level="error", **limits)).run(
             [listener]
         )

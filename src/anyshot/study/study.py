@@ -13,6 +13,7 @@ from typing import Any
 
 from anyshot.data.augmentation import NAMES
 from anyshot.data.pack import pack
+from anyshot.data.pictures import Fit
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput, check_names, describe_unknown_name, look_up
 from anyshot.files import builtin_study_folders
@@ -140,6 +141,7 @@ class Packed:
     name: str
     kind: str
     size: int | None
+    fit: Fit | None
     embed: str
     options: Mapping[str, Any]
 
@@ -149,6 +151,7 @@ class Packed:
             words = {f"--{name.replace('_', '-')}": value for name, value in self.options.items()}
             given = [name if value is True else f"{name} {value}" for name, value in words.items()]
             given += [f"--size {self.size}"] if self.size else []
+            given += [f"--fit {self.fit}"] if self.fit else []
             given += [f"--embed {self.embed}".removesuffix(f" {DEFAULT_EMBEDDER}")] if self.embed else []
             how = " ".join(["anyshot pack", self.kind, "SOURCE", *given, "-o", str(path)])
             raise BadInput(f"there is no store {path}: name what it is made of, --images SOURCE, or make it: `{how}`.")
@@ -165,21 +168,24 @@ class Packed:
         is_npz = images.suffix.lower() == ".npz"
         kind, options = ("npz", {}) if is_npz else (self.kind, dict(self.options))
         features = as_packing_embedding(load_embedder(self.embed), FeatureCache()) if self.embed else None
-        pack(kind, images, data / self.name, self.size, embedding=features, say=say, **options)
+        pack(kind, images, data / self.name, self.size, self.fit, embedding=features, say=say, **options)
 
 
-def packed(name: str, kind: str, size: int | None = None, embed: str = "", **options: Any) -> Packed:
+def packed(
+    name: str, kind: str, size: int | None = None, embed: str = "", fit: Fit | None = None, **options: Any
+) -> Packed:
     """A store in a folder of data that is opened, made of what `anyshot study --images` names, or said how to make; for
     `Study.stores`.
 
     Args:
         name: Name of the store.
         kind: Kind of source that `anyshot pack` makes it from.
-        size: Side of the stored square.
+        size: Side of the stored square, or shorter side of stored frames.
         embed: Name of a network whose features are stored instead of images.
+        fit: How an image becomes what is stored, as in `anyshot pack --fit`.
         options: Further options of `anyshot pack` for this kind, such as `box=True`.
     """
-    return Packed(name, kind, size, embed, options)
+    return Packed(name, kind, size, fit, embed, options)
 
 
 def pack_missing(study: Study, recipes: Sequence[Recipe], data: Path, images: Path, say: OnMessage) -> None:

@@ -24,14 +24,15 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from anyshot.data.augmentation import augment
+from anyshot.data.augmentation import augment, cut_frames
+from anyshot.data.frames import Frames
 from anyshot.data.store import Store, StoreSplit
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
 from anyshot.measure.engine import compute_recalls
 from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
-from anyshot.models.devices import training_device, use_threads
+from anyshot.models.devices import has_bfloat16, training_device, use_threads
 from anyshot.models.embedders import load_embedder
 from anyshot.models.gram import class_overlap, gram
 from anyshot.models.heads import class_logits
@@ -131,6 +132,8 @@ class Learner:
         positions: int = 1,
     ) -> None:
         self.recipe, self.device = recipe, device
+        if recipe.amp and torch.device(device).type == "cpu" and not has_bfloat16():
+            raise BadInput(f"{recipe.name} asks for bfloat16 (amp), which this CPU cannot multiply: leave amp out.")
         torch.manual_seed(recipe.seed)
         self.model = Model(recipe, channels, registry, positions)
         self.head = self.model.head
@@ -159,7 +162,7 @@ class Learner:
         self.model.backbone.load_state_dict(theirs)
 
     def update(
-        self, images: Shaped[np.ndarray, "image ..."], target: Tensor, shot: int, seed: int, pace: float
+        self, images: Shaped[np.ndarray, "image ..."] | Frames, target: Tensor, shot: int, seed: int, pace: float
     ) -> Float[Tensor, " 2"]:
         """One step at `pace` times the learning rate; its loss and the number of right predictions, left on the device.
 
@@ -170,9 +173,12 @@ class Learner:
         draws = torch.Generator().manual_seed(seed + 1)  # augmentation: the same on every device
         for group in self.optimiser.param_groups:
             group["lr"] = group["base"] * pace
-        kind, batch = self.model.kind, torch.from_numpy(images).to(self.device)
+        kind, boxes = self.model.kind, None
+        if isinstance(images, Frames):
+            images, boxes = cut_frames(images, recipe.augment, draws)
+        batch = torch.from_numpy(np.ascontiguousarray(images)).to(self.device)
         if not recipe.frozen:
-            batch = augment(batch, recipe.augment, draws, recipe.size, kind.margin, kind.moments)
+            batch = augment(batch, recipe.augment, draws, recipe.size, kind.margin, kind.moments, boxes)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=recipe.amp):
             maps = self.network(batch[local_share(len(batch))])
         vectors = gather_batch(self.model.embed(maps.float(), dict(self.model.learned.items())), len(images))
@@ -254,7 +260,7 @@ class _Run:
             batch = batches[self.step]
             shot = 1 if recipe.batch else batch.shape[1]
             labels = self.train.labels[batch] if recipe.batch else np.arange(len(batch)).repeat(shot)
-            images = np.ascontiguousarray(self.train.items[batch.ravel()])
+            images = self.train.items[batch.ravel()]
             target = torch.from_numpy(labels).long().to(self.learner.device)
             seed = _seed(recipe.seed, self.epoch, self.step)
             pace = recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs)

@@ -1,0 +1,210 @@
+"""The classifier behind the HTTP API.
+
+A change builds the next classifier beside the current one and then replaces it, so readers never wait.
+"""
+
+import copy
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from fastapi import HTTPException
+from scipy.special import softmax
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.images import ImageClassifier, RemovedExamples
+
+Result = TypeVar("Result")
+MAX_CLASSES = 1000  # that the page shows
+MAX_REMOVALS = 100  # that can be undone
+NEAREST_EXAMPLES = 4  # shown beside an answer
+LIKELIEST_CLASSES = 3  # of which nearest examples are shown
+
+
+class ServedClassifier:
+    """A classifier that many clients read and change at once.
+
+    Readers use `current`. Writers work one at a time and replace it by a changed copy; only they touch what can be
+    undone.
+
+    Args:
+        classifier: The classifier at the start.
+        folder: Where `save` writes to; without it nothing is ever written.
+    """
+
+    def __init__(self, classifier: ImageClassifier, folder: Path | None = None) -> None:
+        self.current, self.folder = classifier, folder
+        self._change_lock, self._save_lock = threading.Lock(), threading.Lock()
+        self._fewer_shots_lock = threading.Lock()
+        self._fewer_shots: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
+        self._removals: dict[int, RemovedExamples] = {}
+        self._removal_numbers = itertools.count(1)
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes, as a page shows them."""
+        return list_class_names(self.current)
+
+    def add(self, name: str, image: bytes) -> None:
+        """Learn one more example of a class, which may be new."""
+
+        def learn(classifier: ImageClassifier) -> None:
+            names = list_class_names(classifier)
+            if name not in names and len(names) >= MAX_CLASSES:
+                raise HTTPException(409, f"There are {MAX_CLASSES} classes: remove one first.")
+            label = classifier.classes_[names.index(name)] if name in names else _convert_label(name, classifier)
+            classifier.partial_fit([image], [label])
+
+        self._change(learn)
+
+    def remove(self, name: str, key: int | None = None) -> int:
+        """Remove a class, or one of its examples, and return the number by which that can be undone."""
+
+        def forget(classifier: ImageClassifier) -> int:
+            names = list_class_names(classifier)
+            if name not in names:
+                raise HTTPException(404, "There is no such class.")
+            index, support = names.index(name), classifier.classifier.support_
+            if key is not None and key not in support.keys[support.owner == index]:
+                raise HTTPException(404, "There is no such example.")
+            removed = classifier.take_out(classifier.classes_[index], key)
+            number = next(self._removal_numbers)
+            self._removals[number] = removed
+            if len(self._removals) > MAX_REMOVALS:
+                self._removals.pop(next(iter(self._removals)))
+            return number
+
+        return self._change(forget)
+
+    def undo(self, removal: int) -> None:
+        """Put back what was removed."""
+
+        def put_back(classifier: ImageClassifier) -> None:
+            if removal not in self._removals:
+                raise HTTPException(404, "This removal was undone before, or is too old.")
+            classifier.put_back(self._removals[removal])
+            del self._removals[removal]  # Only now: a failed attempt can be repeated.
+
+        self._change(put_back)
+
+    def save(self) -> None:
+        """Write the current classifier to its folder; concurrent calls wait for each other."""
+        if self.folder is None or not is_fitted(self.current):
+            raise HTTPException(409, "Nothing to save, or the server was started without --save.")
+        with self._save_lock:
+            self.current.save(self.folder)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the classes with counts, recalls and examples, and whether probabilities are calibrated."""
+        current = self.current  # one state throughout: another request may replace it meanwhile
+        if not is_fitted(current):
+            return {"classes": [], "can_save": self.folder is not None}
+        inner = current.classifier
+        support, coverage = inner.support_, inner.coverage_
+        return {
+            "classes": [
+                {
+                    "name": name,
+                    "count": int(support.counts[index]),
+                    "recall": None if np.isnan(inner.recalls_[index]) else float(inner.recalls_[index]),
+                    "examples": _list_shown_keys(current, support.keys[support.owner == index]),
+                }
+                for index, name in enumerate(list_class_names(current))
+            ],
+            "calibrated": inner.calibrated_,
+            "accuracy": None if coverage is None else coverage.accuracy_of_all,
+            "until_rejection": _count_until_rejection(inner),
+            "most_shots": int(support.kept_counts.max()),
+            "can_save": self.folder is not None,
+        }
+
+    def classify(self, image: bytes, by_shot: bool = False) -> dict[str, Any]:
+        """Return the class of an image, probabilities of all classes and the nearest examples.
+
+        Args:
+            image: The bytes of an image file.
+            by_shot: Whether to also answer with fewer examples per class, which takes several times as long.
+        """
+        current = self.current
+        if not is_fitted(current):
+            raise HTTPException(409, "There are no classes yet: add one first.")
+        inner = current.classifier
+        vectors = inner.vectors(current.features(current.read(image)[None]))
+        probabilities = softmax(inner.logits_of(vectors)[0])
+        fewer = {
+            shot: softmax(other.logits_of(vectors)[0])
+            for shot, other in (self._at_fewer_shots(current) if by_shot else {}).items()
+        }
+        shown = [*probabilities.argsort()[::-1][:LIKELIEST_CLASSES], *(each.argmax() for each in fewer.values())]
+        names = [str(label) for label in inner.classes_]
+        is_known = bool(inner.evidence_of(vectors)[0] >= inner.threshold_)
+        return {
+            "class": names[int(probabilities.argmax())] if is_known else None,
+            "classes": names,
+            "probabilities": probabilities.round(6).tolist(),
+            "is_known": is_known,
+            "can_reject": bool(np.isfinite(inner.threshold_)),
+            "nearest": {
+                str(label): _list_shown_keys(current, inner.nearest(vectors[0], label, NEAREST_EXAMPLES))
+                for label in inner.classes_[list(dict.fromkeys(shown))]
+            },
+            "by_shot": [{"shot": shot, "probabilities": each.round(6).tolist()} for shot, each in fewer.items()],
+        }
+
+    def _change(self, change: Callable[[ImageClassifier], Result]) -> Result:
+        with self._change_lock:
+            changed = copy.copy(self.current)
+            changed.classifier = copy.copy(self.current.classifier)
+            result = change(changed)
+            self.current = changed
+            return result
+
+    def _at_fewer_shots(self, current: ImageClassifier) -> dict[int, FewShotClassifier]:
+        """Return the classifier with fewer examples per class, by shot; computed once per change."""
+        with self._fewer_shots_lock:
+            computed_for, fewer = self._fewer_shots
+            if computed_for is current and fewer:
+                return fewer
+            inner = current.classifier
+            most = min(int(inner.support_.kept_counts.max()), inner.keep)
+            shots = [shot for shot in range(1, most + 1) if shot < 8 or shot % 4 == 0 or shot == most]
+            fewer = {shot: inner.at_shot(shot) for shot in shots}
+            self._fewer_shots = current, fewer
+        return fewer
+
+
+def is_fitted(classifier: ImageClassifier) -> bool:
+    """Return whether the classifier has learned anything yet."""
+    return hasattr(classifier.classifier, "state_")
+
+
+def list_class_names(classifier: ImageClassifier) -> list[str]:
+    """Return the names of the classes, as a page shows them."""
+    return [str(label) for label in classifier.classes_] if is_fitted(classifier) else []
+
+
+def _convert_label(name: str, classifier: ImageClassifier) -> Any:
+    """Return the name of a new class as a label of the classifier's type."""
+    kind = classifier.classes_.dtype.kind if is_fitted(classifier) else "U"
+    if kind not in "iu":
+        return name
+    try:
+        return int(name)
+    except ValueError:
+        raise HTTPException(422, "The classes are whole numbers: name the new one by a whole number.") from None
+
+
+def _list_shown_keys(classifier: ImageClassifier, keys: np.ndarray) -> list[str]:
+    """Return the keys of those examples that have a picture to show, each once."""
+    return [f"{key:016x}" for key in dict.fromkeys(keys.tolist()) if key in classifier.thumbnails]
+
+
+def _count_until_rejection(classifier: FewShotClassifier) -> int | None:
+    """Return how many more examples, in classes of two or more, rejection needs; None if it is switched off."""
+    if np.isfinite(classifier.threshold_):
+        return 0
+    judged = int(np.where(classifier.support_.counts > 1, classifier.support_.kept_counts, 0).sum())
+    return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - judged)
