@@ -638,7 +638,7 @@ def build_support(
 
 def split_rows(rows: Vectors) -> Iterator[Vectors]:
     """Yield rows some at a time, so that what is made of them never takes much memory."""
-    return (rows[start : start + PART] for start in range(0, len(rows), PART))
+    return (rows[start : start + PART // 8] for start in range(0, len(rows), PART // 8))
 
 
 def find_repeats(owner: Int[np.ndarray, " example"], keys: Keys) -> Bool[np.ndarray, " example"]:

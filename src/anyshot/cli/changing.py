@@ -122,6 +122,8 @@ def _count_by_name(classifier: Classifier) -> dict[str, int]:
 def _describe_added(before: dict[str, int], after: dict[str, int]) -> str:
     """Return how many examples and classes are new, in words."""
     added = {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}
+    if not added:
+        return "no new examples, all were learned before"
     examples, classes = count_noun(sum(added.values()), "example"), count_noun(len(added), "class")
     new = [name for name in added if name not in before]
     names = ", ".join(new[:MOST_NAMES]) + ", ..." * (len(new) > MOST_NAMES)
