@@ -54,7 +54,7 @@ def fast_logits(one: BoundHead, vectors: torch.Tensor, plan: Plan, shots) -> tor
 def way_of_computing(request, monkeypatch):
     method = "pairs" if request.param == "pairs" else "sums"
     plain = engine.choose_method
-    monkeypatch.setattr(engine, "cheaper", lambda *a: method if all(r.inner for r in a[3]) else plain(*a))
+    monkeypatch.setattr(engine, "choose_method", lambda *a: method if all(r.inner for r in a[3]) else plain(*a))
     monkeypatch.setattr(engine, "CHUNK_FLOATS", 2_000)  # several chunks
     if request.param == "late centre":
         monkeypatch.setattr(engine, "BANK_BYTES", 0)
@@ -161,7 +161,7 @@ def test_grams_that_do_not_fit_are_made_when_needed(name, method, monkeypatch):
     expected = fast_logits(one, gram(maps, {}), plan, (1, 5))
     monkeypatch.setattr(engine, "BANK_BYTES", 0)
     monkeypatch.setattr(engine, "BLOCK", 10)
-    monkeypatch.setattr(engine, "cheaper", lambda *a: method if one.inner else "sums")
+    monkeypatch.setattr(engine, "choose_method", lambda *a: method if one.inner else "sums")
     lazy = engine.compute_vectors(maps, gram, {})
     assert isinstance(lazy, engine.LazyVectors)
     torch.testing.assert_close(fast_logits(one, lazy, plan, (1, 5)), expected, rtol=1e-5, atol=1e-6)

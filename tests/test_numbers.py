@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-spec = importlib.util.spec_from_file_location("numbers_tool", ROOT / "tools" / "numbers.py")
+spec = importlib.util.spec_from_file_location("numbers_tool", ROOT / "tools" / "fill_numbers.py")
 numbers = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(numbers)
 
@@ -15,7 +15,7 @@ spec.loader.exec_module(numbers)
 @pytest.mark.parametrize("page", numbers.PAGES)
 def test_every_number_of_a_page_is_that_of_its_source(page):
     _, changes = numbers.update((ROOT / page).read_text(encoding="utf-8"))
-    assert changes == [], f"{page} is out of date: python tools/numbers.py"
+    assert changes == [], f"{page} is out of date: python tools/fill_numbers.py"
 
 
 def test_the_readme_names_the_sources_of_its_main_table():

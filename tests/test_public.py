@@ -58,7 +58,7 @@ def test_every_argument_of_what_is_offered_is_documented(name):
     offered = getattr(anyshot, name)
     arguments = set(inspect.signature(offered).parameters)
     section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", inspect.getdoc(offered) or "", re.M)
-    listed = set(re.findall(r"^    (\w+): \S", section[1], re.M)) if section else set()
+    listed = set(re.findall(r"^    \*{0,2}(\w+): \S", section[1], re.M)) if section else set()
     if is_dataclass(offered):
         listed |= documented_fields(offered)
     assert listed == arguments

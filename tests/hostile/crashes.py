@@ -36,6 +36,7 @@ class Job:
         out: What it writes: the old or the new is there at every moment.
         times: How often it is killed at random.
         grows: Whether it appears piece by piece, each of them whole, rather than at once.
+        recover: Does to OUT what its next reader does first: it finishes a change that was complete, and drops another.
     """
 
     prepare: Callable[[Path], Any]
@@ -43,6 +44,7 @@ class Job:
     out: str
     times: int
     grows: bool = False
+    recover: Callable[[Path], None] | None = None
 
 
 def jobs(good: Good, folder: Path) -> dict[str, Job]:
@@ -78,6 +80,8 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
         copies("run")(case)
         (case / "made").write_text("a page\n")
 
+    from anyshot.classify.files import finish_save
+
     model = ("--model", "model", "--no-cache")
     return {
         "pack folder": Job(
@@ -90,13 +94,20 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
         "pack features": Job(
             copies("features.npz"), command("pack", "features", "features.npz", "-o", "made", "--no-doctor"), "made", 10
         ),
-        "fit": Job(over("of-onnx", "photos", "model"), command("fit", "photos", *model, "--out", "made"), "made", 25),
-        "save": Job(over("of-onnx", "of-pictures"), save, "made", 25),
+        "fit": Job(
+            over("of-onnx", "photos", "model"),
+            command("fit", "photos", *model, "--out", "made"),
+            "made",
+            25,
+            recover=finish_save,
+        ),
+        "save": Job(over("of-onnx", "of-pictures"), save, "made", 25, recover=finish_save),
         "add": Job(
             over("of-onnx", "of-pictures", "photos"),
             command("add", "of-pictures", "photos", "--to", "new", "-o", "made", "--no-cache"),
             "made",
             10,
+            recover=finish_save,
         ),
         "embed": Job(
             copies("photos", "backbone.onnx"),
@@ -247,6 +258,8 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
     """Kill a job, look, and run it again."""
     _fresh(job, folder)
     end()
+    if job.recover is not None:
+        job.recover(folder / "case" / job.out)
     now = _below(forks.contents(folder / "case"), job.out)
     is_new = now == _below(after, job.out)
     if not is_new and not job.grows and now != _below(before, job.out):
@@ -262,4 +275,9 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
 
 
 def _below(contents: dict[str, tuple], out: str) -> dict[str, tuple]:
-    return {name: what for name, what in contents.items() if name == out or name.startswith(f"{out}/")}
+    """What a reader sees of it: the staging folder of a writer that was killed is none of it, and goes with the next."""
+    return {
+        name: what
+        for name, what in contents.items()
+        if name == out or (name.startswith(f"{out}/") and not name.startswith(f"{out}/.anyshot-"))
+    }

@@ -202,7 +202,7 @@ def _embedding(good: Good) -> Iterator[Case]:
         "with a model that is none": ["photos", "--model", "zzz", "-o", "made"],
         "with a network that is none": ["photos", "--model", "features.npz", "-o", "made"],
         "into a folder of something else": ["photos", "--model", "backbone.onnx", "-o", "model"],
-        "into a file": ["photos", "--model", "backbone.onnx", "-o", "features.npz"],
+        "into a file": ["photos", "--model", "backbone.onnx", "-o", "backbone.onnx"],
         "below a file": ["photos", "--model", "backbone.onnx", "-o", "features.npz/made"],
         "into a device": ["photos", "--model", "backbone.onnx", "-o", "/dev/null"],
         "into shards of other pictures": ["photos", "--model", "backbone.onnx", "-o", "shards"],

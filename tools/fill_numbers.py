@@ -1,7 +1,7 @@
 """Fill the numbers of the pages in from `results/`, or check that they are up to date.
 
-    python tools/numbers.py            rewrite every number that has changed
-    python tools/numbers.py --check    name the pages and lines that are out of date, and exit with 1
+    python tools/fill_numbers.py            rewrite every number that has changed
+    python tools/fill_numbers.py --check    name the pages and lines that are out of date, and exit with 1
 
 A number in a page names its source in a comment that readers do not see:
 
