@@ -275,7 +275,7 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
 
 
 def _below(contents: dict[str, tuple], out: str) -> dict[str, tuple]:
-    """What a reader sees of it: the staging folder of a writer that was killed is none of it, and goes with the next."""
+    """What a reader sees of it: the staging folder of a killed writer is none of it, and goes with the next write."""
     return {
         name: what
         for name, what in contents.items()
