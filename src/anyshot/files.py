@@ -179,7 +179,7 @@ def builtin_study_folders() -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, atomically; bytes of file names that are no text are written as \\udcXX."""
+    """Write a text file in UTF-8, atomically; bytes of file names that are no text are written as escapes."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 

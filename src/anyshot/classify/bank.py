@@ -129,9 +129,7 @@ class ClassBank:
             return self._empty().restore(support.in_order(), self._features())
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " image"]:
-        """The likeliest class of each image: found by the database's index, scored exactly, with all that was added
-        since the last compaction.
-        """
+        """Return the likeliest class of each image, with all examples that were added since the last compaction."""
         return self.top(X, 1)[0][:, 0]
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
@@ -168,8 +166,9 @@ class ClassBank:
         return np.stack(labels), np.stack(scores)
 
     def _whole(self, read: Callable[[Any, list[Any]], T]) -> tuple[T, Support | None]:
-        """What `read` makes of the folded table and of the labels that were added to since, and the classes of all
-        parts that are not in it, at one moment.
+        """Read the folded table and the classes of all parts that are not in it, as of one moment.
+
+        `read` is called with the table and the labels that were added to since.
         """
         while True:
             state = self._state()
@@ -192,8 +191,9 @@ class ClassBank:
         return _support(rows.filter(~np.isin(parts, json.loads(state["parts"]))))
 
     def _check_log(self, state: dict[str, Any]) -> None:
-        """Raise ValueError where the log is older than it was at the last compaction: rows that were removed from it
-        since then would count again.
+        """Raise ValueError where the log is older than at the last compaction.
+
+        Rows that were removed from it since then would count again.
         """
         versions = [part for part in json.loads(state["parts"]) if part.startswith(VERSION)]
         if versions and self._open("log").version < int(versions[0].removeprefix(VERSION)):
@@ -210,8 +210,9 @@ class ClassBank:
     # ------------------------------------------------------------------------------------------------------ compaction
 
     def compact(self) -> int:
-        """Fold all rows of each class into one, and index the prototypes; returns the number of classes. Where another
-        process folds at the same time, one of the two does it.
+        """Fold all rows of each class into one, index the prototypes, and return the number of classes.
+
+        Where another process folds at the same time, one of the two does it.
         """
         with self._sound():
             return self._compact()
@@ -266,8 +267,9 @@ class ClassBank:
                     self._database.drop_table(name)
 
     def _tidy(self) -> None:
-        """Let the database join what many calls of `add` appended, and forget how it was: each appended version names
-        all that came before it.
+        """Let the database join the pieces that many calls of `add` appended, and drop old versions.
+
+        Each appended version lists all pieces before it, so that the lists grow with the square of the calls.
         """
         with suppress(Exception):  # another does it just now
             self._open("log").optimize(cleanup_older_than=FORGET)
@@ -351,9 +353,7 @@ class ClassBank:
         return table
 
     def _sound(self) -> AbstractContextManager[None]:
-        """Where something of the database is missing or spoiled, or it cannot be reached, that is said. What users give
-        is judged elsewhere.
-        """
+        """Re-raise errors of the database as BadInput: it is damaged or cannot be reached."""
         return as_bad_input(Exception, f"the class bank {self._place} is damaged or cannot be reached", ".")
 
     def _has(self, name: str) -> bool:

@@ -213,9 +213,9 @@ def guess_scale(reading: BoundHead, support: Support) -> float:
 
 
 def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], bins: int = 15) -> float:
-    """Return the expected calibration error (Naeini et al. 2015): how far, on average, the winning class's probability
-    is from how often it is right.
+    """Return the expected calibration error (Naeini et al. 2015).
 
+    It is how far, on average, the winning class's probability is from how often it is right.
     Images are put in bins of equal width by that probability; the gaps of the bins are weighed by their images.
     """
     confidence, is_right = probabilities.max(1), probabilities.argmax(1) == labels

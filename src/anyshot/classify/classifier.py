@@ -359,8 +359,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return rows
 
     def _is_plain(self, rows: Any) -> bool:
-        """Return whether rows are a finite float array of the right width already: for one row the checks of
-        scikit-learn take longer than the answer.
+        """Return whether rows are already a finite float array of the right width.
+
+        For one row the checks of scikit-learn take longer than the answer.
         """
         is_array = type(rows) is np.ndarray and rows.ndim == 2 and rows.dtype in FLOATS and len(rows) > 0
         is_right = is_array and rows.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
@@ -526,8 +527,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[self._fitted("is_single_group")]
 
     def leave_one_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        """Return logits of exemplars left out of their classes with their groups, and the places of these classes: of
-        classes with two groups or more, and no more than 2,048 or two of each class.
+        """Return logits of exemplars left out of their classes with their groups, and the places of these classes.
+
+        Only classes of two groups or more take part, with 2,048 exemplars in all, or two of each class.
         """
         return self._fitted("left_out_logits")
 
@@ -544,8 +546,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return scale * bound.score(query, prototypes).numpy()
 
     def evidence_of(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
-        """Return how much speaks for one of the classes rather than none of these: the best logit, over that of a new
-        class where the head can tell one; infinite where the best class cannot be judged (`unjudged_`).
+        """Return the evidence for one of the classes rather than none of these.
+
+        It is the best logit, less that of a new class where the head has one; infinite where the best class cannot be
+        judged (`unjudged_`).
         """
         with self._lock:
             best, support = self._top(vectors, 1), self.state_.support
@@ -633,8 +637,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return support.labels_of(best)
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
-        """Return the `k` likeliest classes of each image and their probabilities, without a matrix of all classes; all
-        of them are gone through, with an index too.
+        """Return the `k` likeliest classes of each image and their probabilities.
+
+        All classes are compared, also with an index, but never in one matrix.
         """
         if k < 1:
             raise BadInput(f"at least one class is asked for, not {k}.")

@@ -456,8 +456,9 @@ def _are_sound(labels: np.ndarray, sums: np.ndarray, counts: np.ndarray, owner: 
 
 
 def _read_keys(tensors: Mapping[str, torch.Tensor], counts: np.ndarray) -> KeySet | None:
-    """Return the keys of all examples; None where they do not fit. Files before format 4 have none of this kind:
-    their examples are known by their number only, and may count again when they are learned again.
+    """Return the keys of all examples; None where they do not fit.
+
+    Files before format 4 have no such keys: their examples may count again when they are learned again.
     """
     if "example_keys" not in tensors:
         return KeySet()
@@ -471,8 +472,9 @@ def _read_keys(tensors: Mapping[str, torch.Tensor], counts: np.ndarray) -> KeySe
 def _read_moment(
     tensors: Mapping[str, torch.Tensor], sums: np.ndarray, counts: np.ndarray, vectors: np.ndarray
 ) -> tuple[np.ndarray | None, int]:
-    """Return the moment of what are no exemplars and the degrees of freedom; -1 where they do not fit. Files before
-    format 4 have the scatter within classes instead.
+    """Return the second moment of examples that are no exemplars, and the degrees of freedom; -1 if they do not fit.
+
+    Files before format 4 have the scatter within classes instead.
     """
     freedom = tensors.get("freedom", torch.tensor(-1)).numpy()
     matrix = next((tensors[name].numpy() for name in ("moment", "scatter") if name in tensors), None)

@@ -244,8 +244,9 @@ class FittedState:
         return self.scale * np.stack([own, other], 1) - new_class[:, None]
 
     def _compare_with_all(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
-        """Return scores of exemplars for their own class without their group and for the best of all others, and the
-        logit of a class that is not there.
+        """Return, for exemplars, the scores of their own class without their group, of the best other and of a new class.
+
+        All classes take part.
         """
         support, rows = self.sample
         owner, vectors = support.owner[chosen], support.examples[chosen]

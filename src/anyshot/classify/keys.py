@@ -87,7 +87,7 @@ class KeySet:
         return sum(len(keys) for keys, _ in self._parts)
 
     def copy(self) -> "KeySet":
-        """Return another set of the same pairs. (The arrays are never written to, and shared.)"""
+        """Return another set of the same pairs, which shares the arrays: they are never written to."""
         other = KeySet()
         other._parts = list(self._parts)
         return other

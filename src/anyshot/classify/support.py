@@ -79,7 +79,7 @@ class Support:
             its part of the scatter behind when it is removed, and so its degrees of freedom.)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the parts of a support; nobody else passes so many)
         self,
         labels: Shaped[np.ndarray, " way"],
         sums: Float[np.ndarray, "way d"],
@@ -451,8 +451,10 @@ class Support:
                 evicted.append(self._exemplars.pop(row).vectors)
 
     def _without_shared(self, other: "Support") -> tuple["Support", int, int]:
-        """Return another support without the examples that are here, how many these are, and how many of them had no
-        vector.
+        """Return the other support without the examples that are here too.
+
+        Returns:
+            The support, how many examples were left out, and how many of them had no vector.
         """
         keys, places = other._known.arrays()
         rows = np.fromiter((self._rows.get(label, -1) for label in other._rows), np.int64, len(other))
@@ -522,8 +524,9 @@ class Support:
         )
 
     def sample(self, classes: int) -> tuple["Support", Int[np.ndarray, " way"]]:
-        """Return some classes in order of their labels, and their rows: those with two examples or more first, then
-        by a hash of the label. The scatter is that of all classes.
+        """Return some classes in order of their labels, and their rows.
+
+        Classes of two examples or more are chosen first, then by a hash of the label. The scatter is that of all.
         """
         names, among = list(self._rows), list(self._exemplars) or range(len(self))
         ranked = sorted(among, key=lambda row: (self._counts[row] < 2, hash_label(names[row])))[:classes]

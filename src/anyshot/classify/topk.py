@@ -116,8 +116,10 @@ class ProductForm:
         return scale / len(self.centre), (-scale / len(self.centre) * length).float()
 
     def points(self, rows: Rows, longest: float) -> Float[Tensor, "way place"]:
-        """Return where classes lie for an index of nearest points. Of squares it is the query that a class scores
-        highest; of inner products one more number makes all points as long as the longest row.
+        """Return where classes lie for an index of nearest points.
+
+        For a score with squares it is the query that a class scores highest. For inner products one more number makes
+        all points as long as the longest row.
         """
         d = len(self.centre)
         if self.name == "Euclidean":
@@ -178,8 +180,9 @@ def _pad(points: Float[Tensor, "point numbers"]) -> Float[np.ndarray, "point pad
 def top_products(
     rows: Rows, queries: Queries, k: int, to_logits: tuple[float, Float[Tensor, "query 1"]] | None = None
 ) -> tuple[Int[Tensor, "query k"], Float[Tensor, " query"] | None]:
-    """Return the rows with the largest products of each query, without the matrix of all products; and with a factor
-    and constants that make logits of products, the logarithm of the sum of their exponentials.
+    """Return the rows with the largest products of each query, without the matrix of all products.
+
+    With a factor and constants that make logits of products, also the log-sum-exp of the logits.
     """
     size = max(1, BLOCK_FLOATS // len(queries))
     values, places, logs = [], [], []

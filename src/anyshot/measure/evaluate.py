@@ -122,7 +122,7 @@ class Evaluation:
         return 100 * float(np.mean([np.abs(count - count.round()) > 1e-3 for count in counts]))
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     features: ArrayLike | Tensor,
     labels: ArrayLike,
     heads: Sequence[str] | str = ("proto", "cosine-proto"),

@@ -1,5 +1,6 @@
-"""What turns pictures into features: a pretrained network that comes with us, a trained model, a timm model by name, or
-any function. One name means the same in every verb (`--model`):
+"""Turn pictures into features, by a pretrained network, a trained model, a timm model, an ONNX file or a function.
+
+One name means the same in every verb (`--model`):
 
     efficientnet-lite0        pretrained on ImageNet; comes with the package; the default
     efficientnet-lite0:160    the same on smaller pictures: almost twice as fast, a little less accurate
@@ -80,8 +81,10 @@ class Embedder:
 
     @cached_property
     def content(self) -> str:
-        """What features of it are known by: a hash of the weights and of how pictures are prepared; empty for a
-        function."""
+        """The hash that its features are cached by, of the weights and of how pictures are prepared.
+
+        It is empty for a function.
+        """
         if self.weights is None:
             return ""
         how = (self.weights(), self.side, self.margin, self.resample)
@@ -103,9 +106,11 @@ class Embedder:
         done: Callable[[float], None] = lambda images: None,
         cache: FeatureCache | None = None,
     ) -> np.ndarray:
-        """Features of images of any size, batch by batch; `done` is called with the number of each. Batches run side by
-        side, one per core, but for a trained model: its features do not depend on the number of cores. With a `cache`,
-        only those are computed that it does not have."""
+        """Return the features of images of any size, batch by batch.
+
+        Batches run in parallel, one per core, except for a trained model, whose features must not depend on the number
+        of cores. With a `cache`, only features that it lacks are computed. `done` is called with the size of a batch.
+        """
         starts = range(0, len(images), BATCH)
         parts = []
         with open_cached(self, cache) as stored:
@@ -175,8 +180,10 @@ class Embedder:
 
 
 class _SilencedPillow:
-    """While any thread decodes: no warnings of odd metadata of images that decode, and an error for one that would
-    fill the memory. (Filters of warnings belong to the process: the last thread puts them back.)"""
+    """Silence Pillow's warnings while any thread decodes; an image that would fill the memory is an error.
+
+    Filters of warnings belong to the process, so the last thread puts them back.
+    """
 
     def __init__(self) -> None:
         self._lock, self._inside = threading.Lock(), 0
@@ -229,9 +236,11 @@ def load_embedder(
     registry: Registry = BUILTIN,
     fetch: bool = True,
 ) -> Embedder:
-    """The embedder that a name means (the folder, file or name of a trained model, `timm:NAME`, an .onnx file), or that
-    of a model or of a function of uint8 images "image side side 3". Without `fetch` the weights of a timm model must be
-    here."""
+    """Return the embedder that a name, a model or a function stands for.
+
+    Names are the folder, file or name of a trained model, `timm:NAME`, or an .onnx file; a function takes uint8 images
+    "image side side 3". Without `fetch` the weights of a timm model must be on this machine.
+    """
     if isinstance(source, Embedder):
         return source
     if isinstance(source, Model):
@@ -330,6 +339,7 @@ class PixelNetwork(nn.Module):
         self.register_buffer("deviation", torch.tensor(deviation).view(-1, 1, 1))
 
     def forward(self, pixels: Float[Tensor, "image colour side side"]) -> Float[Tensor, "image position channel"]:
+        """Return the features of pixels from 0 to 255."""
         features = self.network((pixels - self.mean) / self.deviation)
         return features.unsqueeze(1) if features.ndim == 2 else features
 

@@ -45,6 +45,7 @@ class Guard:
         self.app, self.token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer or refuse a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -131,6 +132,7 @@ class TimedConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
+        """Start the deadline, and close the oldest idle connection if there are too many."""
         super().connection_made(transport)
         self.opened_at = self.loop.time()
         if len(self.connections) > MAX_CONNECTIONS:
@@ -139,14 +141,17 @@ class TimedConnection(H11Protocol):
         self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
+        """Handle data, and set the deadline anew."""
         super().data_received(data)
         self._set_deadline()
 
     def on_response_complete(self) -> None:
+        """Finish a response, and start the deadline of the next request."""
         super().on_response_complete()
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the deadline."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
