@@ -244,7 +244,7 @@ class FittedState:
         return self.scale * np.stack([own, other], 1) - new_class[:, None]
 
     def _compare_with_all(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
-        """Return, for exemplars, the scores of their own class without their group, of the best other and of a new class.
+        """Return the scores of exemplars for their own class without their group, the best other, and a new class.
 
         All classes take part.
         """
