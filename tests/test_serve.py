@@ -416,3 +416,21 @@ def test_the_answer_names_the_class(client):
     answer = client.post("/api/classify", content=picture(0, 9), headers=JPEG).json()
     assert answer["class"] == "red"
     assert answer["by_shot"] == []
+
+
+def test_what_another_program_saved_is_not_lost(tmp_path):
+    folder = tmp_path / "saved"
+    ImageClassifier(colours, side=16, keep=8).fit([picture(0), picture(1)], ["red", "green"]).save(folder)
+    served = ServedClassifier(ImageClassifier.load(folder, colours), folder)
+    other = ImageClassifier.load(folder, colours)
+    other.partial_fit([picture(2)], ["blue"]).save(folder)
+    served.add("red", picture(0, 5))
+    with pytest.raises(HTTPException, match="409"):
+        served.save()
+    assert ImageClassifier.load(folder, colours).classes_.tolist() == ["blue", "green", "red"]
+    served.save(merge=True)
+    merged = ImageClassifier.load(folder, colours)
+    counts = dict(zip(merged.classes_.tolist(), merged.classifier.support_.counts.tolist(), strict=True))
+    assert counts == {"blue": 1, "green": 1, "red": 2}
+    served.add("green", picture(1, 5))
+    served.save()  # nobody else has been there since

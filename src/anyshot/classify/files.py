@@ -262,7 +262,7 @@ def read_folder(folder: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
     """Return what `read` makes of a folder with this configuration, while all its files are of one version."""
     for attempt in range(ATTEMPTS):
         finish_save(folder)
-        before = _config_version(folder)
+        before = read_version(folder)
         try:
             config = _read_config(folder)
             with as_bad_input((KeyError, TypeError), f"{folder} is not a whole classifier", AGAIN):
@@ -273,16 +273,17 @@ def read_folder(folder: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
                     _check_fingerprints(folder, config)
             result = read(config)
         except (BadInput, OSError):
-            if (_config_version(folder) == before and not (folder / STAGED).exists()) or attempt == ATTEMPTS - 1:
+            if (read_version(folder) == before and not (folder / STAGED).exists()) or attempt == ATTEMPTS - 1:
                 raise
         else:
-            if _config_version(folder) == before:
+            if read_version(folder) == before:
                 return result
         time.sleep(WAIT_SECONDS)
     raise BadInput(f"{folder} is written to again and again: load it later.")
 
 
-def _config_version(folder: Path) -> tuple[int, int] | None:
+def read_version(folder: Path) -> tuple[int, int] | None:
+    """Return what changes whenever a classifier is saved to a folder; None where there is none."""
     with contextlib.suppress(OSError):
         about = (folder / CONFIG).stat()
         return about.st_ino, about.st_mtime_ns

@@ -358,7 +358,7 @@ class ImageClassifier:
 
     @staticmethod
     def load(
-        path: str | Path, backbone: "str | Path | Embed | None" = None, registry: Registry | None = None
+        path: str | Path, backbone: "str | Path | Embed | Embedder | None" = None, registry: Registry | None = None
     ) -> "ImageClassifier":
         """Return a classifier from its folder.
 
@@ -388,7 +388,9 @@ class ImageClassifier:
         export_onnx(self.classifier, Path(path), self.backbone)
 
 
-def _read_backbone(folder: Path, backbone: "str | Path | Embed | None", registry: Registry | None) -> Embedder:
+def _read_backbone(
+    folder: Path, backbone: "str | Path | Embed | Embedder | None", registry: Registry | None
+) -> Embedder:
     """Return the backbone that is given, or that a classifier's folder names or holds."""
     about = read_json(folder / "backbone.json")
     side, words = about.pop("side", None), about.get("backbone", "")

@@ -9,7 +9,8 @@ POST   /api/undo?removal=             put back what was removed, by the number t
 POST   /api/classify                  an image as the body: its class, probabilities of all classes, nearest examples;
                                       with by_shot=true also the answers with fewer examples per class
 GET    /api/thumbnails/KEY            a small JPEG of an example
-POST   /api/save                      write to the folder that the server was started with
+POST   /api/save                      write to the folder that the server was started with; with merge=true, add what
+                                      another program has saved there meanwhile
 """
 
 import os
@@ -138,8 +139,8 @@ def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
             raise HTTPException(404, "There is no such example.") from None
 
     @app.post("/api/save", responses=_describe_problems(409))
-    async def save() -> dict[str, str]:
-        await run_save(served.save)
+    async def save(merge: bool = False) -> dict[str, str]:
+        await run_save(served.save, merge)
         return {"saved": "yes"}
 
 

@@ -103,7 +103,14 @@ at("adding").addEventListener("submit", (event) => { event.preventDefault(); at(
 at("teach").addEventListener("submit", (event) => { event.preventDefault(); add(at("teach-name").value.trim(), [picture()]); });
 at("save").addEventListener("click", async () => {
   at("save").disabled = true; // a second click would only save the same again
-  try { await call("POST", "/api/save"); notice("Saved."); } catch (error) { say("trouble", error.message); }
+  try {
+    await call("POST", "/api/save").catch((error) => {
+      const words = "Another program changed the saved classifier. Keep its examples too, and save?";
+      if (!error.changed || !confirm(words)) throw error;
+      return call("POST", "/api/save?merge=true");
+    });
+    notice("Saved.");
+  } catch (error) { say("trouble", error.message); }
   at("save").disabled = false;
 });
 

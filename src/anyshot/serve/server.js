@@ -12,7 +12,10 @@ export async function call(method, path, file) {
     throw new Error("The server did not take that, or is gone.");
   }
   const value = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(typeof value.detail === "string" ? value.detail : `Refused (${response.status}).`);
+  if (!response.ok) {
+    const words = typeof value.detail === "string" ? value.detail : `Refused (${response.status}).`;
+    throw Object.assign(new Error(words), { changed: words.includes("merge=true") });
+  }
   return value;
 }
 

@@ -3,6 +3,7 @@
 A change builds the next classifier beside the current one and then replaces it, so readers never wait.
 """
 
+import contextlib
 import copy
 import itertools
 import threading
@@ -15,7 +16,9 @@ from fastapi import HTTPException
 from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.files import read_version
 from anyshot.classify.images import ImageClassifier, RemovedExamples
+from anyshot.files import locked
 
 Result = TypeVar("Result")
 MAX_CLASSES = 1000  # that the page shows
@@ -37,6 +40,7 @@ class ServedClassifier:
 
     def __init__(self, classifier: ImageClassifier, folder: Path | None = None) -> None:
         self.current, self.folder = classifier, folder
+        self._version = None if folder is None else read_version(folder)
         self._change_lock, self._save_lock = threading.Lock(), threading.Lock()
         self._fewer_shots_lock = threading.Lock()
         self._fewer_shots: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
@@ -90,12 +94,26 @@ class ServedClassifier:
 
         self._change(put_back)
 
-    def save(self) -> None:
-        """Write the current classifier to its folder; concurrent calls wait for each other."""
-        if self.folder is None or not is_fitted(self.current):
+    def save(self, merge: bool = False) -> None:
+        """Write the current classifier to its folder; concurrent calls wait for each other.
+
+        Args:
+            merge: Whether to add the examples of the folder first, if another program changed it since it was opened;
+                without it such a folder is left alone.
+        """
+        folder = self.folder
+        if folder is None or not is_fitted(self.current):
             raise HTTPException(409, "Nothing to save, or the server was started without --save.")
-        with self._save_lock:
-            self.current.save(self.folder)
+        with self._save_lock, locked(folder) if folder.is_dir() else contextlib.nullcontext():
+            if read_version(folder) != self._version:
+                if not merge:
+                    raise HTTPException(
+                        409, f"Another program changed {folder} since it was opened. Save with merge=true to keep both."
+                    )
+                other = ImageClassifier.load(folder, self.current.backbone)
+                self._change(lambda classifier: classifier.merge(other))
+            self.current.save(folder)
+            self._version = read_version(folder)
 
     def describe(self) -> dict[str, Any]:
         """Return the classes with counts, recalls and examples, and whether probabilities are calibrated."""
