@@ -36,9 +36,9 @@ from anyshot.models.cache import MOST_OPEN, FeatureCache, content_key
 from anyshot.models.efficientnet import pretrained
 from anyshot.models.embedders import DEFAULT, embedder
 from anyshot.models.examples import Examples
+from anyshot.models.gaussian import unit
 from anyshot.models.law import Reading
 from anyshot.models.model import load_model
-from anyshot.models.posterior import unit
 from anyshot.models.registry import PACKAGE
 from anyshot.train.training import train
 

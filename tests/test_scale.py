@@ -72,7 +72,7 @@ def test_examples_wait_until_someone_asks_for_them(head, monkeypatch):
         mine, labels = X.copy(), y.copy()
         fitted = FewShotClassifier(head).fit(mine, labels)
         mine[:], labels[:] = 0, 0  # they are the caller's
-        if not fitted.learned_reading_.head.adapts:
+        if not fitted.learned_reading_.head.estimator:
             np.testing.assert_array_equal(fitted.predict(X), before)
     np.testing.assert_array_equal(fitted.support_.keys, keys)
     assert_same(fitted, expected, X)

@@ -197,7 +197,7 @@ def advise(
         numbers = [" x ".join(map(str, each.shape[1:])) for each in (held_out.maps, maps)]
         raise BadInput(f"the examples held out have {numbers[0]} numbers each, those at hand {numbers[1]}.")
     judged = _judged(used_maps, used, bursts, held_out, way, episodes, seed, doubts, used_names)
-    if any(registry.head(name).adapts for name in tried):
+    if any(registry.head(name).estimator for name in tried):
         judged = judged.at_most(_affordable(episodes, used_maps[0].numel(), judged.plan.way, judged.shots))
     measured, ways, queries = judged.shots, judged.plan.way, judged.plan.queries
     evaluation = evaluate(
@@ -230,8 +230,10 @@ def advise(
     alone = float((seen.predicted == used)[seen.predicted >= 0].mean())
     predicted, left_out = seen.predicted, LeftOut(alone)
     if bursts.told_by:
-        alike = vectors if reading.head.adapts else None
-        predicted, left_out = leave_out_bursts(lambda: classifier(best), used_maps.numpy(), used, bursts, alone, alike)
+        alike = vectors if reading.head.estimator else None
+        predicted, left_out = leave_out_bursts(
+            lambda: classifier(best), used_maps.numpy(), used, bursts, alone, alike, reading.head
+        )
         doubts += _single_bursts(predicted, used, used_names)
     progress(SHARES["left out"])
     tests = _tests(classifier, tried, used_maps.numpy(), [used_names[place] for place in used], held_out)

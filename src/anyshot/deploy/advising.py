@@ -18,7 +18,7 @@ from anyshot.measure.evaluation import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
 from anyshot.models.examples import Examples
-from anyshot.models.posterior import unit
+from anyshot.models.gaussian import unit
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import progress
 

@@ -21,7 +21,7 @@ from scipy.sparse.csgraph import connected_components
 from anyshot.deploy.classifier import FewShotClassifier
 from anyshot.deploy.duplicates import PART, Labels, Usual, Vectors
 from anyshot.deploy.left_out import LeftOut
-from anyshot.models.empirical import support_scores
+from anyshot.models.law import Head, score_support
 
 SECONDS = 30.0  # between two photos of one burst
 NEAR = 0.3  # squared distance of two photos of one moment, as a share of the usual one of a class
@@ -149,6 +149,7 @@ def leave_out_bursts(
     bursts: Bursts,
     alone: float,
     vectors: Vectors | None = None,
+    head: Head | None = None,
 ) -> tuple[Int[np.ndarray, " image"], LeftOut]:
     """The class of each image when its whole burst is left out, with the bursts in ten parts, and how often that is
     right; -1 for images of a class that is a single burst.
@@ -159,15 +160,16 @@ def leave_out_bursts(
         labels: Their classes, counted from 0.
         bursts: Which of them belong together.
         alone: How many are recognised when each is left out alone.
-        vectors: What a class is a mean of, for a head that adapts to its support alone: it then needs no classifier.
+        vectors: What a class is a mean of, for a head that estimates from its support alone: it needs no classifier.
+        head: That head.
     """
     fold = _folds(labels, bursts.group)
     predicted = np.full(len(labels), -1)
     for part in range(FOLDS):
         asked = fold == part
-        if asked.any() and vectors is not None:
+        if asked.any() and vectors is not None and head is not None:
             support, owner, query = (torch.from_numpy(x) for x in (vectors[~asked], labels[~asked], vectors[asked]))
-            predicted[asked] = support_scores(support, owner, query).argmax(1).numpy()
+            predicted[asked] = score_support(head, support, owner, query).argmax(1).numpy()
         elif asked.any():
             predicted[asked] = new().fit(features[~asked], labels[~asked]).predict(features[asked])
     judged = predicted >= 0

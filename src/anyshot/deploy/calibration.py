@@ -14,9 +14,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 
 from anyshot.deploy.support import Support
-from anyshot.models import empirical
-from anyshot.models.empirical import Base, Fit, LeftOut, Moments
-from anyshot.models.law import Reading
+from anyshot.models.law import Estimator, Examples, LeaveOneOut, Moments, Parameters, Reading
 
 CHUNK_FLOATS = 20_000_000
 TURNS = 8
@@ -34,41 +32,52 @@ def prototypes(reading: Reading, support: Support) -> Float[torch.Tensor, "way r
     return reading.head.refined(means, torch.from_numpy(support.counts), reading.parameters)
 
 
-def adapted(support: Support, base: Base | None = None, most: int = 8 * QUERIES) -> tuple[Fit, LeftOut]:
-    """How images vary, estimated from the support itself, and the logits of its kept examples, each left out of all.
-    Of each class as many examples are asked as `most` in all allow, two at least."""
-    return adapted_to(support, *_some(support, most), base)
+def estimate(
+    estimator: Estimator, support: Support, base: Parameters | None = None, most: int = 8 * QUERIES
+) -> tuple[Parameters, LeaveOneOut]:
+    """Return what a head estimates from its support, and its kept examples, each left out of all.
+
+    Of each class as many examples are asked as `most` in all allow, two at least.
+    """
+    return estimate_from(estimator, support, *_some(support, most), base)
 
 
-def adapted_to(
+def estimate_from(
+    estimator: Estimator,
     support: Support,
     vectors: Float[np.ndarray, "image d"],
     owner: Int[np.ndarray, " image"],
-    base: Base | None = None,
-) -> tuple[Fit, LeftOut]:
-    """The same with examples of the support that it need not keep, and the places of their classes in it."""
-    moments, examples = _moments(support), (torch.from_numpy(vectors), torch.from_numpy(owner))
-    fit = empirical.adapt(moments, examples, base)
-    return fit, empirical.leave_one_out(fit, moments, *examples)
+    base: Parameters | None = None,
+) -> tuple[Parameters, LeaveOneOut]:
+    """Do the same with examples that the support need not keep, and the places of their classes in it."""
+    examples = Examples(torch.from_numpy(vectors), torch.from_numpy(owner))
+    moments = _moments(estimator, support, examples)
+    parameters = estimator.fit(moments, examples, base)
+    return parameters, estimator.leave_one_out(moments, examples, parameters)
+
+
+def can_calibrate(estimator: Estimator, support: Support) -> bool:
+    """Return whether the factor of the logits comes from examples that were left out."""
+    examples = Examples(torch.from_numpy(support.examples), torch.from_numpy(support.owner))
+    return estimator.can_calibrate(torch.from_numpy(support.counts), examples)
 
 
 def answers(
-    reading: Reading, support: Support, base: Base | None = None
+    reading: Reading, support: Support, base: Parameters | None = None
 ) -> tuple[Int[np.ndarray, " image"], Int[np.ndarray, " image"]]:
     """The classes that kept examples are taken for, each left out, and their own: 2,048 of them, or two of each class
     where that is more. Without the scale of the logits, on which this does not depend."""
-    if not reading.head.adapts:
+    if reading.head.estimator is None:
         scores, owner = leave_one_out(reading, support)
         return scores.argmax(1), owner
-    vectors, owners = _some(support, QUERIES)
-    moments, examples = _moments(support), (torch.from_numpy(vectors), torch.from_numpy(owners))
-    fit = empirical.fit_support(moments) if base is None else empirical.adapt(moments, examples, base)
-    left = empirical.leave_one_out(fit, moments, *examples)
-    return left.logits.argmax(1).numpy(), left.owner.numpy()
+    left_out = estimate(reading.head.estimator, support, base, QUERIES)[1]
+    return left_out.logits.argmax(1).numpy(), left_out.owner.numpy()
 
 
-def _moments(support: Support) -> Moments:
-    """What a head that adapts estimates from."""
+def _moments(estimator: Estimator, support: Support, examples: Examples) -> Moments:
+    """Return what an estimator needs of a support: where all of its few examples are there, in their span."""
+    if support.counts.sum() == len(examples.owner) < support.sums.shape[1]:
+        return estimator.moments(examples.vectors, examples.owner)
     assert support.scatter is not None
     counts, means = torch.from_numpy(support.counts), torch.from_numpy(support.means)
     return Moments(counts, means, torch.from_numpy(np.require(support.scatter, requirements="W")), support.freedom)
@@ -212,15 +221,19 @@ class Coverage:
     """Share of images rejected when their own class is taken away."""
 
 
-def rejection(logits: Scores, owner: Int[np.ndarray, " image"], rate: float) -> Coverage:
-    """The threshold that rejects a share `rate` of known images, from leave-one-out logits, and its coverage."""
-    best = logits.max(1)
+def rejection(
+    logits: Scores, owner: Int[np.ndarray, " image"], rate: float, evidence: Scores | None = None
+) -> Coverage:
+    """The threshold that rejects a share `rate` of known images, from leave-one-out logits, and its coverage. What
+    speaks for each class rather than none of these is its `evidence`, or its logit where there is none."""
+    evidence = logits if evidence is None else evidence
+    best = evidence.max(1)
     # The quantile of split conformal prediction: a new image of a known class falls below it with at most this chance.
     rank = int(np.floor(rate * (len(best) + 1)))
     threshold = -np.inf if rank == 0 else float(np.sort(best)[rank - 1])
     accepted: Bool[np.ndarray, " image"] = best >= threshold
     right = logits.argmax(1) == owner
-    strangers = np.where(np.arange(logits.shape[1]) == owner[:, None], -np.inf, logits).max(1)
+    strangers = np.where(np.arange(logits.shape[1]) == owner[:, None], -np.inf, evidence).max(1)
     return Coverage(
         threshold,
         float(accepted.mean()),

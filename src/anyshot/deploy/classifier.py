@@ -29,9 +29,9 @@ from anyshot.deploy.support import Support
 from anyshot.errors import BadInput, choose, explaining
 from anyshot.machine import give_back_memory
 from anyshot.measure.evaluation import untrained
-from anyshot.models.empirical import Base, Fit, fit_base
+from anyshot.models.gaussian import read_base
 from anyshot.models.heads import EMBEDS
-from anyshot.models.law import Embed, Parameters, Reading
+from anyshot.models.law import Embed, Head, Parameters, Reading
 from anyshot.models.readouts import Readout
 from anyshot.models.registry import PACKAGE, Registry
 
@@ -140,8 +140,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         rows, labels = self._check_examples(X, y, fresh)
         if fresh:
             self._prepare(rows.shape[1])
-        adapts = self.learned_reading_.head.adapts
-        ledger = Ledger.empty(labels, self.size_, self.keep, adapts=adapts) if fresh else self.ledger_
+        has_scatter = self.learned_reading_.head.estimator is not None
+        ledger = Ledger.empty(labels, self.size_, self.keep, has_scatter=has_scatter) if fresh else self.ledger_
         for place in self._places(rows):
             ledger.learn(Batch(rows[place], labels[place], self._embedding))
         self.ledger_ = ledger
@@ -254,7 +254,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.learned_ = _tensors(self.parameters or untrained(self.head, blank, registry))
         self.fitted_: Parameters = {}
         self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
-        self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
+        is_based = head.estimator is not None and self.base is not None
+        self.fitted_ = self._fit_base(head) if is_based else self._fit_readout(readout)
         self.apply_ = readout.applied
         self.learned_reading_ = readout.reading(Reading(head, self.learned_), self.fitted_)
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
@@ -262,12 +263,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with explaining((RuntimeError, KeyError), unfit):
             self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
 
-    def _fit_base(self) -> Parameters:
-        """What a head that adapts has to know of other classes."""
+    def _fit_base(self, head: Head) -> Parameters:
+        """What a head that estimates from its support has to know of other classes."""
+        assert head.estimator is not None
         if isinstance(self.base, Mapping):
             return _tensors(self.base)
         vectors, labels = self._base_vectors()
-        return fit_base(vectors, labels).tensors()
+        return head.estimator.fit_base(vectors, labels)
 
     def _base_vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
         assert isinstance(self.base, tuple)
@@ -293,7 +295,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _settle(self) -> "FewShotClassifier":
         """Make way for all that follows from the classes: it is settled when it is asked for."""
-        base = Base.of(self.fitted_) if self.fitted_ and self.learned_reading_.head.adapts else None
+        is_based = self.fitted_ and self.learned_reading_.head.estimator is not None
+        base = read_base(self.fitted_) if is_based else None
         before: Settled | None = self.__dict__.get("settled_")
         self.settled_ = Settled(self.ledger_, self.learned_reading_, self.scale, self.reject, base, self.index)
         if before is not None:
@@ -319,13 +322,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def reading_(self) -> Reading:
-        """The head with its parameters; of one that adapts, with what the support says."""
+        """The head with its parameters, and with what it estimates from the support."""
         return self._settled.reading
-
-    @property
-    def fit_(self) -> Fit:
-        """What a head that adapts has estimated."""
-        return self._settled.fit
 
     @property
     def scale_(self) -> float:
@@ -381,25 +379,29 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def logits_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, "image way"]:
         """Logits of `vectors`, for those who ask several classifiers about the same images."""
-        return self.scale_ * self.reading_.head.score(self._coordinates(vectors), self.prototypes_).numpy()
+        return self.scale_ * self.reading_.head.score(self._transform(vectors), self.prototypes_).numpy()
 
     def evidence_of(self, vectors: Float[np.ndarray, "image d"]) -> Float[np.ndarray, " image"]:
         """How much speaks for one of the classes rather than none of these: the best logit, over that of a new class
         where the head can tell one."""
-        best = self._best(vectors, 1).scores[:, 0] * self.scale_
-        if not self.reading_.head.adapts:
-            return best
-        return best - self.fit_.new_class(self._coordinates(vectors)).numpy() * (self.scale_ / self.fit_.scale)
+        if self.reading_.head.estimator is None:
+            return self._best(vectors, 1).scores[:, 0] * self.scale_
+        best = self._best(vectors, 1, has_length=True).scores[:, 0]
+        return self.scale_ * (best - self.reading_.new_class_score(torch.from_numpy(vectors)).numpy())
 
-    def _coordinates(self, vectors: Float[np.ndarray, "image d"]) -> Float[torch.Tensor, "image d"]:
-        return self._settled.coordinates(torch.from_numpy(vectors))
+    def _transform(
+        self, vectors: Float[np.ndarray, "image d"], has_length: bool = False
+    ) -> Float[torch.Tensor, "image z"]:
+        return self.reading_.transform(torch.from_numpy(vectors), has_length)
 
-    def _best(self, vectors: Float[np.ndarray, "image d"], k: int, sums: bool = False) -> Best:
+    def _best(
+        self, vectors: Float[np.ndarray, "image d"], k: int, sums: bool = False, has_length: bool = False
+    ) -> Best:
         """The best classes of each image, as rows of the ledger; with `sums` also what makes probabilities."""
         settled = self._settled
         if settled.searches:
-            return settled.search.best(vectors, k, self.scale_ if sums else None)
-        scores = self.reading_.head.score(self._coordinates(vectors), self.prototypes_).numpy()
+            return settled.search.best(vectors, k, self.scale_ if sums else None, has_length)
+        scores = self.reading_.head.score(self._transform(vectors, has_length), self.prototypes_).numpy()
         order = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
         log_sums = logsumexp(self.scale_ * scores, axis=1) if sums else None
         return Best(settled.order[order], np.take_along_axis(scores, order, 1), log_sums)
@@ -416,9 +418,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Keys of the kept examples of a class that, each alone in its place, would speak most for this vector."""
         support = self.support_
         here = support.owner == np.searchsorted(support.labels, label)
-        mine = self._coordinates(support.examples[here])
+        mine = torch.from_numpy(support.examples[here])
         alone = self.reading_.head.refined(mine, torch.ones(len(mine), dtype=torch.int64), self.reading_.parameters)
-        scores = self.reading_.head.score(self._coordinates(vector[None]), alone)[0]
+        scores = self.reading_.head.score(self._transform(vector[None]), alone)[0]
         return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
@@ -441,7 +443,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _scale_at(self, shot: int) -> float | None:
         """The factor of the logits at fewer shots, as far as leaving out tells."""
-        if not self.calibrated_ or self._settled.adapts:
+        if not self.calibrated_ or self._settled.estimator is not None:
             return self.scale_ if self.calibrated_ else self.scale
         # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
         more = self.support_.first(shot + 1)

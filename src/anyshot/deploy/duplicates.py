@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from threadpoolctl import threadpool_limits
 
 from anyshot.data.likeness import COPY, Sketch, likeness
-from anyshot.models.posterior import unit
+from anyshot.models.gaussian import unit
 
 NEIGHBOURS = 3  # of an image, that are looked at
 NEAR = 0.9  # squared distance of a pair that may be a copy, as a share of the usual one within a class

@@ -114,5 +114,6 @@ def _left_out(classifier: FewShotClassifier, learned: Learned, alone: float) -> 
     bursts = find_bursts(vectors, labels, learned.names, learned.times)
     if not bursts.told_by:
         return LeftOut(alone)
-    alike = vectors if classifier.reading_.head.adapts and classifier.base is None else None
-    return leave_out_bursts(lambda: clone(classifier), features, labels, bursts, alone, alike)[1]
+    head = classifier.reading_.head
+    alike = vectors if head.estimator and classifier.base is None else None
+    return leave_out_bursts(lambda: clone(classifier), features, labels, bursts, alone, alike, head)[1]

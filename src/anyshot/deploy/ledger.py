@@ -89,10 +89,12 @@ class Ledger:
         self._decided = len(self)
 
     @staticmethod
-    def empty(labels: Shaped[np.ndarray, " any"], d: int, keep: int, *, adapts: bool) -> "Ledger":
+    def empty(labels: Shaped[np.ndarray, " any"], d: int, keep: int, *, has_scatter: bool) -> "Ledger":
         """Of no classes yet; they will have labels like these."""
         counts, sums, keys = np.zeros(0, np.int64), np.zeros((0, d)), np.zeros(0, np.uint64)
-        return Ledger(Support(labels[:0], sums, counts, sums, counts, keys, np.zeros((d, d)) if adapts else None), keep)
+        return Ledger(
+            Support(labels[:0], sums, counts, sums, counts, keys, np.zeros((d, d)) if has_scatter else None), keep
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         self._scatter = self.scatter  # nothing waits then
@@ -137,15 +139,15 @@ class Ledger:
 
     def learn(self, batch: Batch) -> None:
         """Learn from examples."""
-        vectors, adapts = batch.vectors, self._scatter is not None
+        vectors, has_scatter = batch.vectors, self._scatter is not None
         is_later = self.keep > 0 and not batch.is_few and not self._is_of_some
-        more = support_of(vectors, batch.labels, adapts=adapts and not is_later and not batch.is_few)
+        more = support_of(vectors, batch.labels, has_scatter=has_scatter and not is_later and not batch.is_few)
         self.check(more)
         self._add(more)
-        if adapts and batch.is_few and more.freedom:
+        if has_scatter and batch.is_few and more.freedom:
             self._differ(vectors - more.means[np.searchsorted(more.labels, batch.labels)])
         if self.keep:
-            self._wait(replace(batch, varies=adapts and is_later), vectors)
+            self._wait(replace(batch, varies=has_scatter and is_later), vectors)
 
     def _add(self, more: Support) -> Int[np.ndarray, " way"]:
         """Sums, counts, and how images vary; the rows of the classes."""

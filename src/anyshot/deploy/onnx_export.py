@@ -35,8 +35,6 @@ class _Graph(nn.Module):
     """The law in the precision of the features."""
 
     scale: Tensor
-    centre: Tensor
-    matrix: Tensor
     unseen: Tensor
 
     def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
@@ -47,11 +45,9 @@ class _Graph(nn.Module):
         self.register_buffer("scale", torch.tensor(classifier.scale_, dtype=torch.float32))
         for name, value in classifier.reading_.parameters.items():
             self.register_buffer(f"learned_{name}", value.float())
-        self.adapts = self.head.adapts
-        if self.adapts:
-            self.register_buffer("centre", classifier.fit_.mean.float())
-            self.register_buffer("matrix", classifier.fit_.matrix.float())
-            nothing = torch.zeros(1, len(classifier.fit_.mean)).double(), torch.zeros(1, dtype=torch.long)
+        self.estimator = self.head.estimator
+        if self.estimator is not None:
+            nothing = torch.zeros(1, classifier.size_).double(), torch.zeros(1, dtype=torch.long)
             unseen = self.head.refined(*nothing, classifier.reading_.parameters)
             self.register_buffer("unseen", unseen.float())  # what a class of no image predicts
 
@@ -59,15 +55,15 @@ class _Graph(nn.Module):
         features = inputs.unflatten(1, (self.positions, -1)) if self.backbone is None else self.backbone(inputs)
         parameters = {name: getattr(self, f"learned_{name}") for name in self.names}
         vectors = self.apply_readout(self.embed(features, parameters), parameters)
-        query = vectors
-        if self.adapts:
-            query, prototypes = (vectors - self.centre) @ self.matrix, (prototypes - self.centre) @ self.matrix
+        query = vectors if self.estimator is None else self.estimator.transform(vectors, parameters)
         if counts is not None:
             prototypes = self.head.refined(prototypes, counts, parameters)
         logits = self.scale * self.head.score(query, prototypes)
-        if not self.adapts:
+        if self.estimator is None:
             return logits, vectors
-        return logits, vectors, logits.amax(1) - self.scale * self.head.score(query, self.unseen)[:, 0]
+        query = self.estimator.transform(vectors, parameters, True)
+        evidence = self.head.score(query, prototypes).amax(1) - self.head.score(query, self.unseen)[:, 0]
+        return logits, vectors, self.scale * evidence
 
 
 def export_backbone(backbone: Embedder, path: Path) -> None:
@@ -108,7 +104,7 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
     # Two or more of everything while tracing: a size of one would be taken for a constant.
     sample = [value if len(value) > 1 else torch.cat([value] * 3) for value in stored.values()]
     names = ["features" if backbone is None else "images", *stored]
-    outputs = ["logits", "vectors", *(["evidence"] if graph.adapts else [])]
+    outputs = ["logits", "vectors", *(["evidence"] if graph.estimator is not None else [])]
     model = _traced(graph, (example, *sample), free, names, outputs)
     # A value of the same name makes the input optional.
     for name, value in stored.items():

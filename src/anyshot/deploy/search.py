@@ -7,7 +7,7 @@ row; the few best are scored again in float64 from the sums themselves, by the h
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from anyshot.deploy.ledger import Ledger, with_slack
 from anyshot.deploy.pool import make_room
 from anyshot.errors import BadInput
 from anyshot.machine import give_back_memory
-from anyshot.models.law import Head, Inner, Parameters, Quadratic
+from anyshot.models.law import Head, Inner, Quadratic, Reading
 
 QUERIES = 512  # that are asked at once
 ASKED = 32  # of these, whose candidates are looked at at once: each of them has its own
@@ -35,7 +35,6 @@ UNINDEXED = 0.1  # share of the classes that may have changed since an index was
 
 Rows = Float[Tensor, "way numbers"]
 Queries = Float[Tensor, "query numbers"]
-Coordinates = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -185,16 +184,12 @@ class Search:
 
     Args:
         ledger: The classes.
-        head: Whose score it is.
-        parameters: Of the head.
-        coordinates: Of means and queries, before the head sees them.
+        reading: The head whose score it is, with its parameters.
         indexed: Whether to answer by an approximate index.
     """
 
     ledger: Ledger
-    head: Head
-    parameters: Parameters
-    coordinates: Coordinates = field(default=lambda vectors: vectors)
+    reading: Reading
     indexed: bool = False
 
     def __post_init__(self) -> None:
@@ -214,17 +209,20 @@ class Search:
     def prototypes(self, rows: np.ndarray | slice) -> Float[Tensor, "way refined"]:
         """What queries are scored against, of some classes."""
         counts = self.ledger.counts[rows]
-        means = self.coordinates(torch.from_numpy(self.ledger.sums[rows] / counts[..., None]))
-        return self.head.refined(means, torch.from_numpy(counts), self.parameters)
+        means = torch.from_numpy(self.ledger.sums[rows] / counts[..., None])
+        return self.reading.head.refined(means, torch.from_numpy(counts), self.reading.parameters)
 
-    def best(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> Best:
-        """The k best classes of each query; equal ones in order of their labels."""
+    def best(
+        self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None, has_length: bool = False
+    ) -> Best:
+        """The k best classes of each query; equal ones in order of their labels. `has_length` as in an `Estimator`."""
         k = min(k, len(self.ledger))
         with self._lock:
             self._follow()
         parts = list[Best]()
         for start in range(0, len(vectors), QUERIES):
-            parts.append(self._best(self.coordinates(torch.from_numpy(vectors[start : start + QUERIES])), k, scale))
+            query = self.reading.transform(torch.from_numpy(vectors[start : start + QUERIES]), has_length)
+            parts.append(self._best(query, k, scale))
             if len(vectors) > ASKED:  # fewer leave nothing behind that is worth looking for
                 self._give_back()
         logs = [part.log_sums for part in parts if part.log_sums is not None]
@@ -280,7 +278,7 @@ class Search:
     ) -> Float[Tensor, "query candidate"]:
         """The head's own, of classes that each query has for itself."""
         refined = self.prototypes(rows.ravel()).unflatten(0, rows.shape)
-        return self.head.score(query[:, None], refined)[:, 0]
+        return self.reading.head.score(query[:, None], refined)[:, 0]
 
     def _to_logits(self, query: Float[Tensor, "query d"], scale: float) -> tuple[float, Float[Tensor, "query 1"]]:
         """What makes logits of products."""
@@ -306,7 +304,7 @@ class Search:
         """Bring the rows up to what was learned: those that were touched, or all where there are none yet."""
         way, changed = len(self.ledger), self.ledger.changed()
         if self._linear is None:
-            self._linear = Linear.of(self.head, self.prototypes(slice(0, min(way, 4 * PIECE))))
+            self._linear = Linear.of(self.reading.head, self.prototypes(slice(0, min(way, 4 * PIECE))))
             if self._linear is None:
                 raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
             rows = np.arange(way)

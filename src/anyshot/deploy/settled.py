@@ -17,8 +17,7 @@ from anyshot.deploy.ledger import Ledger
 from anyshot.deploy.search import Search, can_search
 from anyshot.deploy.support import Support
 from anyshot.machine import give_back_memory
-from anyshot.models.empirical import Base, Fit, LeftOut
-from anyshot.models.law import Reading
+from anyshot.models.law import Estimator, LeaveOneOut, Parameters, Reading
 
 PART = 256  # examples that are asked of all classes at once
 
@@ -28,10 +27,10 @@ class Settled:
 
     Args:
         ledger: The classes.
-        learned: The head with what it has learned, before it adapts.
+        learned: The head with what it has learned, before it estimates from the support.
         scale: Factor of the logits, where it is given.
         reject: Share of the known classes' images that may be given up.
-        base: Other classes, for a head that adapts.
+        base: What is known of other classes, for a head that estimates from the support.
         indexed: Whether to search by an approximate index.
         calibrated: Whether a scale that is given was fitted.
     """
@@ -42,7 +41,7 @@ class Settled:
         learned: Reading,
         scale: float | None,
         reject: float,
-        base: Base | None,
+        base: Parameters | None,
         indexed: bool = False,
         calibrated: bool = False,
     ) -> None:
@@ -55,14 +54,14 @@ class Settled:
 
     def follow(self, before: "Settled") -> None:
         """Go on with a search of the same classes, where its rows do not depend on all of them."""
-        if "search" in before.__dict__ and before.ledger is self.ledger and not self.adapts:
+        if "search" in before.__dict__ and before.ledger is self.ledger and self.estimator is None:
             self.search = before.search
             self.search.indexed = self.indexed
 
     @property
-    def adapts(self) -> bool:
-        """Whether the head estimates from the support how images vary."""
-        return self.learned.head.adapts
+    def estimator(self) -> Estimator | None:
+        """How the head estimates parameters from the support, where it does."""
+        return self.learned.head.estimator
 
     @property
     def is_large(self) -> bool:
@@ -95,45 +94,45 @@ class Settled:
         return self.ledger.sample(calibration.CLASSES) if self.is_large else (self.support, None)
 
     @property
-    def adaptation(self) -> tuple[Fit, LeftOut]:
-        """What a head that adapts estimates, and its examples left out, which of many classes are not kept."""
-        return calibration.adapted(self.sample[0], self.base) if self.is_large else self._adaptation
+    def estimate(self) -> tuple[Parameters, LeaveOneOut]:
+        """What the estimator of the head returns, and its examples left out, which of many classes are not kept."""
+        if not self.is_large:
+            return self._estimate
+        assert self.estimator is not None
+        return calibration.estimate(self.estimator, self.sample[0], self.base)
 
     @cached_property
-    def _adaptation(self) -> tuple[Fit, LeftOut]:
-        return calibration.adapted(self.sample[0], self.base)
-
-    @cached_property
-    def fit(self) -> Fit:
-        """What a head that adapts estimates."""
-        fit = self.adaptation[0]
-        self._tidy()
-        return fit
+    def _estimate(self) -> tuple[Parameters, LeaveOneOut]:
+        assert self.estimator is not None
+        return calibration.estimate(self.estimator, self.sample[0], self.base)
 
     @cached_property
     def reading(self) -> Reading:
         """The head with all that it needs."""
-        if not self.adapts:
+        if self.estimator is None:
             return self.learned
-        return Reading(self.learned.head, {**self.learned.parameters, "spread": self.fit.spread})
+        parameters = {**self.learned.parameters, **self.estimate[0]}
+        self._tidy()
+        return Reading(self.learned.head, parameters)
 
-    def coordinates(self, vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
-        """What the head sees of vectors."""
-        return self.fit.coordinates(vectors) if self.adapts else vectors
+    def transform(
+        self, vectors: Float[torch.Tensor, "*batch d"], has_length: bool = False
+    ) -> Float[torch.Tensor, "*batch z"]:
+        """What the score sees of vectors; with `has_length`, as compared with a class of which nothing was seen."""
+        return self.reading.transform(vectors, has_length)
 
     @cached_property
     def prototypes(self) -> Float[torch.Tensor, "way refined"]:
         """What queries are scored against, in order of the labels."""
         counts = self.ledger.counts[self.order]
         means = torch.from_numpy(self.ledger.sums[self.order] / counts[:, None])  # which needs no examples
-        return self.reading.head.refined(self.coordinates(means), torch.from_numpy(counts), self.reading.parameters)
+        return self.reading.head.refined(means, torch.from_numpy(counts), self.reading.parameters)
 
     @cached_property
     def search(self) -> Search:
         """What finds the best of many classes."""
         # It must not know this object, or both would stay until Python looks for circles, and so would its memory.
-        reading, coordinates = self.reading, self.fit.coordinates if self.adapts else _as_they_are
-        return Search(self.ledger, reading.head, reading.parameters, coordinates, self.indexed)
+        return Search(self.ledger, self.reading, self.indexed)
 
     @property
     def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
@@ -147,10 +146,10 @@ class Settled:
 
     @property
     def left_out_logits(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        """The same as logits, as the head that adapts has them."""
-        if self.adapts:
-            left = self.adaptation[1]
-            return left.logits.numpy(), left.owner.numpy()
+        """The same as logits; those of an estimator are of examples left out of all that it has estimated."""
+        if self.estimator is not None:
+            left_out = self.estimate[1]
+            return left_out.logits.numpy(), left_out.owner.numpy()
         scores, owner = self.left_out
         return self.scale * scores, owner
 
@@ -159,9 +158,9 @@ class Settled:
         """Whether the scale is fitted."""
         if self.given is not None or not self.ledger.examples:
             return self._given_calibrated
-        if self.adapts:
-            return int((self.ledger.counts > 1).sum()) > 1
         support = self.sample[0]
+        if self.estimator is not None:
+            return calibration.can_calibrate(self.estimator, support)
         return len(self.ledger) > 1 and bool((support.counts[support.owner] > 1).any())
 
     @cached_property
@@ -169,8 +168,8 @@ class Settled:
         """The factor of the logits: given, fitted, learned, or a rule of thumb."""
         if self.given is not None:
             return float(self.given)
-        if self.adapts:
-            return self.fit.scale
+        if self.estimator is not None:
+            return float(self.reading.parameters["scale"])
         support = self.sample[0]
         if self.calibrated:
             return self._fitted_scale(support)
@@ -200,15 +199,14 @@ class Settled:
             return None
         if self.is_large:
             logits, evidence = self._among_all()
-            return calibration.rejection(evidence, np.zeros(len(logits), int), self.reject) if len(logits) else None
-        if self.adapts:
-            fit, left = self.adaptation
-            evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale / fit.scale)
-            owner = left.owner.numpy()
-        else:
-            scores, owner = self.left_out
-            evidence = self.scale * scores
-        return calibration.rejection(evidence, owner, self.reject) if len(owner) else None
+            owner = np.zeros(len(logits), int)
+            return calibration.rejection(logits, owner, self.reject, evidence) if len(logits) else None
+        evidence = None
+        if self.estimator is not None:
+            parameters, left_out = self.estimate
+            evidence = left_out.evidence.numpy() * (self.scale / float(parameters["scale"]))
+        logits, owner = self.left_out_logits
+        return calibration.rejection(logits, owner, self.reject, evidence) if len(owner) else None
 
     @cached_property
     def recalls(self) -> Float[np.ndarray, " way"]:
@@ -229,26 +227,27 @@ class Settled:
         parts = [self._among_others(chosen[start : start + PART]) for start in range(0, len(chosen), PART)]
         del support
         self._tidy()
-        mine, other, nothing = np.concatenate([np.zeros((3, 0)), *parts], 1)
-        logits = scale * np.stack([mine, other], 1)
-        return logits, logits - nothing[:, None]
+        scores = scale * np.concatenate([np.zeros((2, 2, 0)), *parts], 2)
+        return scores[0].T, scores[1].T
 
-    def _among_others(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
-        """Scores of examples of the sample for their own class without them, for the best of all others, and the logit
-        of a class that is not there."""
+    def _among_others(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "2 2 image"]:
+        """Scores, and evidence, of examples of the sample for their own class without them and for the best other."""
         support, rows = self.sample
         assert rows is not None
         owner, vectors = support.owner[chosen], support.examples[chosen]
         left = support.counts[owner] - 1
-        query = self.coordinates(torch.from_numpy(vectors))
-        means = self.coordinates(torch.from_numpy((support.sums[owner] - vectors) / left[:, None]))
+        means = torch.from_numpy((support.sums[owner] - vectors) / left[:, None])
         own = self.reading.head.refined(means, torch.from_numpy(left), self.reading.parameters)
-        mine = self.reading.head.score(query[:, None], own[:, None])[:, 0, 0].numpy()
-        best = self.search.best(vectors, 2)
-        other = np.where(best.rows[:, 0] == rows[owner], best.scores[:, 1], best.scores[:, 0])
-        nothing = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.adapts else 0 * mine
-        return np.stack([mine, other, nothing])
+        out = []
+        for has_length in (False, True) if self.estimator is not None else (False,):
+            query = self.transform(torch.from_numpy(vectors), has_length)
+            mine = self.reading.head.score(query[:, None], own[:, None])[:, 0, 0].numpy()
+            best = self.search.best(vectors, 2, has_length=has_length)
+            other = np.where(best.rows[:, 0] == rows[owner], best.scores[:, 1], best.scores[:, 0])
+            new = self.new_class_score(torch.from_numpy(vectors)).numpy() if has_length else 0.0
+            out.append([mine - new, other - new])
+        return np.array([out[0], out[-1]])
 
-
-def _as_they_are(vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
-    return vectors
+    def new_class_score(self, vectors: Float[torch.Tensor, "image d"]) -> Float[torch.Tensor, " image"]:
+        """The score of a class of which nothing has been seen."""
+        return self.reading.new_class_score(vectors)

@@ -269,7 +269,7 @@ def _shot_lines(classifier: FewShotClassifier) -> list[str]:
     shots = sorted({*(2**power for power in range(10) if 2**power < most), most})
     rng, rows = np.random.default_rng(0), []
     for shot in shots:
-        draws = _draws(support, shot, adapts=classifier.reading_.head.adapts)
+        draws = _draws(support, shot, estimates=classifier.reading_.head.estimator is not None)
         orders = (_siblings_last(rng, group.group) for _ in range(draws))
         right = [_are_right(classifier, replace(support, keys=keys).first(shot + 1)) for keys in orders]
         rows.append(f"| {shot} | {np.concatenate(right).mean():.1%} | {len(right[0])} | {draws} |")
@@ -303,14 +303,14 @@ def _moments(support: Support, group: np.ndarray) -> np.ndarray:
     return np.bincount(pairs[0], minlength=len(support.labels))
 
 
-def _draws(support: Support, shot: int, *, adapts: bool) -> int:
+def _draws(support: Support, shot: int, *, estimates: bool) -> int:
     """How often examples are drawn: as often as is cheap, and once where there is but one way."""
     if int(support.kept_counts.max()) <= shot + 1:
         return 1
     way, d = support.sums.shape
     images = way * (shot + 1)
     operations = min(images, max(QUERIES, 2 * way)) * way * d
-    if adapts:
+    if estimates:
         operations = d**3 + images * d**2 + 2 * operations
     return max(LEAST_DRAWS, min(MOST_DRAWS, int(OPERATIONS / operations)))
 

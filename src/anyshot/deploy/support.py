@@ -32,7 +32,7 @@ class Support:
     """The class of each kept example, an index into the labels."""
     keys: UInt64[np.ndarray, " kept"]
     scatter: Float[np.ndarray, "d d"] | None = None
-    """How images vary about the means of their classes, summed over images, for heads that adapt."""
+    """How images vary about the means of their classes, summed over images, for heads that estimate from it."""
     freedom: int = 0
     """How many images tell of that: all but one of each class. (A class that is removed leaves what it told.)"""
 
@@ -106,12 +106,12 @@ def support_of(
     keys: UInt64[np.ndarray, " image"] | None = None,
     keep: int = 0,
     *,
-    adapts: bool = False,
+    has_scatter: bool = False,
 ) -> Support:
-    """The support that a batch of examples makes; with its scatter for a head that adapts."""
+    """The support that a batch of examples makes; with its scatter for a head that estimates from it."""
     names, owner = np.unique(labels, return_inverse=True)
     sums, counts = _sums(vectors, owner, len(names))
-    scatter = _scatter(vectors, owner, sums, counts) if adapts else None
+    scatter = _scatter(vectors, owner, sums, counts) if has_scatter else None
     if keys is None:
         kept: Kept = np.zeros((0, vectors.shape[1])), np.zeros(0, np.int64), np.zeros(0, np.uint64)
     else:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax
 
-from anyshot.deploy.calibration import adapted_to, fit_scale, leave_one_out
+from anyshot.deploy.calibration import estimate_from, fit_scale, leave_one_out
 from anyshot.deploy.duplicates import InDouble, Labels, Vectors
 from anyshot.deploy.support import support_of
 from anyshot.models.law import Reading
@@ -54,11 +54,12 @@ def look(vectors: Vectors, labels: Labels, reading: Reading) -> Suspects:
     """Leave every image out once."""
     order = np.argsort(labels, kind="stable")  # as a support has them
     classes = labels[order]
-    if reading.head.adapts:
+    estimator = reading.head.estimator
+    if estimator is not None:
         rows = vectors.rows if isinstance(vectors, InDouble) else vectors  # read in double some at a time
         rows = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
-        support = support_of(rows, classes, adapts=True)
-        left = adapted_to(support, rows, np.searchsorted(support.labels, classes))[1]
+        support = support_of(rows, classes, has_scatter=True)
+        left = estimate_from(estimator, support, rows, np.searchsorted(support.labels, classes))[1]
         scores, owner = left.logits.numpy(), left.owner.numpy()
     else:
         support = support_of(np.asarray(vectors[order], np.float64), classes, order.astype(np.uint64), len(labels))

@@ -35,10 +35,9 @@ from anyshot.measure.recalls import Recalls, difference, title, write_recalls
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import side_by_side
 from anyshot.models.embedders import DEFAULT, Embedder, embedder
-from anyshot.models.empirical import scores_of_products, support_scores
 from anyshot.models.examples import holds_features, read_examples
 from anyshot.models.heads import EMBEDS
-from anyshot.models.law import Embed, Head, Parameters, Reading
+from anyshot.models.law import Embed, Head, Parameters, Reading, score_support
 from anyshot.models.model import Model
 from anyshot.models.registry import PACKAGE, Registry
 from anyshot.progress import Done, say, unwatched
@@ -47,7 +46,6 @@ from anyshot.recipe import Recipe
 from anyshot.rows import Row, grouped, shown, write_table
 
 SHOTS = Protocol().shots
-MOST_PRODUCTS = 4096  # images whose inner products are all kept
 CHECKED = 512  # images that are looked at together for what is not finite
 EPISODES = 8  # that a thread fits a head to at a time
 Maps = Float[Tensor, "image position channel"]
@@ -257,8 +255,9 @@ def _recall_all(
         used = learned[keys[0][0]]
         vectors = vectors_of(maps, how, used)
         asked = [(Reading(registry.head(name), learned[name]), readout) for name, readout in keys]
-        if registry.head(keys[0][0]).adapts:
-            arrays[keys[0]] = _adapted(vectors, plan, patterns, share)
+        head = registry.head(keys[0][0])
+        if head.estimator is not None:
+            arrays[keys[0]] = _estimated(head, vectors, plan, patterns, share)
             asked, keys = asked[1:], keys[1:]
         fitted = fit_on(partial(_base_vectors, base, how, used), registry)
         arrays |= dict(zip(keys, read_out(asked, vectors, fitted, plan, patterns, registry, share), strict=True))
@@ -282,14 +281,12 @@ def _alike(
     return grouped(fitting, bank)
 
 
-def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Float[np.ndarray, "pattern episode way"]:
-    """Recalls of a head that estimates from each support how images vary: one fit per episode and pattern."""
+def _estimated(
+    head: Head, vectors: Vectors, plan: Plan, shots: Shots, progress: Done
+) -> Float[np.ndarray, "pattern episode way"]:
+    """Recalls of a head that estimates its parameters from each support: one fit per episode and pattern."""
     patterns = full_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
-    table = None
-    if vectors.shape[0] <= MOST_PRODUCTS:
-        rows = _in_double(vectors, np.arange(vectors.shape[0]))
-        table = rows @ rows.mT
 
     def run(first: int) -> int:
         draw = plan.draw(first, min(first + EPISODES, plan.episodes))
@@ -297,11 +294,7 @@ def _adapted(vectors: Vectors, plan: Plan, shots: Shots, progress: Done) -> Floa
             for number, counts in enumerate(patterns[:, first + episode]):
                 images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
                 owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
-                if table is None or len(images) >= vectors.shape[1]:
-                    scores = support_scores(_in_double(vectors, images), owner, _in_double(vectors, query))
-                else:
-                    products = table[images[:, None], images], table[query[:, None], images], table[query, query]
-                    scores = scores_of_products(*products, owner, vectors.shape[1])
+                scores = score_support(head, _in_double(vectors, images), owner, _in_double(vectors, query))
                 out[number, first + episode] = recall(scores.mT[None, None], plan)[0, 0]
         return len(draw.query)
 

@@ -133,6 +133,99 @@ euclidean = Inner("Euclidean", _euclidean, centred=True)  # Eq. 1: -|q - p|^2 / 
 cosine = Inner("cosine", _cosine)  # Eq. 2
 dot = Inner("dot", _dot, norms=False)  # Eq. 5
 
+# ------------------------------------------------------------------------------------------------------------ estimator
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What is known of the vectors of some classes, as sums over images: all that an estimator needs of most of them.
+
+    Attributes:
+        counts: Images of each class.
+        means: Their mean vectors.
+        scatter: The sum over images of (x - class mean)(x - class mean)'.
+        degrees_of_freedom: Images that tell of the variation within classes: all but one of each class.
+        basis: Orthonormal columns that span all vectors, where means and scatter are given in these coordinates.
+    """
+
+    counts: Int[Tensor, " way"]
+    means: Float[Tensor, "way m"]
+    scatter: Float[Tensor, "m m"]
+    degrees_of_freedom: int
+    basis: Float[Tensor, "d m"] | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Vectors of a support, all of them or some of each class, their classes, and which belong together.
+
+    Attributes:
+        vectors: One per image.
+        owner: Their classes, counted from 0.
+        groups: Images of one class and group (a burst, copies) are left out together; None where each is alone.
+    """
+
+    vectors: Float[Tensor, "image d"]
+    owner: Int[Tensor, " image"]
+    groups: Int[Tensor, " image"] | None = None
+
+    def first(self, most: int) -> "Examples":
+        """Return at most so many examples, about as many of each class, two at least; all of a group or none."""
+        if len(self.owner) <= most:
+            return self
+        each = max(2, most // len(self.owner.unique()))
+        order = self.owner.argsort(stable=True)
+        counts = torch.bincount(self.owner)
+        rank = torch.empty_like(self.owner)
+        rank[order] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[self.owner[order]]
+        chosen = rank < each
+        if self.groups is not None:
+            pair = torch.stack([self.owner, self.groups]).unique(dim=1, return_inverse=True)[1]
+            chosen = torch.isin(pair, pair[chosen])
+        groups = None if self.groups is None else self.groups[chosen]
+        return Examples(self.vectors[chosen], self.owner[chosen], groups)
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """Logits that examples would have got as new images, each left out of all that was estimated with it.
+
+    Attributes:
+        logits: For every class, their own included.
+        evidence: The same over the logit of a class of which nothing was seen: what speaks against "none of these".
+        owner: The classes of the examples.
+        image: Their places among the examples; those that are all that their class has are not asked.
+    """
+
+    logits: Float[Tensor, "image way"]
+    evidence: Float[Tensor, "image way"]
+    owner: Int[Tensor, " image"]
+    image: Int[Tensor, " image"]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How a head estimates parameters from its support.
+
+    Args:
+        fit: `fit(moments, examples, base)` to parameters by name, with the factor of the logits, `scale`, among them.
+            Examples are for what cannot be told from moments. `base` is what `fit_base` returned, or None.
+        transform: `transform(vectors, parameters, has_length)`, vectors to what the score sees of a query; with
+            `has_length` as it is compared with a class of which nothing was seen.
+        leave_one_out: `leave_one_out(moments, examples, parameters)` to a `LeaveOneOut`.
+        fit_base: `fit_base(vectors, labels)` of other classes to tensors by name.
+        can_calibrate: `can_calibrate(counts, examples)`, whether `scale` comes from the examples.
+        moments: `moments(vectors, owner)` of examples.
+    """
+
+    fit: "Callable[[Moments, Examples, Parameters | None], dict[str, Tensor]]"
+    transform: Callable[..., Tensor]
+    leave_one_out: "Callable[[Moments, Examples, Parameters], LeaveOneOut]"
+    fit_base: Callable[[Tensor, Tensor], dict[str, Tensor]]
+    can_calibrate: "Callable[[Tensor, Examples], bool]"
+    moments: "Callable[[Tensor, Tensor], Moments]"
+
+
 # ----------------------------------------------------------------------------------------------------------------- head
 
 
@@ -161,7 +254,7 @@ class Head:
             their mean Gram.
         has_onnx: Whether `refine` can be written as ONNX operators.
         alternative_to: The name of the head that this one is an alternative of: gains are measured against it.
-        adapts: Whether it estimates from the support itself how images vary (`empirical.adapt`).
+        estimator: How it estimates parameters from the support itself; None where it does not.
     """
 
     embed: Embed
@@ -174,7 +267,7 @@ class Head:
     refine_rows: Callable[[Tensor, Parameters], Tensor] | None = None
     has_onnx: bool = True
     alternative_to: str = ""
-    adapts: bool = False
+    estimator: Estimator | None = None
 
     @property
     def score_name(self) -> str:
@@ -195,11 +288,34 @@ class Reading:
     head: Head
     parameters: Parameters
 
+    def transform(self, vectors: Float[Tensor, "*batch d"], has_length: bool = False) -> Float[Tensor, "*batch z"]:
+        """Return what the score sees of vectors: themselves, unless the head estimates from its support."""
+        estimator = self.head.estimator
+        return vectors if estimator is None else estimator.transform(vectors, self.parameters, has_length)
+
+    def new_class_score(self, vectors: Float[Tensor, "image d"]) -> Float[Tensor, " image"]:
+        """Return the score of a class of which no image has been seen, for a head that estimates from its support."""
+        nothing = torch.zeros_like(vectors[:1]), torch.zeros(1, dtype=torch.long)
+        unseen = self.head.refined(*nothing, self.parameters)
+        return self.head.score(self.transform(vectors, has_length=True), unseen)[:, 0]
+
     @property
     def inner(self) -> Inner | None:
         """The score, where the shared products of queries and prototypes are all it needs."""
         score = self.head.score
         return score if self.head.refine is None and isinstance(score, Inner) else None
+
+
+def score_support(
+    head: Head, support: Float[Tensor, "image d"], owner: Int[Tensor, " image"], query: Float[Tensor, "query d"]
+) -> Float[Tensor, "query way"]:
+    """Return the scores of queries after a head has estimated its parameters from a support, but for their factor."""
+    assert head.estimator is not None
+    support, query = support.double(), query.double()
+    moments = head.estimator.moments(support, owner)
+    parameters = head.estimator.fit(moments, Examples(support, owner), None)
+    means = moments.means if moments.basis is None else moments.means @ moments.basis.mT
+    return head.score(head.estimator.transform(query, parameters), head.refined(means, moments.counts, parameters))
 
 
 # ----------------------------------------------------------------------------------------------------------------- fold

@@ -17,10 +17,9 @@ from types import ModuleType
 
 from anyshot.errors import BadInput, choose, first_line, unknown
 from anyshot.models.backbones import BACKBONES, Backbone
-from anyshot.models.empirical import POSTERIOR_HEAD
+from anyshot.models.gaussian import POSTERIOR, POSTERIOR_HEAD, UNIT_PROTO
 from anyshot.models.heads import HEADS, LINEAR, PRETRAINING
 from anyshot.models.law import Head
-from anyshot.models.posterior import POSTERIOR, UNIT_PROTO
 from anyshot.models.readouts import READOUTS, Readout, stem_and_number
 from anyshot.recipe import Recipe
 

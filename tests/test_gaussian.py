@@ -1,8 +1,11 @@
 """The posterior is what a direct computation with multivariate normals gives, and its limits are scores one knows."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
+from scipy.special import log_softmax
 from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
@@ -11,20 +14,31 @@ from anyshot.deploy import support as deployed
 from anyshot.deploy.onnx_export import export_onnx
 from anyshot.measure.engine import each_logits
 from anyshot.measure.plan import Plan
-from anyshot.models.empirical import (
-    LITTLE_USE,
-    Base,
+from anyshot.models.gaussian import _class_moments as class_moments
+from anyshot.models.gaussian import (
+    as_posterior,
+    diagonalise,
+    expected_cosine,
+    fit,
     fit_base,
-    fit_support,
+    fit_moments,
+    fit_posterior,
     is_foreign,
     leave_one_out,
-    support_scores,
+    log_losses,
+    log_ratio,
+    moments_of,
+    predict,
+    predict_class,
+    quadratic,
+    read_base,
+    transform,
+    unit,
+    whiten,
 )
-from anyshot.models.empirical import moments_of as moments_of_units
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Reading
-from anyshot.models.posterior import _moments as moments_of
-from anyshot.models.posterior import as_posterior, diagonalise, fit_posterior, predict_class, quadratic, unit, whiten
+from anyshot.models.law import Examples, Moments, Reading, score_support
+from anyshot.models.registry import PACKAGE
 
 D, CLASSES, IMAGES = 6, 24, 12
 RNG = np.random.default_rng(0)
@@ -65,7 +79,7 @@ def test_logits_are_log_densities_of_the_predictive_normal(counts):
 
 def test_the_coordinates_make_w_the_identity_and_b_diagonal():
     u = unit(base()[0] - base()[0].mean(0))
-    moments = moments_of(u, base()[1], CLASSES)
+    moments = class_moments(u, base()[1], CLASSES)
     fitted = diagonalise(moments, 0.0, 0.0)
     T = fitted["matrix"]
     torch.testing.assert_close(T.mT @ moments.within @ T, torch.eye(D, dtype=T.dtype))
@@ -167,19 +181,110 @@ def unequal(seed=5, shift=0.0):
     return X, y, Q, ask
 
 
-def test_the_head_in_few_dimensions_is_the_head_in_all():
-    """`support_scores` works in what the support spans; the fit in all dimensions gives the same, up to the scale."""
-    rng = np.random.default_rng(0)
-    for d, counts in ((30, (1, 2, 5)), (4, (3, 9, 9)), (30, (1, 1, 1)), (30, (2, 2, 2))):
-        x = unit(torch.from_numpy(rng.normal(size=(sum(counts), d)) + 1))
-        query, owner = (
-            unit(torch.from_numpy(rng.normal(size=(7, d)) + 1)),
-            torch.repeat_interleave(torch.tensor(counts)),
+def units(*shape, seed=0, shift=1.0):
+    return unit(torch.from_numpy(np.random.default_rng(seed).normal(size=shape) + shift))
+
+
+SUPPORTS = [(30, (1, 2, 5)), (4, (3, 9, 9)), (30, (1, 1, 1)), (30, (2, 2, 2)), (12, (1, 16, 16))]
+
+
+def scores(model, means, counts, query, has_length=False):
+    return quadratic(transform(query, model, has_length), predict(means, counts, model))
+
+
+def class_means(x, owner):
+    return torch.stack([x[owner == c].mean(0) for c in owner.unique()])
+
+
+@pytest.mark.parametrize(("d", "counts"), SUPPORTS)
+def test_the_span_of_the_examples_gives_what_all_dimensions_give(d, counts):
+    x, query, owner = units(sum(counts), d), units(7, d, seed=1), torch.repeat_interleave(torch.tensor(counts))
+    small = moments_of(x, owner)
+    means = class_means(x, owner)
+    residuals = x - means[owner]
+    whole = Moments(torch.tensor(counts), means, residuals.mT @ residuals, len(x) - len(counts))
+    assert (small.basis is not None) == (len(x) < d)
+    for has_length in (False, True):
+        one, other = (
+            scores(fit_moments(moments), means, whole.counts, query, has_length) for moments in (small, whole)
         )
-        moments = moments_of_units(x, owner)
-        fit = fit_support(moments)
-        ours = fit.logits(fit.coordinates(query), fit.coordinates(moments.means), moments.counts) / fit.scale
-        torch.testing.assert_close(support_scores(x, owner, query), ours, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
+    model = fit(whole, Examples(x, owner))
+    for name in ("scale", "ratio", "size"):
+        torch.testing.assert_close(fit(small, Examples(x, owner))[name], model[name], rtol=1e-6, atol=1e-8)
+    left = [leave_one_out(moments, Examples(x, owner), fit(moments, Examples(x, owner))) for moments in (small, whole)]
+    torch.testing.assert_close(left[0].logits, left[1].logits, rtol=1e-5, atol=1e-6)
+
+
+def test_w_is_what_the_formula_says():
+    """The model equals the sum of a sphere, residuals and shares of class means, written out class by class."""
+    x, owner = units(11, 5), torch.tensor([0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2])
+    model = fit_moments(moments_of(x, owner), ridge=2.0)
+    r = float(model["ratio"])
+    means, counts = class_means(x, owner), torch.bincount(owner).double()
+    weights = 1 / (r + 1 / counts)
+    centre = (weights[:, None] * means).sum(0) / weights.sum()
+    residuals = x - means[owner]
+    W = 2.0 * residuals.square().sum() / (len(x) - 3) * torch.eye(5, dtype=x.dtype)
+    for row in residuals:
+        W = W + torch.outer(row, row)
+    for k, w, mean in zip(counts, weights, means, strict=True):
+        W = W + w / (1 + r * k) * torch.outer(mean - centre, mean - centre)
+    torch.testing.assert_close(model["centre"], centre)
+    whitening = model["whitening"] * model["size"]
+    torch.testing.assert_close(whitening.mT @ W @ whitening, torch.eye(5, dtype=x.dtype))
+
+
+def test_the_cosine_score_is_the_normal_one_at_expected_lengths():
+    """With W the identity and B = r W, both vectors as long as they are expected to be, per dimension."""
+    r, d = 0.7, 4000
+    for k in (1, 3, 50):
+        rho = expected_cosine(torch.tensor(k).double(), torch.tensor(r).double())
+        x, m = units(2, d, shift=0.0, seed=k)
+        x, m = x * (d * (1 + r)) ** 0.5, m * (d * (r + 1 / k)) ** 0.5
+        both = predict_class(
+            torch.stack([m, 0 * m]), torch.tensor([k, 0]), {"spread": torch.full((d,), r, dtype=torch.float64)}
+        )
+        gap = quadratic(x[None], both)[0]
+        cosine = x @ m / (x.norm() * m.norm())
+        torch.testing.assert_close(d * log_ratio(cosine, rho), gap[0] - gap[1])
+
+
+@pytest.mark.parametrize("times", [1e150, 1e-300])
+@pytest.mark.parametrize("shots", [1, 4])
+def test_order_rotation_and_scale_change_nothing(times, shots):
+    rng = np.random.default_rng(2)
+    y = np.repeat(np.arange(5), shots)
+    X, Q = rng.normal(size=(len(y), 12)) + np.eye(12)[y] * 3, rng.normal(size=(9, 12))
+    turn = np.linalg.qr(rng.normal(size=(12, 12)))[0]
+    order = rng.permutation(len(y))
+    plain = FewShotClassifier("posterior").fit(X, y)
+    for make in (lambda rows: rows @ turn, lambda rows: rows * times, lambda rows: rows):
+        other = FewShotClassifier("posterior").fit(make(X)[order], y[order])
+        np.testing.assert_allclose(other.predict_proba(make(Q)), plain.predict_proba(Q), atol=1e-7)
+        np.testing.assert_allclose(
+            other.evidence_of(other.vectors(make(Q))), plain.evidence_of(plain.vectors(Q)), rtol=1e-6, atol=1e-7
+        )
+
+
+def test_many_dimensions_take_no_minutes():
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(10), 5)
+    X = rng.normal(size=(50, 8000))
+    owner = torch.from_numpy(y)
+    began = time.process_time()
+    score_support(PACKAGE.head("posterior"), unit(torch.from_numpy(X)), owner, unit(torch.from_numpy(X[:5])))
+    assert time.process_time() - began < 10
+
+
+def test_losses_in_pieces_are_those_of_all(monkeypatch):
+    rng = np.random.default_rng(0)
+    owner = rng.integers(4, size=50)
+    logits = rng.normal(size=(50, 4)) + np.eye(4)[owner]
+    losses = log_losses(0.7, logits, owner)
+    monkeypatch.setattr("anyshot.models.gaussian.PART", 7)
+    np.testing.assert_array_equal(log_losses(0.7, logits, owner), losses)
+    np.testing.assert_allclose(losses, -log_softmax(0.7 * logits, axis=1)[np.arange(50), owner])
 
 
 def test_fewer_shots_are_no_surer_than_all_of_them_say():
@@ -191,31 +296,81 @@ def test_fewer_shots_are_no_surer_than_all_of_them_say():
     np.testing.assert_allclose(fitted.at_shot(12).predict_proba(Q), fitted.predict_proba(Q), rtol=1e-9)
 
 
-def test_leaving_one_out_is_fitting_without_it():
-    """The rank-one change of W and of the centre equals the scatter, means and counts of a support without the image,
-    with everything else (shrinkage, size, ratio, scale) as it was."""
-    X, y, *_ = unequal()
-    u, owner = unit(torch.from_numpy(X)), torch.from_numpy(y)
-    moments = moments_of_units(u, owner)
-    fit = fit_support(moments)
-    left = leave_one_out(fit, moments, u, owner)
-    share, ratio = fit.share, fit.spread[0]
-    metric = torch.linalg.inv(fit.matrix @ fit.matrix.mT)  # W, in u
-    row = 0
-    for image in range(len(u)):
-        if moments.counts[owner[image]] == 1:
+@pytest.mark.parametrize("d", [6, 60])
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_leaving_a_group_out_is_fitting_without_it(d, is_grouped):
+    """W, class means and counts without the group's images, with the centre, r, sizes and factor as they were."""
+    rng = np.random.default_rng(0)
+    owner = torch.repeat_interleave(torch.tensor([1, 2, 3, 8, 8, 12]))
+    x = unit(torch.from_numpy(rng.normal(size=(6, d))[owner] * 2 + rng.normal(size=(len(owner), d)) + 1))
+    groups = torch.from_numpy(rng.integers(3, size=len(owner))) if is_grouped else torch.arange(len(owner))
+    moments, examples = moments_of(x, owner), Examples(x, owner, groups if is_grouped else None)
+    model = fit(moments, examples)
+    left = leave_one_out(moments, examples, model)
+    r, scale, size = float(model["ratio"]), float(model["scale"]), float(model["size"])
+    basis = torch.eye(d, dtype=x.dtype) if moments.basis is None else moments.basis
+    centre = basis @ model["centre"]
+    inverse = torch.linalg.inv(model["whitening"] * size)
+    W = basis @ (inverse.mT @ inverse) @ basis.mT
+    if moments.basis is not None:
+        floor = float(1 / (model["outside"] * size) ** 2)
+        W = W + floor * (torch.eye(d, dtype=x.dtype) - basis @ basis.mT)
+
+    def parts(stays):
+        """What the images that stay put into W, their class means and counts."""
+        counts = torch.bincount(owner[stays]).double()
+        means = class_means(x[stays], owner[stays])
+        residuals = x[stays] - means[owner[stays]]
+        share = 1 / ((r + 1 / counts) * (1 + r * counts))
+        return residuals.mT @ residuals + ((means - centre) * share[:, None]).mT @ (means - centre), means, counts
+
+    everyone = torch.ones(len(owner), dtype=torch.bool)
+    seen = []
+    for image in range(len(owner)):
+        stays = ~((owner == owner[image]) & (groups == groups[image]))
+        if not (stays & (owner == owner[image])).any():
             continue
-        stays = torch.arange(len(u)) != image
-        without = moments_of_units(u[stays], owner[stays])
-        W = metric - share * (moments.scatter - without.scatter)  # what this image had put into it
-        inverse, centre = torch.linalg.inv(W), without.centre
-        k = without.counts.double()
-        a, v = k * ratio / (k * ratio + 1), 1 + ratio / (k * ratio + 1)
-        gap = (u[image] - centre) - a[:, None] * (without.means - centre)
-        expected = -0.5 * fit.scale * (torch.einsum("cd,de,ce->c", gap, inverse, gap) / v + D * v.log())
-        torch.testing.assert_close(left.logits[row], expected, rtol=1e-8, atol=1e-8)
-        row += 1
-    assert row == len(left.owner)
+        matrix, means, counts = parts(stays)
+        inverse = torch.linalg.inv(W - parts(everyone)[0] + matrix) / size**2
+        query, means = x[image] - centre, means - centre
+        cosine = means @ inverse @ query / torch.einsum("cd,de,ce->c", means, inverse, means).sqrt()
+        square, expected = query @ inverse @ query, expected_cosine(counts, torch.tensor(r).double())
+        row = len(seen)
+        torch.testing.assert_close(
+            left.logits[row], scale * log_ratio(cosine / square.sqrt(), expected), rtol=1e-7, atol=1e-7
+        )
+        torch.testing.assert_close(
+            left.evidence[row], scale * log_ratio(cosine, expected, square), rtol=1e-7, atol=1e-7
+        )
+        seen.append(image)
+    assert left.image.tolist() == seen
+    assert left.owner.tolist() == owner[seen].tolist()
+
+
+def test_leaving_out_with_a_base_subtracts_from_the_class_mean_only():
+    X, y, *_ = unequal()
+    x, owner = unit(torch.from_numpy(X)), torch.from_numpy(y)
+    model = {**fit_base(*base()), "scale": torch.tensor(0.3).double()}
+    moments = moments_of(x, owner)
+    left = leave_one_out(moments, Examples(x, owner), model)
+    for row, image in enumerate(left.image.tolist()):
+        stays = torch.arange(len(x)) != image
+        means, counts = class_means(x[stays], owner[stays]), torch.bincount(owner[stays])
+        torch.testing.assert_close(left.logits[row], 0.3 * scores(model, means, counts, x[[image]])[0])
+
+
+def test_twins_that_are_left_out_together_do_not_make_it_sure():
+    """Every image twice: alone, each is recognised by its twin; in groups the factor is that of the images once."""
+    X, y, *_ = unequal()
+    X = X + np.random.default_rng(0).normal(size=X.shape) * 2
+    x, owner = unit(torch.from_numpy(X)), torch.from_numpy(y)
+    twice, owners = torch.cat([x, x]), torch.cat([owner, owner])
+    moments, groups = moments_of(twice, owners), torch.arange(len(x)).repeat(2)
+    once = float(fit(moments_of(x, owner), Examples(x, owner))["scale"])
+    alone = float(fit(moments, Examples(twice, owners))["scale"])
+    together = float(fit(moments, Examples(twice, owners, groups))["scale"])
+    assert together < 0.75 * alone
+    assert together < 1.5 * once
 
 
 def test_the_scatter_is_the_sum_over_images_of_their_residuals(monkeypatch):
@@ -274,45 +429,55 @@ def test_onnx_is_the_same_and_takes_a_new_class(tmp_path):
 
 
 def test_a_foreign_base_is_seen_and_left_alone():
-    X, y, Q, _ = unequal(shift=np.array([0, 9.0, 0, -9, 0, 0]))
-    base = (VECTORS, LABELS)
-    alone, foreign = FewShotClassifier("posterior").fit(X, y), FewShotClassifier("posterior", base=base).fit(X, y)
-    np.testing.assert_allclose(alone.predict_proba(Q), foreign.predict_proba(Q))
-    X, y, Q, _ = unequal()
-    own = FewShotClassifier("posterior", base=base).fit(X, y)
-    assert not np.allclose(own.predict_proba(Q), FewShotClassifier("posterior").fit(X, y).predict_proba(Q))
+    base = kind(60, 10, 1.0, 0)
+    for shift, is_used in ((-1.0, False), (1.0, True)):
+        (X, y), (Q, _) = kind(5, 2, shift, 1), kind(5, 4, shift, 2)
+        alone, based = (FewShotClassifier("posterior", base=b).fit(X.numpy(), y.numpy()) for b in (None, base))
+        assert np.allclose(alone.predict_proba(Q.numpy()), based.predict_proba(Q.numpy())) != is_used
 
 
-def test_five_single_images_show_that_they_lack_what_a_base_shares():
-    """Base classes share a direction and differ in 39 others; the foreign support has half as much of that direction,
-    too little to be seen in the distance of the two centres."""
-    rng = np.random.default_rng(0)
-
-    def images(classes, each, shared):
-        centres = rng.normal(size=(classes, 40))
-        owner = np.repeat(np.arange(classes), each)
-        x = centres[owner] + rng.normal(size=(len(owner), 40)) + shared * np.eye(40)[0] * 6
-        return moments_of_units(unit(torch.from_numpy(x)), torch.from_numpy(owner))
-
-    base = images(60, 10, 1.0)
-    false = sum(is_foreign(images(5, 1, 1.0), base) for _ in range(200))
-    right = sum(is_foreign(images(5, 1, 0.5), base) for _ in range(200))
-    assert false <= 24  # a test of 5 %
-    assert right >= 190
-    near = [images(5, 1, 0.85) for _ in range(200)]
-    assert sum(is_foreign(one, base, gain=0.0) for one in near) > 1.2 * sum(is_foreign(one, base) for one in near)
+def kind(classes, each, shift, seed, spread=3.0):
+    """Images that differ by class in ten directions and within classes in thirty, about a centre of their kind."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(classes), each)
+    within = np.r_[np.full(10, 0.7), np.full(30, spread)]
+    centres = np.c_[2 * rng.normal(size=(classes, 10)), np.zeros((classes, 30))]
+    x = centres[owner] + rng.normal(size=(len(owner), 40)) * within + shift * np.eye(40)[0] * 6
+    return unit(torch.from_numpy(x)), torch.from_numpy(owner)
 
 
-@pytest.mark.parametrize(("spread", "gains"), [(3.0, True), (1.0, False)])
-def test_a_base_knows_what_it_brings_to_its_own_kind(spread, gains):
-    """Much where images differ in directions in which classes do not; nothing where all directions are alike."""
-    rng = np.random.default_rng(1)
-    owner = np.repeat(np.arange(40), 12)
-    within = np.r_[np.full(10, 0.7), np.full(20, spread)]
-    x = rng.normal(size=(40, 30))[owner] + rng.normal(size=(len(owner), 30)) * within
-    base = fit_base(torch.from_numpy(x), torch.from_numpy(owner))
-    assert (base.gain > LITTLE_USE) == gains
-    assert Base.of(base.tensors()).gain == base.gain
+def test_five_single_images_show_that_a_base_is_of_another_kind():
+    base = fit_base(*kind(60, 10, 1.0, 0))
+    own = sum(is_foreign(moments_of(*kind(5, 1, 1.0, seed)), base) for seed in range(1, 101))
+    other = sum(is_foreign(moments_of(*kind(5, 1, -1.0, seed)), base) for seed in range(1, 101))
+    assert own <= 20  # a test of 5 %, with W and B estimated
+    assert other >= 90
+
+
+@pytest.mark.parametrize(("classes", "spread", "helps"), [(60, 3.0, True), (60, 0.7, None), (7, 3.0, False)])
+def test_a_base_is_used_only_where_it_helped_its_own_kind(classes, spread, helps):
+    base = fit_base(*kind(classes, 12, 1.0, 0, spread))
+    if helps is not None:
+        assert bool(base["helps"]) == helps
+    x, owner = kind(5, 1, 1.0, 1, spread)
+    alone, based = (fit(moments_of(x, owner), Examples(x, owner), which) for which in (None, base))
+    if not bool(base["helps"]):
+        assert alone.keys() == based.keys()
+        torch.testing.assert_close(alone["whitening"], based["whitening"])
+
+
+def test_a_base_of_before_is_read():
+    """Files of before hold counts, means, scatter and (factor, degrees of freedom, gain)."""
+    x, owner = kind(20, 6, 1.0, 0)
+    moments = moments_of(x, owner)
+    numbers = torch.tensor([0.1, float(moments.degrees_of_freedom), 0.2]).double()
+    old = {"counts": moments.counts, "means": moments.means, "scatter": moments.scatter, "numbers": numbers}
+    assert bool(read_base(old)["helps"])
+    assert read_base(old).keys() == fit_base(x, owner).keys()
+    assert not read_base({**old, "numbers": numbers * torch.tensor([1, 1, -1])})["helps"]
+    support = kind(4, 3, 1.0, 5)
+    model = fit(moments_of(*support), Examples(*support), read_base(old))
+    assert torch.isfinite(model["scale"])
 
 
 @pytest.mark.parametrize(
