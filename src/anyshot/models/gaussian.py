@@ -213,11 +213,10 @@ def fit_moments(moments: Moments, ridge: float = PRIOR.ridge, ratio: float | Non
         ratio = _estimate(moments, ridge, ratio).updated_ratio
     model = _estimate(moments, ridge, ratio)
     size = (model.variance * (1 + ratio)) ** 0.5  # the expected length of an image about the centre
-    parameters = {"centre": model.centre, "whitening": model.root / size, "ratio": model.centre.new_tensor(ratio)}
-    if moments.basis is not None:
-        outside = 1 / (model.floor**0.5 * size)
-        parameters |= {"basis": moments.basis, "outside": model.centre.new_tensor(outside)}
-    return parameters | {"size": model.centre.new_tensor(size)}
+    parameters = {"centre": model.centre, "whitening": model.root / size}
+    numbers = {"ratio": ratio, "size": size, "outside": 1 / (model.floor**0.5 * size)}
+    parameters |= {name: model.centre.new_tensor(value) for name, value in numbers.items()}
+    return parameters if moments.basis is None else parameters | {"basis": moments.basis}
 
 
 class _Estimate(NamedTuple):
@@ -388,18 +387,28 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
         base: What `fit_base` returned for other classes.
     """
     fewer = examples.first(MOST_COMPARED)
-    own, loss = _with_scale(fit_moments(moments, PRIOR.ridge), moments, fewer)
-    if can_calibrate(moments.counts, examples):
-        for times in RIDGES[1:]:
-            doubt = 0.5 * (np.log(times) / PRIOR.doubt) ** 2
-            started = fit_moments(moments, times * PRIOR.ridge, float(own["ratio"]))
-            other, other_loss = _with_scale(started, moments, fewer)
-            if other_loss + doubt < loss:
-                own, loss = other, other_loss + doubt
+    own, loss = _fit_own(moments, fewer)
     if base is None or not bool(base["helps"]) or is_foreign(moments, base):
         return own
     based, loss_with = _with_scale({name: base[name] for name in ("mean", "matrix", "spread")}, moments, fewer)
     return own if loss_with - loss > PRIOR.evidence else based
+
+
+def _fit_own(moments: Moments, examples: Examples) -> tuple[dict[str, Tensor], float]:
+    """Return the model of the support alone, with the likeliest ridge and factor, and its loss (`_with_scale`)."""
+    inside = moments
+    if moments.basis is not None:  # the examples have no part outside of their span
+        vectors = examples.vectors.to(moments.basis.dtype) @ moments.basis
+        inside, examples = replace(moments, basis=None), replace(examples, vectors=vectors)
+    model, loss = _with_scale(fit_moments(inside, PRIOR.ridge), inside, examples)
+    if can_calibrate(moments.counts, examples):
+        for times in RIDGES[1:]:
+            doubt = 0.5 * (np.log(times) / PRIOR.doubt) ** 2
+            started = fit_moments(inside, times * PRIOR.ridge, float(model["ratio"]))
+            other, other_loss = _with_scale(started, inside, examples)
+            if other_loss + doubt < loss:
+                model, loss = other, other_loss + doubt
+    return (model if moments.basis is None else model | {"basis": moments.basis}), loss
 
 
 def can_calibrate(counts: Int[Tensor, " way"], examples: Examples) -> bool:
