@@ -53,7 +53,7 @@ from anyshot.deploy.calibration import calibration_error
 from anyshot.files import write_text
 from anyshot.models.embedders import embedder
 from anyshot.models.gaussian import POSTERIOR_HEAD, fit, fit_base, moments_of, quadratic, unit
-from anyshot.models.law import Examples, Parameters, Reading
+from anyshot.models.law import LabelledVectors, Parameters, Reading
 from anyshot.progress import progress
 from anyshot.rows import read_table, show_table, write_table
 
@@ -115,7 +115,7 @@ def posterior(base: Parameters | None = None) -> Method:
 
     def method(x: np.ndarray, y: np.ndarray, query: np.ndarray, strange: np.ndarray) -> Answer:
         began = time.process_time()
-        examples = Examples(unit(torch.from_numpy(x).double()), torch.from_numpy(y))
+        examples = LabelledVectors(unit(torch.from_numpy(x).double()), torch.from_numpy(y))
         moments = moments_of(examples.vectors, examples.owner)
         reading = Reading(POSTERIOR_HEAD, fit(moments, examples, base))
         means = moments.means if moments.basis is None else moments.means @ moments.basis.mT

@@ -31,13 +31,13 @@ from anyshot.deploy.onnx_export import export_backbone
 from anyshot.deploy.serving.app import Shelf, make_app
 from anyshot.deploy.suspects import look
 from anyshot.measure.evaluation import evaluate_store
-from anyshot.models import empirical, onnx_backbone
+from anyshot.models import gaussian, onnx_backbone
 from anyshot.models.cache import MOST_OPEN, FeatureCache, content_key
 from anyshot.models.efficientnet import pretrained
 from anyshot.models.embedders import DEFAULT, embedder
 from anyshot.models.examples import Examples
 from anyshot.models.gaussian import unit
-from anyshot.models.law import Reading
+from anyshot.models.law import LabelledVectors, Reading
 from anyshot.models.model import load_model
 from anyshot.models.registry import PACKAGE
 from anyshot.train.training import train
@@ -703,10 +703,10 @@ def test_examples_left_out_in_parts_are_left_out_the_same(monkeypatch):
     rng = np.random.default_rng(0)
     owner = torch.arange(60) % 7
     vectors = torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(60, 20))) + torch.eye(20)[owner], dim=1)
-    moments = empirical.moments_of(vectors, owner)
-    fit = empirical.fit_support(moments)
-    whole = empirical.leave_one_out(fit, moments, vectors, owner)
-    monkeypatch.setattr(empirical, "PART", 8)
-    parts = empirical.leave_one_out(fit, moments, vectors, owner)
-    for name in ("logits", "owner", "new_class"):
+    moments, examples = gaussian.moments_of(vectors, owner), LabelledVectors(vectors, owner)
+    fit = gaussian.fit(moments, examples)
+    whole = gaussian.leave_one_out(moments, examples, fit)
+    monkeypatch.setattr(gaussian, "PART", 8)
+    parts = gaussian.leave_one_out(moments, examples, fit)
+    for name in ("logits", "owner", "evidence"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-9)

@@ -37,7 +37,7 @@ from anyshot.models.gaussian import (
     whiten,
 )
 from anyshot.models.heads import HEADS
-from anyshot.models.law import Examples, Moments, Reading, score_support
+from anyshot.models.law import LabelledVectors, Moments, Reading, score_support
 from anyshot.models.registry import PACKAGE
 
 D, CLASSES, IMAGES = 6, 24, 12
@@ -209,10 +209,13 @@ def test_the_span_of_the_examples_gives_what_all_dimensions_give(d, counts):
             scores(fit_moments(moments), means, whole.counts, query, has_length) for moments in (small, whole)
         )
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
-    model = fit(whole, Examples(x, owner))
+    model = fit(whole, LabelledVectors(x, owner))
     for name in ("scale", "ratio", "size"):
-        torch.testing.assert_close(fit(small, Examples(x, owner))[name], model[name], rtol=1e-6, atol=1e-8)
-    left = [leave_one_out(moments, Examples(x, owner), fit(moments, Examples(x, owner))) for moments in (small, whole)]
+        torch.testing.assert_close(fit(small, LabelledVectors(x, owner))[name], model[name], rtol=1e-6, atol=1e-8)
+    left = [
+        leave_one_out(moments, LabelledVectors(x, owner), fit(moments, LabelledVectors(x, owner)))
+        for moments in (small, whole)
+    ]
     torch.testing.assert_close(left[0].logits, left[1].logits, rtol=1e-5, atol=1e-6)
 
 
@@ -304,7 +307,7 @@ def test_leaving_a_group_out_is_fitting_without_it(d, is_grouped):
     owner = torch.repeat_interleave(torch.tensor([1, 2, 3, 8, 8, 12]))
     x = unit(torch.from_numpy(rng.normal(size=(6, d))[owner] * 2 + rng.normal(size=(len(owner), d)) + 1))
     groups = torch.from_numpy(rng.integers(3, size=len(owner))) if is_grouped else torch.arange(len(owner))
-    moments, examples = moments_of(x, owner), Examples(x, owner, groups if is_grouped else None)
+    moments, examples = moments_of(x, owner), LabelledVectors(x, owner, groups if is_grouped else None)
     model = fit(moments, examples)
     left = leave_one_out(moments, examples, model)
     r, scale, size = float(model["ratio"]), float(model["scale"]), float(model["size"])
@@ -352,7 +355,7 @@ def test_leaving_out_with_a_base_subtracts_from_the_class_mean_only():
     x, owner = unit(torch.from_numpy(X)), torch.from_numpy(y)
     model = {**fit_base(*base()), "scale": torch.tensor(0.3).double()}
     moments = moments_of(x, owner)
-    left = leave_one_out(moments, Examples(x, owner), model)
+    left = leave_one_out(moments, LabelledVectors(x, owner), model)
     for row, image in enumerate(left.image.tolist()):
         stays = torch.arange(len(x)) != image
         means, counts = class_means(x[stays], owner[stays]), torch.bincount(owner[stays])
@@ -366,9 +369,9 @@ def test_twins_that_are_left_out_together_do_not_make_it_sure():
     x, owner = unit(torch.from_numpy(X)), torch.from_numpy(y)
     twice, owners = torch.cat([x, x]), torch.cat([owner, owner])
     moments, groups = moments_of(twice, owners), torch.arange(len(x)).repeat(2)
-    once = float(fit(moments_of(x, owner), Examples(x, owner))["scale"])
-    alone = float(fit(moments, Examples(twice, owners))["scale"])
-    together = float(fit(moments, Examples(twice, owners, groups))["scale"])
+    once = float(fit(moments_of(x, owner), LabelledVectors(x, owner))["scale"])
+    alone = float(fit(moments, LabelledVectors(twice, owners))["scale"])
+    together = float(fit(moments, LabelledVectors(twice, owners, groups))["scale"])
     assert together < 0.75 * alone
     assert together < 1.5 * once
 
@@ -460,7 +463,7 @@ def test_a_base_is_used_only_where_it_helped_its_own_kind(classes, spread, helps
     if helps is not None:
         assert bool(base["helps"]) == helps
     x, owner = kind(5, 1, 1.0, 1, spread)
-    alone, based = (fit(moments_of(x, owner), Examples(x, owner), which) for which in (None, base))
+    alone, based = (fit(moments_of(x, owner), LabelledVectors(x, owner), which) for which in (None, base))
     if not bool(base["helps"]):
         assert alone.keys() == based.keys()
         torch.testing.assert_close(alone["whitening"], based["whitening"])
@@ -476,7 +479,7 @@ def test_a_base_of_before_is_read():
     assert read_base(old).keys() == fit_base(x, owner).keys()
     assert not read_base({**old, "numbers": numbers * torch.tensor([1, 1, -1])})["helps"]
     support = kind(4, 3, 1.0, 5)
-    model = fit(moments_of(*support), Examples(*support), read_base(old))
+    model = fit(moments_of(*support), LabelledVectors(*support), read_base(old))
     assert torch.isfinite(model["scale"])
 
 

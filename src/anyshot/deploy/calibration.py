@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 
 from anyshot.deploy.support import Support
-from anyshot.models.law import Estimator, Examples, LeaveOneOut, Moments, Parameters, Reading
+from anyshot.models.law import Estimator, LabelledVectors, LeaveOneOut, Moments, Parameters, Reading
 
 CHUNK_FLOATS = 20_000_000
 TURNS = 8
@@ -50,7 +50,7 @@ def estimate_from(
     base: Parameters | None = None,
 ) -> tuple[Parameters, LeaveOneOut]:
     """Do the same with examples that the support need not keep, and the places of their classes in it."""
-    examples = Examples(torch.from_numpy(vectors), torch.from_numpy(owner))
+    examples = LabelledVectors(torch.from_numpy(vectors), torch.from_numpy(owner))
     moments = _moments(estimator, support, examples)
     parameters = estimator.fit(moments, examples, base)
     return parameters, estimator.leave_one_out(moments, examples, parameters)
@@ -58,7 +58,7 @@ def estimate_from(
 
 def can_calibrate(estimator: Estimator, support: Support) -> bool:
     """Return whether the factor of the logits comes from examples that were left out."""
-    examples = Examples(torch.from_numpy(support.examples), torch.from_numpy(support.owner))
+    examples = LabelledVectors(torch.from_numpy(support.examples), torch.from_numpy(support.owner))
     return estimator.can_calibrate(torch.from_numpy(support.counts), examples)
 
 
@@ -74,7 +74,7 @@ def answers(
     return left_out.logits.argmax(1).numpy(), left_out.owner.numpy()
 
 
-def _moments(estimator: Estimator, support: Support, examples: Examples) -> Moments:
+def _moments(estimator: Estimator, support: Support, examples: LabelledVectors) -> Moments:
     """Return what an estimator needs of a support: where all of its few examples are there, in their span."""
     if support.counts.sum() == len(examples.owner) < support.sums.shape[1]:
         return estimator.moments(examples.vectors, examples.owner)

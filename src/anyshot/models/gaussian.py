@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
+from scipy.stats import chi2
 from scipy.stats import t as student_t
 from torch import Tensor
 
@@ -26,9 +27,9 @@ from anyshot.errors import BadInput
 from anyshot.models.law import (
     Counts,
     Estimator,
-    Examples,
     Features,
     Head,
+    LabelledVectors,
     LeaveOneOut,
     Moments,
     Parameters,
@@ -258,7 +259,7 @@ def _estimate(moments: Moments, ridge: float, ratio: float) -> _Estimate:
 # ---------------------------------------------------------------------------------------------------------- leaving out
 
 
-def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) -> LeaveOneOut:
+def leave_one_out(moments: Moments, examples: LabelledVectors, parameters: Parameters) -> LeaveOneOut:
     """Return logits of examples as new images: each left out, with its group, of its class mean and of W.
 
     The centre, r and the size of W stay. Exact, by a change of low rank (Woodbury). An example is asked where its
@@ -290,7 +291,7 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
     return LeaveOneOut(logits, evidence, examples.owner[image], image)
 
 
-def _by_size(counts: Int[Tensor, " way"], examples: Examples) -> list[Int[Tensor, "group member"]]:
+def _by_size(counts: Int[Tensor, " way"], examples: LabelledVectors) -> list[Int[Tensor, "group member"]]:
     """Return the groups of examples that leave something of their class, those of one size together."""
     owner = examples.owner
     if examples.groups is None:
@@ -375,7 +376,7 @@ def _leave_out_of_means(
 # ------------------------------------------------------------------------------------------------ fitting to a support
 
 
-def fit(moments: Moments, examples: Examples, base: Parameters | None = None) -> dict[str, Tensor]:
+def fit(moments: Moments, examples: LabelledVectors, base: Parameters | None = None) -> dict[str, Tensor]:
     """Return what the head estimates from a support: the model, and `scale`, the factor of its logits.
 
     The ridge and the factor are the likeliest of the examples, each left out with its group. A base is used where it
@@ -394,7 +395,7 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
     return own if loss_with - loss > PRIOR.evidence else based
 
 
-def _fit_own(moments: Moments, examples: Examples) -> tuple[dict[str, Tensor], float]:
+def _fit_own(moments: Moments, examples: LabelledVectors) -> tuple[dict[str, Tensor], float]:
     """Return the model of the support alone, with the likeliest ridge and factor, and its loss (`_with_scale`)."""
     inside = moments
     if moments.basis is not None:  # the examples have no part outside of their span
@@ -411,13 +412,15 @@ def _fit_own(moments: Moments, examples: Examples) -> tuple[dict[str, Tensor], f
     return (model if moments.basis is None else model | {"basis": moments.basis}), loss
 
 
-def can_calibrate(counts: Int[Tensor, " way"], examples: Examples) -> bool:
+def can_calibrate(counts: Int[Tensor, " way"], examples: LabelledVectors) -> bool:
     """Return whether at least two classes have images that can be left out."""
     asked = [examples.owner[rows[:, 0]] for rows in _by_size(counts, examples)]
     return len(asked) > 0 and len(torch.cat(asked).unique()) > 1
 
 
-def _with_scale(model: dict[str, Tensor], moments: Moments, examples: Examples) -> tuple[dict[str, Tensor], float]:
+def _with_scale(
+    model: dict[str, Tensor], moments: Moments, examples: LabelledVectors
+) -> tuple[dict[str, Tensor], float]:
     """Return the model with its likeliest factor, and minus the log-likelihood (in nats) at it, prior included.
 
     Every class weighs the same, and only classes of which images can be left out are answers: single images are
@@ -489,7 +492,8 @@ def _gain(vectors: Vectors, owner: Labels, odd: int) -> Float[Tensor, " class_"]
     """Return by how much, class by class, the other half of the classes improves the accuracy with single images."""
     mine = owner % 2 == odd
     u, classes = vectors[~mine], owner[~mine] // 2
-    base = diagonalise(_class_moments(u, classes, int(classes.max()) + 1), *DEFAULT_SHRINKAGE)
+    many = int(classes.max()) + 1
+    base = diagonalise(_class_moments(u, classes, many), *_choose_shrinkage(u, classes, many))
     u, classes = vectors[mine], owner[mine] // 2
     counts = torch.bincount(classes)
     order = classes.argsort(stable=True)
@@ -511,21 +515,22 @@ def _gain(vectors: Vectors, owner: Labels, odd: int) -> Float[Tensor, " class_"]
 
 
 def is_foreign(moments: Moments, base: Parameters) -> bool:
-    """Return whether a support lies where hardly any choice of the base's classes would lie.
+    """Return whether a support lies where classes of the base's kind would hardly lie.
 
-    The mean of the support's class means is compared with means of as many classes of the base, drawn at random: it is
-    foreign beyond their 95 % quantile, in the metric of B and of the noise of the class means.
+    The mean of the support's class means lies about that of the base with a variance that B and the noise of the means
+    give it. Beyond the 95 % quantile of chi-squared, of as many dimensions as are assumed to be independent, it is
+    foreign.
     """
+    return foreign_distance(moments, base) > float(chi2.ppf(0.95, PRIOR.dimensions)) / PRIOR.dimensions
+
+
+def foreign_distance(moments: Moments, base: Parameters) -> float:
+    """Return the squared distance of the two centres over its expectation, in the mean over directions."""
     full = moments.means if moments.basis is None else moments.means @ moments.basis.mT
-    z, others = transform(full, base), transform(base["means"], base)
-    noise = float((1 / moments.counts.to(z.dtype)).mean())
-    metric = 1 / (base["spread"] + noise)
-    chance = torch.Generator().manual_seed(0)
-    drawn = others[torch.randint(len(others), (400, len(z)), generator=chance)].mean(1)
-    more = max(noise - float((1 / base["counts"]).mean()), 0.0) / len(z)  # the base's own means are less noisy
-    drawn += more**0.5 * torch.randn(drawn.shape, generator=chance, dtype=drawn.dtype)
-    usual = (drawn.square() @ metric).quantile(0.95)
-    return bool(z.mean(0).square() @ metric > usual)
+    counts = moments.counts.to(full.dtype)
+    z, noise, others = transform(full, base).mean(0), (1 / counts).mean(), (1 / base["counts"]).mean()
+    expected = (base["spread"] + noise) / len(counts) + (base["spread"] + others) / len(base["counts"])
+    return float((z.square() / expected).mean())
 
 
 def read_base(tensors: Parameters) -> Parameters:
@@ -549,7 +554,7 @@ DEFAULT_SHRINKAGE = (
     0.1,
 )  # where none is chosen: the best single pair for trained models
 FOLDS = 4  # parts of the base classes, each of which is told apart with what the others say
-TURNS = 4  # images of a base class that are, in turn, its only one
+TURNS = 8  # images of a base class that are, in turn, its only one
 DIRECTIONS = 320  # random directions that long vectors are seen in while the shrinkage is chosen
 TRIED_SHOTS = ((1, 1), (4, 4), (16, 16), (1, 16))  # of the one and the other half of the classes
 

@@ -156,7 +156,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabelledVectors:
     """Vectors of a support, all of them or some of each class, their classes, and which belong together.
 
     Attributes:
@@ -169,7 +169,7 @@ class Examples:
     owner: Int[Tensor, " image"]
     groups: Int[Tensor, " image"] | None = None
 
-    def first(self, most: int) -> "Examples":
+    def first(self, most: int) -> "LabelledVectors":
         """Return at most so many examples, about as many of each class, two at least; all of a group or none."""
         if len(self.owner) <= most:
             return self
@@ -183,7 +183,7 @@ class Examples:
             pair = torch.stack([self.owner, self.groups]).unique(dim=1, return_inverse=True)[1]
             chosen = torch.isin(pair, pair[chosen])
         groups = None if self.groups is None else self.groups[chosen]
-        return Examples(self.vectors[chosen], self.owner[chosen], groups)
+        return LabelledVectors(self.vectors[chosen], self.owner[chosen], groups)
 
 
 @dataclass(frozen=True)
@@ -218,11 +218,11 @@ class Estimator:
         moments: `moments(vectors, owner)` of examples.
     """
 
-    fit: "Callable[[Moments, Examples, Parameters | None], dict[str, Tensor]]"
+    fit: "Callable[[Moments, LabelledVectors, Parameters | None], dict[str, Tensor]]"
     transform: Callable[..., Tensor]
-    leave_one_out: "Callable[[Moments, Examples, Parameters], LeaveOneOut]"
+    leave_one_out: "Callable[[Moments, LabelledVectors, Parameters], LeaveOneOut]"
     fit_base: Callable[[Tensor, Tensor], dict[str, Tensor]]
-    can_calibrate: "Callable[[Tensor, Examples], bool]"
+    can_calibrate: "Callable[[Tensor, LabelledVectors], bool]"
     moments: "Callable[[Tensor, Tensor], Moments]"
 
 
@@ -313,7 +313,7 @@ def score_support(
     assert head.estimator is not None
     support, query = support.double(), query.double()
     moments = head.estimator.moments(support, owner)
-    parameters = head.estimator.fit(moments, Examples(support, owner), None)
+    parameters = head.estimator.fit(moments, LabelledVectors(support, owner), None)
     means = moments.means if moments.basis is None else moments.means @ moments.basis.mT
     return head.score(head.estimator.transform(query, parameters), head.refined(means, moments.counts, parameters))
 
