@@ -59,7 +59,7 @@ class Prior:
     """Variance between classes over variance within them, r. It counts as much as one more class."""
     dimensions: float = 22.0
     """Independent dimensions of an image, whatever the length of its vector: the factor of the logits where nothing
-    can be left out. 17 to 28 were likeliest at one image per class on four sets."""
+    can be left out. 18 to 32 were likeliest at one image per class on four sets."""
     doubt: float = 0.5
     """Standard deviation of the logarithm of `ridge` and of `dimensions`, before the support is seen."""
     evidence: float = 3.0
