@@ -227,7 +227,7 @@ def test_classes_are_added_removed_and_merged(here, monkeypatch):
     pictures(here / "elsewhere", images=2, seed=9)
     assert run("anyshot fit elsewhere --model run -o new", monkeypatch).code == 0
     out = run("anyshot merge model new -o all", monkeypatch).out
-    assert "2 classifiers merged; 2 classes of several are one now; 3 classes now" in out
+    assert "2 classifiers merged (2 classes in more than one); 3 classes now" in out
     assert counts("all") == {"red": 10, "green": 2, "blue": 13}
     whole = anyshot.ImageClassifier("run").fit("photos").remove(["green"])
     whole.partial_fit(sorted(map(str, Path("more/blue").glob("*"))), ["blue"] * 3).partial_fit("elsewhere")

@@ -14,6 +14,7 @@ from anyshot.classify.copies import Float64View, Labels, Vectors
 from anyshot.classify.groups import Groups
 from anyshot.classify.support import build_support, split_rows
 from anyshot.models.law import BoundHead
+from anyshot.text import count_noun
 
 Scores = Float[np.ndarray, "example way"]
 
@@ -42,8 +43,8 @@ class LeaveOneOutAccuracy:
         text = f"Left out one at a time, {self.alone:.1%} of these examples are recognised."
         if self.in_groups is not None:
             text += (
-                f" {self.members} of them are in {self.groups} groups of near-copies or of one moment (found by "
-                f"{' and '.join(self.evidence)}), whose members may be recognised by each other: with whole groups "
+                f" {self.members} of them are in {count_noun(self.groups, 'group')} of near-copies or of one moment "
+                f"(found by {' and '.join(self.evidence)}), whose members may be recognised by each other: with whole groups "
                 f"left out it is {self.in_groups:.1%}."
             )
         return f"{text} This is of the examples at hand; those of other days, places and sources are mostly harder."

@@ -224,5 +224,5 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> 
         save(first)
     change = f"{len(models)} classifiers merged"
     if shared:
-        change += f"; {count_noun(len(shared), 'class')} of several are one now"
+        change += f" ({count_noun(len(shared), 'class')} in more than one)"
     return _describe_change(first, out, change) + replaced
