@@ -44,8 +44,8 @@ class LeaveOneOutAccuracy:
         if self.in_groups is not None:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} of near-copies or of one moment "
-                f"(found by {' and '.join(self.evidence)}), whose members may be recognised by each other: with whole groups "
-                f"left out it is {self.in_groups:.1%}."
+                f"(found by {' and '.join(self.evidence)}), whose members may be recognised by each other: "
+                f"with whole groups left out it is {self.in_groups:.1%}."
             )
         return f"{text} This is of the examples at hand; those of other days, places and sources are mostly harder."
 
