@@ -23,11 +23,8 @@ from anyshot.measure.recalls import read_recalls, write_recalls
 from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import (
-    EVERYWHERE,
     WORDS,
-    Choice,
     accurate_slots,
-    first_setting,
     half_width,
     list_choices,
     list_paired_intervals,
@@ -112,7 +109,7 @@ def test_a_choice_that_was_not_measured_at_a_shot_is_not_ranked_by_it() -> None:
     assert heads == {"cosine-proto"}
 
 
-def test_seeds_are_averaged_and_settings_too() -> None:
+def test_seeds_are_averaged_and_settings_are_not() -> None:
     table = rows() + [row | {"seed": 1, "accuracy": row["accuracy"] + 2} for row in rows()]
     table += [row | {"data": "other", "accuracy": 10.0} for row in rows()]
     choices = {(c.setting, c.label): c.cells for c in list_choices(Findings("x", table))}
@@ -120,7 +117,7 @@ def test_seeds_are_averaged_and_settings_too() -> None:
     cell = choices["glyphs/conv4", "proto, 8-shot"][4]
     assert cell["accuracy"] == pytest.approx(base["proto", 8, 4] + 1)
     assert cell["seeds"] == 2
-    assert choices[EVERYWHERE, "proto, 8-shot"][4]["accuracy"] == pytest.approx((base["proto", 8, 4] + 11) / 2)
+    assert {setting for setting, _ in choices} == {"glyphs/conv4", "other/conv4"}
 
 
 def test_the_most_robust_has_the_lowest_sensitivity_and_its_interval_is_the_runs_own(tmp_path: Path) -> None:
@@ -442,16 +439,6 @@ def test_long_learning_curves_are_thinned_to_their_ends() -> None:
     shown = thin_history(history, "loss")
     assert len(shown) <= 120
     assert [row["epoch"] for row in shown if row["train_shot"] == 4][:: len(shown) // 2 - 1] == [1.0, 800.0]
-
-
-def test_a_mean_of_two_settings_is_not_the_first_thing_shown() -> None:
-    cells = {4: {"accuracy": 50.0}}
-    one, two, three, every = (Choice(name, "proto", "proto", 4, cells) for name in ("a", "b", "c", EVERYWHERE))
-    assert [first_setting(choices) for choices in ([one], [one, two, every], [one, two, three, every])] == [
-        "a",
-        "b",
-        EVERYWHERE,
-    ]
 
 
 def test_learning_curves_of_mixed_shots_name_no_train_shot() -> None:

@@ -18,7 +18,6 @@ from anyshot.tables import GridKey
 from anyshot.text import group_by
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
-EVERYWHERE = "all settings"
 Pairs = dict[tuple[str, str], dict[Any, float]]
 """By two labels (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
 WORDS = {
@@ -73,7 +72,7 @@ class Choice:
 
 
 def list_choices(findings: Findings) -> list[Choice]:
-    """Return every choice of the table, with seeds averaged; of several settings also their mean."""
+    """Return every choice of the table, with seeds averaged."""
     grid_of = {grid.key: grid for grid in findings.grids}
     choices = []
     for (where, train_shot), rows in group_by(
@@ -83,8 +82,7 @@ def list_choices(findings: Findings) -> list[Choice]:
         cells = {shot: _average(seeds) for shot, seeds in by_shot.items()}
         grid = grid_of[where]
         choices.append(Choice(grid.setting, grid.head, grid.name, train_shot, cells, grid.mixed))
-    settings = {choice.setting for choice in choices}
-    return choices + (_everywhere(choices, len(settings)) if len(settings) > 1 else [])
+    return choices
 
 
 def list_paired_intervals(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
@@ -95,19 +93,7 @@ def list_paired_intervals(findings: Findings, choices: Sequence[Choice]) -> dict
     for key, episodes in findings.episodes.items():
         setting, name = names[key.grid]
         groups.setdefault(setting, {}).setdefault(labels[setting, name, key.train_shot], []).append(episodes)
-    pairs = {setting: pair_episodes(group) for setting, group in groups.items()}
-    settings = {choice.setting for choice in choices} - {EVERYWHERE}
-    if len(settings) > 1 and len(pairs) == len(settings):
-        each = list(pairs.values())
-        pairs[EVERYWHERE] = {
-            two: {
-                shot: float(np.mean([halves[two][shot] for halves in each]))
-                for shot in first
-                if all(shot in halves.get(two, {}) for halves in each)
-            }
-            for two, first in each[0].items()
-        }
-    return pairs
+    return {setting: pair_episodes(group) for setting, group in groups.items()}
 
 
 def pair_episodes(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
@@ -139,16 +125,6 @@ def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, floa
     counted = {shot: weight for shot, weight in weights.items() if weight > 0}
     parts = [value * weight for shot, weight in counted.items() if (value := values.get(shot)) is not None]
     return sum(parts) / sum(counted.values()) if 0 < len(parts) == len(counted) else None
-
-
-def _everywhere(choices: Sequence[Choice], settings: int) -> list[Choice]:
-    means = []
-    for group in group_by(choices, attrgetter("head", "name", "train_shot")).values():
-        shots = [shot for shot in group[0].cells if all(shot in choice.cells for choice in group)]
-        if len(group) == settings and shots:
-            cells = {shot: _average([choice.cells[shot] for choice in group]) for shot in shots}
-            means.append(replace(group[0], setting=EVERYWHERE, cells=cells))
-    return means
 
 
 def _average(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -231,20 +207,11 @@ def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
     return max(pairs, key=lambda pair: pair[0].parts.sensitivity - pair[1].parts.sensitivity)
 
 
-def first_setting(choices: Sequence[Choice]) -> str:
-    """Return the setting to show first: the mean of many, or the last of two, whose mean would describe neither."""
-    settings = list(dict.fromkeys(choice.setting for choice in choices if choice.setting != EVERYWHERE))
-    is_averaged = any(choice.setting == EVERYWHERE for choice in choices)
-    return EVERYWHERE if is_averaged and len(settings) > 2 else settings[-1]
-
-
 def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple[str, str]:
     """Return the first half of the answer: the most robust head of a setting, beside its Euclidean counterpart.
 
     Where it has none, the next head stands beside it.
     """
-    if setting == EVERYWHERE:
-        return _robust_everywhere(sensitivities)
     ranked = [one for one in sensitivities if one.grid.setting == setting]
     if not ranked:
         return "No head", " has a sensitivity here; below, each grid says why."
@@ -269,21 +236,6 @@ def _describe_certainty(best: Sensitivity, rival: Sensitivity) -> str:
         return ""
     meet = "do not meet" if top < bottom else "overlap, so the order is not settled"
     return f"; the intervals over episodes {meet}"
-
-
-def _robust_everywhere(sensitivities: Sequence[Sensitivity]) -> tuple[str, str]:
-    settings = {one.grid.setting for one in sensitivities}
-    groups = group_by(sensitivities, lambda one: one.grid.name)
-    complete = {name: group for name, group in groups.items() if len(group) == len(settings)}
-    means = sorted((float(np.mean([one.points for one in group])), name) for name, group in complete.items())
-    if len(means) < 2:
-        return "No two heads", " have a sensitivity in every setting; choose one setting."
-    (first, best), *_, (last, worst) = means
-    return best, (
-        f" is the most robust: its sensitivity is {format_decimals(first)} points in the mean of "
-        f"{len(settings)} settings,"
-        f" against {format_decimals(last)} of {worst}, the least robust."
-    )
 
 
 def accurate_slots(

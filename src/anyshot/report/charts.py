@@ -16,7 +16,7 @@ import numpy as np
 from anyshot.errors import BadInput
 from anyshot.measure.grid import Grid, format_train_shot, shot_sort_key
 from anyshot.report import tables
-from anyshot.report.answer import EVERYWHERE, Choice, Sensitivity, grids_of_paper, list_sensitivities
+from anyshot.report.answer import Choice, Sensitivity, grids_of_paper, list_sensitivities
 from anyshot.report.runs import Findings
 from anyshot.show import figures
 from anyshot.show.figures import BLUE, GREEN, ORANGE, PINK, SHAPES, apply_theme, inline_data
@@ -45,7 +45,7 @@ class Figure:
 def draw_figures(findings: Findings, choices: Sequence[Choice]) -> list[Figure]:
     """Return every figure that has something to show."""
     single = {(grid.setting, grid.name) for grid in findings.grids if len(grid.train_shots) == 1}
-    lines = [choice for choice in choices if (choice.setting, choice.name) in single and choice.setting != EVERYWHERE]
+    lines = [choice for choice in choices if (choice.setting, choice.name) in single]
     caption = "One line per head; bars are 95 % intervals over episodes."
     drawn = _draw_if_possible("curves", "Accuracy by test shot", caption, curves, lines, tables.curve_table(lines))
     drawn += _frontier(findings, choices)

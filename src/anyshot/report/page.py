@@ -1,14 +1,11 @@
 """The page: one HTML file from one template, all it needs inside: Vega, figures as Vega-Lite, tables, downloads."""
 
 import base64
-import contextlib
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,6 @@ import vl_convert
 from markupsafe import Markup
 
 import anyshot
-from anyshot.errors import BadInput
-from anyshot.files import read_text, write_text
 from anyshot.measure.grid import Grid, format_shot, shot_sort_key
 from anyshot.paper import audit as paper_audit
 from anyshot.report import answer, tables
@@ -30,8 +25,6 @@ from anyshot.show.summaries import ENDINGS, Summary, gain_summary
 from anyshot.tables import CellKey, to_csv
 from anyshot.text import count_noun
 
-VEGA_SHA256 = {"1.9.0.post1": "373b1f84072b31010f15ceb787be6b415c53936411aae267c8c2b2b6ccde46e7"}
-"""Of the bundle, by release of vl-convert; another release is bundled anew for each report."""
 TOP = 12  # choices in the ranking chart; all are in its table
 MEASURES = ("accuracy", *answer.INTERVALS)  # what page.js averages over the shots that a reader expects
 
@@ -67,22 +60,8 @@ def as_script(value: Any) -> str:
 
 
 def vega_code() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script, from the user's cache where it is there.
-
-    Bundling takes longer than the report. Every reader of a report runs the script, so that a cached one is used only
-    where its hash is that of what this release of vl-convert gives.
-    """
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot"
-    release = version("vl-convert-python")
-    cache, sha256 = folder / f"vega-{release}.js", VEGA_SHA256.get(release)
-    with contextlib.suppress(BadInput):  # a cache that cannot be read or written costs time, not the report
-        if cache.is_file() and hashlib.sha256((code := read_text(cache)).encode()).hexdigest() == sha256:
-            return code
-    code = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-    if hashlib.sha256(code.encode()).hexdigest() == sha256:
-        with contextlib.suppress(BadInput, OSError):
-            write_text(cache, code)
-    return code
+    """Return Vega, Vega-Lite and vega-embed as one script."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
 
 
 def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
@@ -136,8 +115,7 @@ def _answer_context(
 ) -> dict[str, Any]:
     """Return what the first section shows: both halves of the answer, and what a reader may choose."""
     settings = list(dict.fromkeys(choice.setting for choice in choices))
-    settings.sort(key=lambda name: name != answer.EVERYWHERE)  # the widest view first
-    setting, weights = answer.first_setting(choices), dict.fromkeys(shots, 1.0)
+    setting, weights = settings[-1], dict.fromkeys(shots, 1.0)
     sensitivities = answer.list_sensitivities(findings)
     ranked = answer.rank(choices, setting, weights)
     return {
@@ -183,11 +161,9 @@ def _answer_tables(
 ) -> dict[str, Summary]:
     """Return the tables behind the answer: sensitivities, the ranking of every setting, gains."""
     shown = {"sensitivity": tables.sensitivity_table(findings)}
-    if answer.rank(choices, answer.first_setting(choices), weights):
-        settings = dict.fromkeys(choice.setting for choice in choices if choice.setting != answer.EVERYWHERE)
-        shown["ranking"] = tables.ranking_table(
-            [pair for name in settings for pair in answer.rank(choices, name, weights)]
-        )
+    settings = dict.fromkeys(choice.setting for choice in choices)
+    if ranked := [pair for name in settings for pair in answer.rank(choices, name, weights)]:
+        shown["ranking"] = tables.ranking_table(ranked)
     if complete := [grid for grid in findings.grids if grid.is_complete and _fits(grid, findings.grids)]:
         shown["gains"] = gain_summary(complete)
     return shown

@@ -23,15 +23,17 @@ def print_report(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
     choices = answer.list_choices(findings)
-    setting = answer.first_setting(choices)
+    pairs, sensitivities = answer.list_paired_intervals(findings, choices), answer.list_sensitivities(findings)
     shots = {shot: 1.0 for choice in choices for shot in choice.cells}
-    pairs = answer.list_paired_intervals(findings, choices).get(setting, {})
-    slots = answer.accurate_slots(answer.rank(choices, setting, shots), shots, pairs, "shots that all count alike")
-    if len({grid.setting for grid in findings.grids}) > 1:
-        console.print(Text(f"{setting}:"))
-    accurate = slots["best"], f"{slots['accuracy']}{slots['margin']}."
-    for name, rest in (answer.robust_sentence(answer.list_sensitivities(findings), setting), accurate):
-        console.print(Text.assemble((name, "bold"), rest))
+    settings = dict.fromkeys(choice.setting for choice in choices)
+    for setting in settings:
+        ranked = answer.rank(choices, setting, shots)
+        slots = answer.accurate_slots(ranked, shots, pairs.get(setting, {}), "shots that all count alike")
+        if len(settings) > 1:
+            console.print(Text(f"{setting}:"))
+        accurate = slots["best"], f"{slots['accuracy']}{slots['margin']}."
+        for name, rest in (answer.robust_sentence(sensitivities, setting), accurate):
+            console.print(Text.assemble((name, "bold"), rest))
     console.print(_table(sensitivity_table(findings)))
     pair = answer.first_pair(findings.grids)
     limit = max((float(np.abs(grid.parts.residual).max()) for grid in pair), default=0.0)
