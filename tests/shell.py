@@ -8,10 +8,9 @@ import sys
 from typing import NamedTuple
 
 import pytest
+from cyclopts import App, CycloptsError
 
 from anyshot.cli import main as cli
-from anyshot.cli.parser import Group, find_verb, parse_words
-from anyshot.errors import BadInput
 
 
 class Done(NamedTuple):
@@ -57,10 +56,20 @@ def check_words(command: str) -> None:
     _, *words = shlex.split(command)
     if words == ["--help"]:
         return
-    verb, prog, rest = find_verb(cli.APP, words, "anyshot")
-    assert not isinstance(verb, Group), f"{command} names no verb"
     try:
-        if rest:
-            parse_words(verb, rest, prog)
-    except BadInput as error:
+        assert cli.APP.parse_commands(words)[0], f"{command} names no verb"
+        if len(words) > 1:
+            cli.APP.parse_args(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
         pytest.fail(f"{command} is not understood: {error}")
+
+
+def list_verbs(group: App = cli.APP, before: tuple[str, ...] = ()) -> dict[tuple[str, ...], App]:
+    """Every verb by its words."""
+    verbs = {}
+    for name in group:
+        if not name.startswith("-"):
+            verb = group[name]
+            inner = list_verbs(verb, (*before, name))
+            verbs |= inner or {(*before, name): verb}
+    return verbs

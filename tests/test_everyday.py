@@ -12,7 +12,7 @@ import image_files as files
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from shell import run
+from shell import list_verbs, run
 from sklearn.base import clone
 from sklearn.metrics import confusion_matrix
 from test_classifier_files import pictures, small_model
@@ -20,7 +20,6 @@ from test_classifier_files import pictures, small_model
 import anyshot
 from anyshot.classify.calibration import calibration_error
 from anyshot.cli import main as cli
-from anyshot.cli.parser import ALIASES, Group, list_arguments
 from anyshot.inspect.holdout import measure_holdout
 from anyshot.inspect.pages import render_test
 
@@ -387,19 +386,14 @@ def test_the_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"anyshot {anyshot.__version__}\n"
 
 
-def verbs(group=cli.APP, before=()):
-    for name, verb in group.verbs.items():
-        if isinstance(verb, Group):
-            yield from verbs(verb, (*before, name))
-        else:
-            yield (*before, name), {one.name: one for one in list_arguments(verb)}
+def verbs():
+    for name, verb in list_verbs().items():
+        yield name, {one.name.removeprefix("--").lower(): one for one in verb.assemble_argument_collection()}
 
 
 def test_o_is_out_in_every_verb_that_writes():
     taken = dict(verbs())
-    assert all("output" not in names for names in taken.values())
-    assert "-o" in ALIASES["out"]
-    assert all(not names["out"].is_positional for names in taken.values() if "out" in names)
+    assert all("-o" in names["out"].names for names in taken.values() if "out" in names)
     assert {name[-1] for name, names in taken.items() if "out" not in names} == {"audit", "serve"}
 
 
@@ -432,7 +426,7 @@ def test_terms_are_explained_where_help_uses_them(verb, words, monkeypatch):
 
 def test_the_help_of_pack_has_two_groups():
     done = subprocess.run([sys.executable, "-m", "anyshot", "pack", "--help"], capture_output=True, text=True)
-    general, _, kinds = done.stdout.partition("Source: ")
+    general, _, kinds = done.stdout.partition("─ Source ─")
     assert "--out" in general
     assert "--path-column" not in general
     assert "--path-column" in kinds

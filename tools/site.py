@@ -4,10 +4,8 @@ The pages of docs/ are read in the repository too, where they link to what lies 
 In the site such files have the same path without the `..`, and links are rewritten to that.
 """
 
-import os
 import posixpath
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -17,7 +15,6 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 from anyshot.cli.main import APP
-from anyshot.cli.parser import Group, Verb, make_parser
 
 ROOT = Path(__file__).parents[1]
 RESULTS = "results/*/README.md"
@@ -87,25 +84,5 @@ def notebook(path: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def commands() -> str:
-    """The help of every verb, as it prints itself."""
-    parts = ["# The command line", "", "What every verb says of itself (`anyshot VERB --help`)."]
-    os.environ |= {"COLUMNS": "100"}
-    for prog, verb in verbs(APP, "anyshot"):
-        parts += [
-            "",
-            f"## {prog.removeprefix('anyshot ')}",
-            "",
-            "```text",
-            make_parser(verb, prog).format_help(),
-            "```",
-        ]
-    return "\n".join(parts) + "\n"
-
-
-def verbs(group: Group, prog: str) -> Iterator[tuple[str, Verb]]:
-    """Every verb by its words."""
-    for name, verb in group.verbs.items():
-        if isinstance(verb, Group):
-            yield from verbs(verb, f"{prog} {name}")
-        else:
-            yield f"{prog} {name}", verb
+    """The reference of every verb."""
+    return APP.generate_docs(output_format="markdown", heading_level=1)

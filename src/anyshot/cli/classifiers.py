@@ -4,14 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from anyshot.cli.options import DeviceOptions, EmbedOptions, ReadOptions, Splits
+from cyclopts import Parameter
+
+from anyshot.cli.options import DeviceOptions, EmbedOptions, OptionalOut, OutOption, ReadOptions, Splits
 
 
 def fit(
     source: Path,
     /,
-    out: Path,
-    options: ReadOptions,
+    *,
+    out: OutOption,
+    options: ReadOptions = ReadOptions(),
     model: str = "",
     head: str = "",
     reject: float = 0.05,
@@ -45,13 +48,12 @@ def fit(
 
 def predict(
     model: Path,
-    images: tuple[Path, ...] = (),
     /,
-    *,
-    options: ReadOptions,
+    *images: Path,
+    options: ReadOptions = ReadOptions(),
     format: Literal["table", "csv", "json"] = "table",
     top: int | None = None,
-    out: Path | None = None,
+    out: OptionalOut = None,
 ) -> None:
     """Classify pictures, or features; those that look like none of the classes are marked.
 
@@ -75,9 +77,10 @@ def run_test(
     model: Path,
     source: Path,
     /,
-    options: ReadOptions,
+    *,
+    options: ReadOptions = ReadOptions(),
     json: bool = False,
-    out: Path | None = None,
+    out: OptionalOut = None,
     split: Splits = (),
 ) -> None:
     """Say how well a classifier does on labelled examples that it has not learned from, in all and class by class.
@@ -98,12 +101,11 @@ def run_test(
 
 def add(
     model: Path,
-    sources: tuple[Path, ...] = (),
     /,
-    *,
-    options: ReadOptions,
+    *sources: Path,
+    options: ReadOptions = ReadOptions(),
     to: str = "",
-    out: Path | None = None,
+    out: OptionalOut = None,
     split: Splits = (),
 ) -> None:
     """Add examples to a classifier, of the classes it has or of new ones; nothing is trained.
@@ -123,13 +125,12 @@ def add(
 
 def remove(
     model: Path,
-    classes: tuple[str, ...] = (),
     /,
-    *,
-    options: EmbedOptions,
+    *classes: str,
+    options: EmbedOptions = EmbedOptions(),
     examples: tuple[Path, ...] = (),
     of: str = "",
-    out: Path | None = None,
+    out: OptionalOut = None,
 ) -> None:
     """Remove classes, or single examples, from a classifier.
 
@@ -146,7 +147,7 @@ def remove(
     print(remove_classes_or_examples(model, classes, options, examples, of, out))
 
 
-def merge(models: tuple[Path, ...] = (), /, *, out: Path, using: Path | None = None) -> None:
+def merge(*models: Path, out: OutOption, using: Path | None = None) -> None:
     """Make one classifier of several with the same model and head, as if it had learned from all of their examples.
 
     Args:
@@ -159,6 +160,7 @@ def merge(models: tuple[Path, ...] = (), /, *, out: Path, using: Path | None = N
     print(merge_classifiers(models, out, DeviceOptions(using).registry()))
 
 
+@Parameter(name="*", group="Shot curve")
 @dataclass(frozen=True)
 class CurveOptions:
     """Shot curve: which episodes it is measured on.
@@ -179,13 +181,14 @@ class CurveOptions:
 def advise(
     source: Path,
     /,
-    curve: CurveOptions,
-    options: ReadOptions,
+    *,
+    curve: CurveOptions = CurveOptions(),
+    options: ReadOptions = ReadOptions(),
     model: str = "",
     heads: tuple[str, ...] = (),
     holdout: Path | None = None,
     split: Splits = (),
-    out: Path | None = None,
+    out: OptionalOut = None,
 ) -> None:
     """Say which head to use, what more labelled examples would bring and what looks wrong.
 
@@ -206,7 +209,7 @@ def advise(
     print(advise_source(source, curve, options, model, heads, holdout, split, out))
 
 
-def export(model: str, /, out: Path, using: Path | None = None) -> None:
+def export(model: str, /, *, out: OutOption, using: Path | None = None) -> None:
     """Write a classifier as an ONNX file, pictures and prototypes in, logits out, any number of classes; or a backbone.
 
     Args:
@@ -223,7 +226,7 @@ def serve(
     model: str = "efficientnet-lite0",
     /,
     *,
-    options: DeviceOptions,
+    options: DeviceOptions = DeviceOptions(),
     host: str = "127.0.0.1",
     port: int = 8000,
     save: Path | None = None,

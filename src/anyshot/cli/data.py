@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from anyshot.cli.options import EmbedOptions
+from cyclopts import Parameter
+
+from anyshot.cli.options import EmbedOptions, OptionalOut, OutOption
 from anyshot.data.layout import PackOptions
 from anyshot.errors import BadInput
 
 
+@Parameter(name="*", group="Store")
 @dataclass(frozen=True)
 class StoreOptions:
     """Store: the size of its pictures and the split of its classes.
@@ -34,10 +37,11 @@ def pack(
     kind: str,
     source: Path,
     /,
-    out: Path,
-    store: StoreOptions,
-    networks: EmbedOptions,
-    layout: PackOptions,
+    *,
+    out: OutOption,
+    store: StoreOptions = StoreOptions(),
+    networks: EmbedOptions = EmbedOptions(),
+    layout: Annotated[PackOptions, Parameter(name="*", group="Source")] = PackOptions(),
     embed: tuple[str, ...] | None = None,
     doctor: bool = True,
 ) -> None:
@@ -81,7 +85,8 @@ def pack(
 def embed(
     source: Path,
     /,
-    out: Path,
+    *,
+    out: OutOption,
     model: str = "efficientnet-lite0",
     on: str = "here",
     workers: int = 0,
@@ -105,7 +110,7 @@ def embed(
     print(embed_path(source, out, model, on, workers, using))
 
 
-def doctor(store: Path, /, out: Path | None = None, verify: bool = False, copies: bool = False) -> None:
+def doctor(store: Path, /, *, out: OptionalOut = None, verify: bool = False, copies: bool = False) -> None:
     """Say what is in a store and what is wrong with it; draw a contact sheet per split, and one of duplicates.
 
     Args:

@@ -1,53 +1,55 @@
 """The command line: which verbs there are, how errors are shown, and the exit codes.
 
-Each verb is a function whose signature and docstring make its command line (`parser`). It imports what it needs when it
-runs, so that `--help` answers at once.
+Each verb is a function; cyclopts makes its command line of the signature and the docstring. It imports what it needs
+when it runs, so that `--help` answers at once.
 """
 
 import contextlib
 import io
 import os
+import re
 import sys
 import warnings
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+
+from anyshot import __version__
 from anyshot.cli import classifiers, data, measure, paper, studies
-from anyshot.cli.parser import Group, find_verb, parse_words
 from anyshot.errors import BadInput
 from anyshot.text import to_one_line
 
 ABOUT = """Few-shot image classification that holds at any shot: from a few labelled pictures of each class (the shots)
-to a classifier. Begin with `anyshot fit PHOTOS --out CLASSIFIER`. --version prints the version; --debug, anywhere,
-shows where an error arose."""
-APP = Group(
-    ABOUT,
-    {
-        "paper": Group(
-            "The paper's printed numbers: audit them, draw them, set them in tables.",
-            {"audit": paper.audit, "tables": paper.tables, "figures": paper.figures},
-        ),
-        "study": studies.study,
-        "publish": studies.publish,
-        "report": studies.report,
-        "pack": data.pack,
-        "embed": data.embed,
-        "doctor": data.doctor,
-        "evaluate": measure.evaluate,
-        "experiment": Group(
-            "The paper's side experiments, on trained models.",
-            {"consistency": studies.consistency, "terms": studies.terms, "compare": studies.compare},
-        ),
-        "fit": classifiers.fit,
-        "predict": classifiers.predict,
-        "test": classifiers.run_test,
-        "add": classifiers.add,
-        "remove": classifiers.remove,
-        "merge": classifiers.merge,
-        "advise": classifiers.advise,
-        "export": classifiers.export,
-        "serve": classifiers.serve,
-    },
+to a classifier. Begin with `anyshot fit PHOTOS --out CLASSIFIER`. --debug, anywhere, shows where an error arose."""
+
+
+def _show_default(value: object) -> str | None:
+    """Return a default as the help shows it; an empty one is explained by the option's own sentence."""
+    return None if value in (None, "", ()) else str(value)
+
+
+PAPER = App(name="paper", help="The paper's printed numbers: audit them, draw them, set them in tables.")
+EXPERIMENT = App(name="experiment", help="The paper's side experiments, on trained models.")
+APP = App(
+    name="anyshot",
+    help=ABOUT,
+    version=f"anyshot {__version__}",
+    version_flags=["--version"],
+    help_format="markdown",
+    default_parameter=Parameter(consume_multiple=True, negative_iterable=(), show_default=_show_default),
 )
+VERBS: list[tuple[App, list[Any]]] = [
+    (PAPER, [paper.audit, paper.tables, paper.figures]),
+    (EXPERIMENT, [studies.consistency, studies.terms, studies.compare]),
+    (APP, [classifiers.fit, classifiers.predict, classifiers.add, classifiers.remove]),
+    (APP, [classifiers.merge, classifiers.advise, classifiers.export, classifiers.serve]),
+    (APP, [data.pack, data.embed, data.doctor, measure.evaluate]),
+    (APP, [studies.study, studies.publish, studies.report, EXPERIMENT, PAPER]),
+]
+for group, verbs in VERBS:
+    for verb in verbs:
+        group.command(verb)
+APP.command(classifiers.run_test, name="test")
 
 
 def main() -> None:
@@ -62,13 +64,9 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            if words == ["--version"]:
-                from anyshot import __version__
-
-                print(f"anyshot {__version__}")
-            else:
-                verb, prog, rest = find_verb(APP, words, "anyshot")
-                parse_words(verb, rest, prog)()
+            # An option may be written as in Python: --label_column.
+            words = [re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), word) for word in words]
+            APP(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe has seen enough, as in `anyshot ... | head`
         _discard_output()
@@ -94,6 +92,8 @@ def _error_message(error: Exception) -> tuple[str, int]:
     match error:
         case BadInput():
             return to_one_line(error), 2
+        case CycloptsError():
+            return _usage_message(error), 2
         case OSError() | MemoryError():  # a file that may not be read, a full disk: no fault of the program
             where = getattr(error, "filename", None)
             words = getattr(error, "strerror", None) or str(error) or "it needs more memory than there is"
@@ -101,6 +101,15 @@ def _error_message(error: Exception) -> tuple[str, int]:
     what = to_one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)[:500]
     ask = "please report it to anyshot's issues, with what the same command shows with --debug."
     return f"internal error ({what}): {ask}", 1
+
+
+def _usage_message(error: CycloptsError) -> str:
+    """Return the sentence for words that fit no verb."""
+    prog = " ".join(("anyshot", *(error.command_chain or ())))
+    problem = str(error).rstrip(".")
+    if isinstance(error, UnusedCliTokensError):
+        problem = f"{prog} does not take {' '.join(error.unused_tokens or ())}"
+    return to_one_line(f"{problem} (`{prog} --help` says more).")
 
 
 def _end(message: str, code: int) -> NoReturn:

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from anyshot.cli.options import ReadOptions, parse_way
+from cyclopts import Parameter
+
+from anyshot.cli.options import OptionalOut, ReadOptions, parse_way
 
 
+@Parameter(name="*", group="Episodes")
 @dataclass(frozen=True)
 class EpisodeOptions:
     """Episodes: what they are drawn from and how many.
@@ -38,13 +41,14 @@ class EpisodeOptions:
 def evaluate(
     store: Path,
     /,
-    episodes: EpisodeOptions,
-    options: ReadOptions,
+    *,
+    episodes: EpisodeOptions = EpisodeOptions(),
+    options: ReadOptions = ReadOptions(),
     model: str | None = None,
     heads: tuple[str, ...] = (),
     readouts: tuple[str, ...] = ("own",),
     split: str = "test",
-    out: Path | None = None,
+    out: OptionalOut = None,
 ) -> None:
     """Test heads on features, or on a model's features of images.
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from anyshot.data.layout import SourceOptions
 from anyshot.errors import BadInput
@@ -12,8 +14,11 @@ if TYPE_CHECKING:
     from anyshot.models.registry import Registry
 
 Splits = tuple[Literal["train", "val", "test"], ...]
+OutOption = Annotated[Path, Parameter(name=["--out", "-o", "--output"])]
+OptionalOut = Annotated[Path | None, Parameter(name=["--out", "-o", "--output"])]
 
 
+@Parameter(name="*", group="Networks")
 @dataclass(frozen=True)
 class DeviceOptions:
     """Networks: where they come from and where they run.
@@ -36,6 +41,7 @@ class DeviceOptions:
         return load_registry(self.using)
 
 
+@Parameter(name="*", group="Networks")
 @dataclass(frozen=True)
 class EmbedOptions(DeviceOptions):
     """Networks: where they come from, where they run, and whether their features are cached.
@@ -53,11 +59,12 @@ class EmbedOptions(DeviceOptions):
         return FeatureCache() if self.cache else None
 
 
+@Parameter(name="*", group="Networks")
 @dataclass(frozen=True)
 class ReadOptions(EmbedOptions):
     """Networks: where they come from, where they run, and whether their features are cached."""
 
-    layout: SourceOptions = field(default_factory=SourceOptions)
+    layout: Annotated[SourceOptions, Parameter(name="*", group="Source")] = field(default_factory=SourceOptions)
 
 
 def parse_way(way: str) -> int:

@@ -2,11 +2,12 @@
 
 from dataclasses import asdict
 from json import dumps
-from pathlib import Path
 from typing import Literal
 
+from anyshot.cli.options import OutOption
 
-def audit(json: bool = False, markdown: bool = False, all: bool = False) -> None:
+
+def audit(*, json: bool = False, markdown: bool = False, all: bool = False) -> None:
     """Compute the paper's numbers and claims again from its grids, and say which hold.
 
     Args:
@@ -25,7 +26,7 @@ def audit(json: bool = False, markdown: bool = False, all: bool = False) -> None
         audit.print_audit(checks, everything=all)
 
 
-def tables(out: Path, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
+def tables(*, out: OutOption, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
     """Write the paper's tables, each computed again from its grids: sensitivities, gains, and the grids themselves.
 
     Args:
@@ -37,7 +38,7 @@ def tables(out: Path, format: Literal["markdown", "latex", "csv"] = "markdown") 
     publish.write_tables(out, format)
 
 
-def figures(out: Path, format: Literal["svg", "png", "pdf", "json"] = "svg") -> None:
+def figures(*, out: OutOption, format: Literal["svg", "png", "pdf", "json"] = "svg") -> None:
     """Draw the paper's figures again from its printed numbers, by the code that draws our own studies.
 
     Args:

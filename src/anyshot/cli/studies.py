@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anyshot.cli.options import DeviceOptions
+from cyclopts import Parameter
+
+from anyshot.cli.options import DeviceOptions, OptionalOut, OutOption
 
 if TYPE_CHECKING:
     from anyshot.measure.experiments import EmbeddedSplit
     from anyshot.tables import Row
 
 
+@Parameter(name="*", group="Training")
 @dataclass(frozen=True)
 class TrainOptions:
     """Training: from which data and on which machines.
@@ -38,10 +41,11 @@ class TrainOptions:
 def study(
     name: str,
     /,
-    training: TrainOptions,
+    *,
+    training: TrainOptions = TrainOptions(),
     heads: tuple[str, ...] = (),
     only: str = "",
-    out: Path | None = None,
+    out: OptionalOut = None,
     dry_run: bool = False,
     ready: bool = False,
 ) -> None:
@@ -86,7 +90,8 @@ def study(
 def publish(
     name: str,
     /,
-    out: Path,
+    *,
+    out: OutOption,
     run: Path | None = None,
     data: Path = Path("data"),
     heads: tuple[str, ...] = (),
@@ -120,9 +125,7 @@ def publish(
         print(f"models kept in {write_ready(source, study, chosen, folder, data)}")
 
 
-def report(
-    runs: tuple[Path, ...] = (), /, out: Path = Path("report.html"), text: bool = False, paper: bool = False
-) -> None:
+def report(*runs: Path, out: OutOption = Path("report.html"), text: bool = False, paper: bool = False) -> None:
     """Write the results of runs as one HTML page that opens without a network, or print them.
 
     Args:
@@ -142,6 +145,7 @@ def report(
 # ----------------------------------------------------------------------------------------------- anyshot experiment
 
 
+@Parameter(name="*", group="Experiment")
 @dataclass(frozen=True)
 class ExperimentOptions:
     """Experiment: how much is measured, and where the results go.
@@ -157,12 +161,16 @@ class ExperimentOptions:
     split: str = "test"
     episodes: int = 1000
     seed: int = 0
-    out: Path | None = None
+    out: OptionalOut = None
     figure: Path | None = None
 
 
 def consistency(
-    store: Path, models: tuple[Path, ...] = (), /, *, experiment: ExperimentOptions, networks: DeviceOptions
+    store: Path,
+    /,
+    *models: Path,
+    experiment: ExperimentOptions = ExperimentOptions(),
+    networks: DeviceOptions = DeviceOptions(),
 ) -> None:
     """Measure how many 1-shot predictions stay when only the support is drawn anew (Table 1).
 
@@ -180,7 +188,11 @@ def consistency(
 
 
 def terms(
-    store: Path, models: tuple[Path, ...] = (), /, *, experiment: ExperimentOptions, networks: DeviceOptions
+    store: Path,
+    /,
+    *models: Path,
+    experiment: ExperimentOptions = ExperimentOptions(),
+    networks: DeviceOptions = DeviceOptions(),
 ) -> None:
     """Measure how nearly FRN's dropped term is proportional to the kept one, in 5-way 5-shot episodes (Sec. 3.3).
 
@@ -217,7 +229,7 @@ def _run_experiment(
     print(format_table(rows, experiment.out))
 
 
-def compare(kind: str, run: Path, /, out: Path | None = None, figure: Path | None = None) -> None:
+def compare(kind: str, run: Path, /, *, out: OptionalOut = None, figure: Path | None = None) -> None:
     """Compare cells of a study's table (Fig. 4, Fig. 5, Table 4).
 
     Args:
