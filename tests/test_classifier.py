@@ -99,6 +99,15 @@ def test_merge_equals_joint_fit(data, head):
     assert_same(FewShotClassifier(head, keep=5).fit(X, names), merged, X)
 
 
+def test_merging_several_adds_all_of_them_or_none():
+    X, y = examples(40, 4)
+    fitted = FewShotClassifier("proto").fit(X[:20], y[:20])
+    one, named = FewShotClassifier("proto").fit(X[20:], y[20:]), FewShotClassifier("proto").fit(X, y.astype(str))
+    with pytest.raises(BadInput, match="cannot be in one classifier"):
+        fitted.merge(one, named)
+    assert fitted.support_.counts.tolist() == [5] * 4
+
+
 @settings(max_examples=10, deadline=None)
 @given(gone=st.sets(st.integers(0, 4), min_size=1, max_size=3), head=st.sampled_from(UNTRAINED))
 def test_removed_classes_leave_no_trace(gone, head):

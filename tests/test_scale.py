@@ -186,6 +186,24 @@ def test_an_interrupted_learning_learns_nothing_or_all(seconds):
     assert fitted.support_.degrees_of_freedom == many - 40
 
 
+def test_an_interruption_after_the_classes_changed_leaves_no_old_answers(monkeypatch):
+    X, y = examples(40, 2)
+    fitted = FewShotClassifier("proto").fit(X[:20], y[:20])
+    assert fitted.classes_.tolist() == [0, 1]
+    merge = support.Support.merge
+
+    def merge_and_interrupt(*arguments, **options):
+        merge(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)  # the signal arrives here
+
+    monkeypatch.setattr(support.Support, "merge", merge_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.partial_fit(X[20:], y[20:] + 2)
+    assert fitted.classes_.tolist() == [0, 1, 2, 3]
+    assert fitted.predict_proba(X).shape == (40, 4)
+
+
 @pytest.mark.parametrize("index", [False, True])
 def test_the_memory_of_a_search_is_freed_with_its_classifier(index, monkeypatch):
     """Its rows are as large as the sums: no cycle may keep them until Python looks for cycles."""

@@ -8,7 +8,7 @@ the classes have (`anyshot.classify.calibration`).
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,8 +224,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 if is_fresh:
                     self._set_support(support)
                 else:
-                    self.state_.support.merge(support, is_disjoint=True)
-                    self._set_support(self.state_.support)
+                    self._change(lambda known: known.merge(support, is_disjoint=True))
             self.n_repeated_, self.n_estimated_ = len(keys) - int(is_new.sum()), 0
             return keys
 
@@ -241,9 +240,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 check_is_fitted(other, "state_")
                 if self._law() != other._law():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
-            results = [self.state_.support.merge(other.state_.support) for other in others]
-            self.n_repeated_, self.n_estimated_ = (sum(column) for column in zip((0, 0), *results, strict=True))
-            return self._set_support(self.state_.support)
+                self.state_.support.check_compatible(other.state_.support)
+
+            def merge_all(support: Support) -> None:
+                results = [support.merge(other.state_.support) for other in others]
+                self.n_repeated_, self.n_estimated_ = (sum(column) for column in zip((0, 0), *results, strict=True))
+
+            return self._change(merge_all)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
         """Remove these classes."""
@@ -255,8 +258,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     raise BadInput(f"there is no class {label!s} to remove.")
             if len(gone) == len(self.state_.support):
                 raise BadInput("a classifier needs a class: the last one cannot be removed.")
-            self.state_.support.remove(gone)
-            return self._set_support(self.state_.support)
+            return self._change(lambda support: support.remove(gone))
 
     def become(self, other: "FewShotClassifier") -> None:
         """Take over all that another classifier has learned, at once."""
@@ -267,8 +269,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def set_groups(self, keys: Keys, groups: Keys) -> None:
         """Set the groups of the exemplars with these keys, as hashes."""
         with self._lock:
-            self.state_.support.set_groups(keys, groups)
-            self._set_support(self.state_.support)
+            self._change(lambda support: support.set_groups(keys, groups))
 
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
@@ -316,8 +317,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 part = support.copy()
                 self.forget()
                 return part
-            part = support.split_off(label, None if is_whole else key, vector)
-            self._set_support(support)
+            with uninterrupted():
+                part = support.split_off(label, None if is_whole else key, vector)
+                self._set_support(support)
             return part
 
     @staticmethod
@@ -333,8 +335,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with self._lock:
             if "state_" not in self.__dict__:
                 return self._set_support(part.copy())
-            self.state_.support.merge(part)
-            return self._set_support(self.state_.support)
+            return self._change(lambda support: support.merge(part))
 
     def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[Rows, Labels]:
         if y is None:
@@ -428,6 +429,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         values = [*self.learned_.items(), *self.fitted_.items()]
         learned = sorted((name, value.numpy().tobytes()) for name, value in values)
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
+
+    def _change(self, change: Callable[[Support], Any]) -> "FewShotClassifier":
+        """Change the classes and forget what was computed from them, both or (if it is interrupted) neither."""
+        with uninterrupted():
+            change(self.state_.support)
+            return self._set_support(self.state_.support)
 
     def _set_support(self, support: Support) -> "FewShotClassifier":
         """Begin a new fitted state of these classes."""
