@@ -170,6 +170,49 @@ def test_threads_learn_and_predict_at_once():
     np.testing.assert_allclose(fitted.support_.sums, whole.support_.sums)
 
 
+def test_all_rows_are_compared_with_the_same_classes(monkeypatch):
+    X, y = examples(200, 3)
+    fitted, errors = FewShotClassifier("proto").fit(X[:3], y[:3]), []
+    monkeypatch.setattr("anyshot.classify.classifier.CHUNK_FLOATS", 100)  # many parts
+
+    def ask():
+        try:
+            for _ in range(15):
+                fitted.logits(X[:100])
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for place in range(3, 200):
+        fitted.partial_fit(X[place : place + 1], [place])
+    thread.join()
+    assert not errors
+
+
+def test_two_classifiers_that_merge_each_other_while_they_learn_lose_nothing():
+    X, y = examples(160, 4)
+    one, two, errors = FewShotClassifier("proto").fit(X[:4], y[:4]), FewShotClassifier("proto").fit(X[4:8], y[4:8]), []
+
+    def work(mine, other, places):
+        try:
+            for place in places:
+                mine.partial_fit(X[place : place + 2], y[place : place + 2] + 4 * (place % 40))
+                mine.merge(other)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=pair)
+        for pair in ((one, two, range(8, 80, 2)), (two, one, range(80, 160, 2)))
+    ]
+    [thread.start() for thread in threads]
+    [thread.join(60) for thread in threads]
+    assert not errors
+    one.merge(two)
+    assert one.support_.counts.sum() == 160
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05])
 def test_an_interrupted_learning_learns_nothing_or_all(seconds):
     X, y = examples(4000, 40)

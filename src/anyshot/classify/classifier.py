@@ -9,6 +9,7 @@ the classes have (`anyshot.classify.calibration`).
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,7 +235,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         Examples that several have count once, and `n_repeated_` says how many these are. They are subtracted exactly
         where they are exemplars of one of the two; else the mean of their class stands for them (`n_estimated_`).
         """
-        with self._lock:
+        with ExitStack() as stack:
+            for each in sorted({self, *others}, key=id):  # in one order everywhere, or two could wait for each other
+                stack.enter_context(each._lock)
             check_is_fitted(self, "state_")
             for other in others:
                 check_is_fitted(other, "state_")
@@ -544,7 +547,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
         """Return a logit for each class."""
-        return np.concatenate([self.logits_of(part) for part in self._vector_parts(self._check_rows(X))])
+        rows = self._check_rows(X)
+        with self._lock:  # all rows are compared with the same classes
+            return np.concatenate([self.logits_of(part) for part in self._vector_parts(rows)])
 
     def logits_of(self, vectors: Vectors) -> Float[np.ndarray, "image way"]:
         """Return logits of `vectors`, for those who ask several classifiers about the same images."""
