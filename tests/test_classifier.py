@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
 
 from anyshot import BadInput, FewShotClassifier
 from anyshot.classify.keys import hash_rows
@@ -230,6 +232,26 @@ def test_words_of_errors():
         fitted.partial_fit(X[:1], ["name"])
     with pytest.raises(BadInput, match="shots 1 to 32"):
         fitted.at_shot(33)
+
+
+@pytest.mark.parametrize("change", [{"reject": 2.0}, {"head": "no-such-head"}, {"positions": 5}])
+def test_a_fit_that_fails_changes_nothing(change):
+    X, y = examples()
+    rows = X.reshape(len(X), -1)
+    fitted = FewShotClassifier("proto").fit(pd.DataFrame(rows, columns=[f"f{i}" for i in range(24)]), y)
+    expected = fitted.predict_proba(pd.DataFrame(rows, columns=[f"f{i}" for i in range(24)]))
+    before = fitted.get_params()
+    with pytest.raises((BadInput, ValueError)):
+        fitted.set_params(**change).fit(rows[:, :12], y)
+    fitted.set_params(**before)
+    np.testing.assert_array_equal(
+        fitted.predict_proba(pd.DataFrame(rows, columns=[f"f{i}" for i in range(24)])), expected
+    )
+    never = FewShotClassifier("proto", **{name: value for name, value in change.items() if name != "head"})
+    with pytest.raises((BadInput, ValueError)):
+        never.fit(rows, y[:-1] if "head" in change else y)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(never)
 
 
 def test_memory_is_bounded_whatever_the_number_of_examples():

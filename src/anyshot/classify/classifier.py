@@ -43,6 +43,8 @@ FLOATS = (np.float64, np.float32)
 SCALES = 1e-9, 1e100  # largest numbers of features: squares below and above lose their digits or overflow
 SAME = 1e-9  # squared distance of two vectors of one example, as a share of their squares: rounding of float32
 
+UNSHARED = "_thread_lock", "state_"  # attributes that a copy has for itself
+
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
 Vectors = Float[np.ndarray, "image d"]
@@ -142,7 +144,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         from anyshot.classify.files import save_folder
 
         with self._lock:
-            check_is_fitted(self, "state_")
+            check_is_fitted(self)
             save_folder(self, Path(path))
 
     @staticmethod
@@ -176,8 +178,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 measured with whole groups left out. Where None, near-copies by their features are groups.
         """
         with self._lock:
-            self.forget()
-            return self.partial_fit(X, y, groups=groups)
+            new = object.__new__(type(self))  # so that what is known stays until the new examples have been accepted
+            new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in UNSHARED}
+            self.become(new.partial_fit(X, y, groups=groups))
+            return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether there is a class: a fit that failed leaves other attributes behind."""
+        return "state_" in self.__dict__
 
     def forget(self) -> None:
         """Forget all classes."""
@@ -238,9 +246,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with ExitStack() as stack:
             for each in sorted({self, *others}, key=id):  # in one order everywhere, or two could wait for each other
                 stack.enter_context(each._lock)
-            check_is_fitted(self, "state_")
+            check_is_fitted(self)
             for other in others:
-                check_is_fitted(other, "state_")
+                check_is_fitted(other)
                 if self._law() != other._law():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
                 self.state_.support.check_compatible(other.state_.support)
@@ -254,7 +262,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
         """Remove these classes."""
         with self._lock:
-            check_is_fitted(self, "state_")
+            check_is_fitted(self)
             gone = dict.fromkeys(np.asarray(labels).reshape(-1).tolist())
             for label in gone:
                 if self.state_.support.row_of(label) is None:
@@ -307,7 +315,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             x: The features of the example, needed where it is no exemplar.
         """
         with self._lock:
-            check_is_fitted(self, "state_")
+            check_is_fitted(self)
             support = self.state_.support
             row = support.row_of(label)
             if row is None:
@@ -356,7 +364,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return rows, labels
 
     def _check_rows(self, X: Any) -> Rows:
-        check_is_fitted(self, "state_")
+        check_is_fitted(self)
         rows = self._flatten(X)
         rows = rows if self._is_plain(rows) else validate_data(self, rows, reset=False, dtype=FLOATS)
         _check_scale(rows)
@@ -608,7 +616,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         The scale of its logits is fitted on all of them.
         """
-        check_is_fitted(self, "state_")
+        check_is_fitted(self)
         if not 1 <= shot <= self.keep:
             raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
         with self._lock:
@@ -679,7 +687,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def support_calibration_error(self) -> float:
         """Return the expected calibration error on exemplars that are left out; NaN where none can be."""
-        check_is_fitted(self, "state_")
+        check_is_fitted(self)
         logits, owner = self.leave_one_out()
         return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
