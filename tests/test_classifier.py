@@ -187,6 +187,26 @@ def test_fewer_shots_are_nested_and_end_at_all():
     np.testing.assert_allclose(fitted.support_.first(12).sums, fitted.support_.sums)
 
 
+def test_fewer_shots_of_fewer_shots():
+    X, y = examples()
+    fitted = FewShotClassifier("proto").fit(X, y)
+    few = fitted.at_shot(3)
+    np.testing.assert_allclose(few.at_shot(3).logits(X), few.logits(X))
+    one = fitted.at_shot(1)
+    np.testing.assert_allclose(one.at_shot(1).logits(X), one.logits(X))
+
+
+def test_the_scale_of_fewer_shots_leaves_out_groups():
+    """Where examples come as pairs of near-copies, leaving out one of a pair says nothing about new images."""
+    rng = np.random.default_rng(2)
+    y = np.repeat(np.arange(6), 8)
+    X = rng.normal(size=(6, 24))[y] + 1.6 * rng.normal(size=(48, 24))
+    twins = np.concatenate([X, X + 0.01 * rng.normal(size=X.shape)])
+    doubled = FewShotClassifier("proto").fit(twins, np.r_[y, y])
+    for shot in (8, 12, 15):
+        assert doubled.at_shot(shot).scale_ < 1.05 * doubled.scale_
+
+
 def test_frames_of_pandas_and_polars():
     X, y = examples()
     rows, names = X.reshape(len(X), -1), np.array(list("abcde"))[y]
@@ -306,6 +326,8 @@ def test_what_is_not_there_cannot_be_taken_out():
     (key, x), _ = [(key, x) for key, x in rest.items() if fitted.find_examples(x[None])[0][0][0] == 0]
     with pytest.raises(BadInput, match="its features are needed"):
         fitted.take_out(0, key)
+    with pytest.raises(BadInput, match="another example"):
+        fitted.take_out(0, key, x + 1)
     fitted.take_out(0, key, x)
     assert fitted.support_.counts.tolist() == [1, 4]
 

@@ -293,6 +293,14 @@ def test_the_best_classes_are_those_of_all_logits(head):
 
 
 @pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("head", ["proto", "cosine-proto"])
+def test_chances_of_many_classes_are_never_above_one(head):
+    X, y = examples(80, 9, spread=0.1)
+    fitted = FewShotClassifier(head, scale=3e4).fit(X + 100, y)
+    assert fitted.top(X + 100, 4)[1].sum(1).max() <= 1 + 1e-12
+
+
+@pytest.mark.usefixtures("few_are_many")
 def test_of_equal_classes_the_first_label_is_taken():
     fitted = FewShotClassifier("cosine-proto").fit(np.ones((5, 4)), [9, 3, 7, 5, 8])
     assert fitted.predict(np.ones((2, 4))).tolist() == [3, 3]

@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, leave_one_out, next_shot
+from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot
 from anyshot.classify.fitted import FittedState
 from anyshot.classify.keys import Keys, hash_groups, hash_rows
 from anyshot.classify.support import Support, build_support, find_repeats, uninterrupted
@@ -320,9 +320,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             row = support.row_of(label)
             if row is None:
                 raise BadInput(f"there is no class {label!s} to take from.")
-            vector = None if x is None else self._embed(self._check_rows(np.asarray(x)[None]))[0]
+            row_of_x = None if x is None else self._check_rows(np.asarray(x)[None])
             if key is not None:
-                self._check_removable(support, label, key, vector is not None)
+                self._check_removable(support, label, key, row_of_x)
+            vector = None if row_of_x is None else self._embed(row_of_x)[0]
             is_whole = key is None or support.counts[row] == 1
             if is_whole and len(support) == 1:
                 part = support.copy()
@@ -334,12 +335,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return part
 
     @staticmethod
-    def _check_removable(support: Support, label: Any, key: int, has_vector: bool) -> None:
-        is_exemplar = key in support.exemplar_keys_of(label)
-        if not is_exemplar and label not in support.labels_with(key):
+    def _check_removable(support: Support, label: Any, key: int, x: Rows | None) -> None:
+        if key in support.exemplar_keys_of(label):
+            return
+        if label not in support.labels_with(key):
             raise BadInput(f"class {label!s} has no such example.")
-        if not is_exemplar and not has_vector:
+        if x is None:
             raise BadInput(f"this example of class {label!s} is no exemplar: its features are needed to remove it.")
+        if int(hash_rows(x)[0]) != key:
+            raise BadInput(f"these features are those of another example of class {label!s} than the key is of.")
 
     def put_back(self, part: Support) -> "FewShotClassifier":
         """Add again what `take_out` returned."""
@@ -635,12 +639,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _scale_at(self, shot: int) -> float | None:
         """Return the factor of the logits at fewer shots, as far as leaving out tells."""
-        if not self.calibrated_ or self.state_.fits_support:
-            return self.scale_ if self.calibrated_ else self.scale
+        if not self.calibrated_:
+            return self.scale
+        if self.state_.fits_support or shot >= self.support_.counts.max():
+            return self.scale_
         # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
-        more = self.support_.first(shot + 1)
-        scores, owner = leave_one_out(self.head_, more)
-        gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
+        more = FittedState(self.support_.first(shot + 1), self.learned_head_, None, self.reject)
+        scores, owner = more.left_out
+        if not len(owner):  # classes of one group have nothing to leave out
+            return self.scale_
+        counts = more.support.counts
+        gained = np.where(counts > shot, 1.0, next_shot(counts))
         return fit_scale(scores, owner) * float(gained[owner].mean())
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
@@ -666,7 +675,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         rows = self._check_rows(X)
         with self._lock:
             parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
-            chances = [np.exp(self.scale_ * part.scores - _column(part.log_sums)) for part in parts]
+            logits = [self.scale_ * part.scores for part in parts]
+            # Sums over very many classes are of float32, and all classes together are at least the best of them.
+            sums = [np.maximum(part.log_sums, logsumexp(z, axis=1)) for part, z in zip(parts, logits, strict=True)]
+            chances = [np.exp(z - total[:, None]) for z, total in zip(logits, sums, strict=True)]
             return self.state_.support.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
@@ -722,11 +734,6 @@ def _check_scale(rows: Rows) -> None:
 
 def _are_plain(labels: Any, many: int) -> bool:
     return type(labels) is np.ndarray and labels.shape == (many,) and labels.dtype.kind in "iubU"
-
-
-def _column(values: np.ndarray | None) -> np.ndarray:
-    assert values is not None
-    return values[:, None]
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
