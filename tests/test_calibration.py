@@ -44,6 +44,21 @@ def test_leaving_one_out_is_a_classifier_without_it(head):
     assert row == len(scores)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_classes_without_exemplars_stand_as_they_are(head):
+    """Scores of exemplars for classes that have none are those of these classes' full means."""
+    X, y = examples(24, 4, seed=4)
+    bare = classifier(head, keep=0).fit(X[np.isin(y, [1, 3])], y[np.isin(y, [1, 3])])
+    fitted = classifier(head).fit(X[np.isin(y, [0, 2])], y[np.isin(y, [0, 2])]).merge(bare)
+    scores, owner = leave_one_out(fitted.head_, fitted.support_)
+    assert owner.tolist() == [0] * 6 + [2] * 6
+    assert np.isfinite(scores).all()
+    assert fitted.coverage_ is not None
+    if not HEADS[head].couples:
+        expected = fitted.head_.score(torch.from_numpy(fitted.support_.examples.copy()), fitted.prototypes_).numpy()
+        np.testing.assert_allclose(scores[:, [1, 3]], expected[:, [1, 3]], atol=1e-9)
+
+
 def _ranks(owner):
     seen: dict[int, int] = {}
     for mine in owner.tolist():

@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
 
 from anyshot import BadInput, FewShotClassifier
 from anyshot.classify.keys import hash_rows
@@ -99,6 +101,15 @@ def test_merge_equals_joint_fit(data, head):
     assert_same(FewShotClassifier(head, keep=5).fit(X, names), merged, X)
 
 
+def test_merging_several_adds_all_of_them_or_none():
+    X, y = examples(40, 4)
+    fitted = FewShotClassifier("proto").fit(X[:20], y[:20])
+    one, named = FewShotClassifier("proto").fit(X[20:], y[20:]), FewShotClassifier("proto").fit(X, y.astype(str))
+    with pytest.raises(BadInput, match="cannot be in one classifier"):
+        fitted.merge(one, named)
+    assert fitted.support_.counts.tolist() == [5] * 4
+
+
 @settings(max_examples=10, deadline=None)
 @given(gone=st.sets(st.integers(0, 4), min_size=1, max_size=3), head=st.sampled_from(UNTRAINED))
 def test_removed_classes_leave_no_trace(gone, head):
@@ -176,6 +187,26 @@ def test_fewer_shots_are_nested_and_end_at_all():
     np.testing.assert_allclose(fitted.support_.first(12).sums, fitted.support_.sums)
 
 
+def test_fewer_shots_of_fewer_shots():
+    X, y = examples()
+    fitted = FewShotClassifier("proto").fit(X, y)
+    few = fitted.at_shot(3)
+    np.testing.assert_allclose(few.at_shot(3).logits(X), few.logits(X))
+    one = fitted.at_shot(1)
+    np.testing.assert_allclose(one.at_shot(1).logits(X), one.logits(X))
+
+
+def test_the_scale_of_fewer_shots_leaves_out_groups():
+    """Where examples come as pairs of near-copies, leaving out one of a pair says nothing about new images."""
+    rng = np.random.default_rng(2)
+    y = np.repeat(np.arange(6), 8)
+    X = rng.normal(size=(6, 24))[y] + 1.6 * rng.normal(size=(48, 24))
+    twins = np.concatenate([X, X + 0.01 * rng.normal(size=X.shape)])
+    doubled = FewShotClassifier("proto").fit(twins, np.r_[y, y])
+    for shot in (8, 12, 15):
+        assert doubled.at_shot(shot).scale_ < 1.05 * doubled.scale_
+
+
 def test_frames_of_pandas_and_polars():
     X, y = examples()
     rows, names = X.reshape(len(X), -1), np.array(list("abcde"))[y]
@@ -221,6 +252,26 @@ def test_words_of_errors():
         fitted.partial_fit(X[:1], ["name"])
     with pytest.raises(BadInput, match="shots 1 to 32"):
         fitted.at_shot(33)
+
+
+@pytest.mark.parametrize("change", [{"reject": 2.0}, {"head": "no-such-head"}, {"positions": 5}])
+def test_a_fit_that_fails_changes_nothing(change):
+    X, y = examples()
+    rows = X.reshape(len(X), -1)
+    fitted = FewShotClassifier("proto").fit(pd.DataFrame(rows, columns=[f"f{i}" for i in range(24)]), y)
+    expected = fitted.predict_proba(pd.DataFrame(rows, columns=[f"f{i}" for i in range(24)]))
+    before = fitted.get_params()
+    with pytest.raises((BadInput, ValueError)):
+        fitted.set_params(**change).fit(rows[:, :12], y)
+    fitted.set_params(**before)
+    np.testing.assert_array_equal(
+        fitted.predict_proba(pd.DataFrame(rows, columns=[f"f{i}" for i in range(24)])), expected
+    )
+    never = FewShotClassifier("proto", **{name: value for name, value in change.items() if name != "head"})
+    with pytest.raises((BadInput, ValueError)):
+        never.fit(rows, y[:-1] if "head" in change else y)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(never)
 
 
 def test_memory_is_bounded_whatever_the_number_of_examples():
@@ -275,6 +326,8 @@ def test_what_is_not_there_cannot_be_taken_out():
     (key, x), _ = [(key, x) for key, x in rest.items() if fitted.find_examples(x[None])[0][0][0] == 0]
     with pytest.raises(BadInput, match="its features are needed"):
         fitted.take_out(0, key)
+    with pytest.raises(BadInput, match="another example"):
+        fitted.take_out(0, key, x + 1)
     fitted.take_out(0, key, x)
     assert fitted.support_.counts.tolist() == [1, 4]
 

@@ -245,6 +245,14 @@ def test_onnx_predicts_the_same_on_a_thousand_queries(head, tmp_path):
         np.testing.assert_allclose(more, wider.logits(queries), atol=2e-3 * np.abs(more).max())
 
 
+def test_gram_matrices_are_real_tensors_after_an_export(tmp_path):
+    """An export calls the head with tensors that hold no numbers; none of them may be reused afterwards."""
+    rng, channels = np.random.default_rng(0), 7  # a number that no other test has
+    fitted = FewShotClassifier("cosine-frn").fit(rng.normal(size=(12, 4, channels)), np.arange(12) % 3)
+    export_onnx(fitted, tmp_path / "model.onnx")
+    assert np.isfinite(HEADS["cosine-frn"].embed(torch.ones(2, 4, channels), {}).numpy()).all()
+
+
 # --------------------------------------------------------------------------------------------------------------- images
 
 

@@ -15,7 +15,7 @@ from test_classifier import UNTRAINED, examples
 from anyshot import FewShotClassifier
 from anyshot.classify.keys import hash_rows
 
-POOL = np.random.default_rng(0).normal(size=(24, 6))
+POOL = np.random.default_rng(0).normal(size=(24, 32))  # rows of fewer numbers are not recognised as float16
 PAIRS = st.lists(st.tuples(st.integers(0, 23), st.sampled_from("abc")), min_size=1, max_size=8)
 
 
@@ -126,6 +126,14 @@ def test_keys_outlive_storage_as_float16(kind, scale):
     np.testing.assert_array_equal(hash_rows(stored.astype(kind).astype(np.float64)), hash_rows(X))
     assert len(set(hash_rows(X).tolist())) == 500
     np.testing.assert_array_equal(hash_rows(-0.0 * X), hash_rows(0.0 * X))
+
+
+def test_rows_of_few_numbers_are_told_apart_by_all_digits():
+    X = np.array([[2048.0], [2049.0], [1e6], [2e6], [1.0], [1.0 + 1e-9], [2**20], [2**21]])
+    assert len(set(hash_rows(X).tolist())) == len(X)
+    np.testing.assert_array_equal(hash_rows(np.array([[-0.0, 1.0]])), hash_rows(np.array([[0.0, 1.0]])))
+    fitted = FewShotClassifier("proto").fit(X[:4], [0, 0, 1, 1])
+    assert fitted.support_.counts.tolist() == [2, 2]
 
 
 def test_examples_that_two_classifiers_share_count_once():

@@ -170,6 +170,49 @@ def test_threads_learn_and_predict_at_once():
     np.testing.assert_allclose(fitted.support_.sums, whole.support_.sums)
 
 
+def test_all_rows_are_compared_with_the_same_classes(monkeypatch):
+    X, y = examples(200, 3)
+    fitted, errors = FewShotClassifier("proto").fit(X[:3], y[:3]), []
+    monkeypatch.setattr("anyshot.classify.classifier.CHUNK_FLOATS", 100)  # many parts
+
+    def ask():
+        try:
+            for _ in range(15):
+                fitted.logits(X[:100])
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for place in range(3, 200):
+        fitted.partial_fit(X[place : place + 1], [place])
+    thread.join()
+    assert not errors
+
+
+def test_two_classifiers_that_merge_each_other_while_they_learn_lose_nothing():
+    X, y = examples(160, 4)
+    one, two, errors = FewShotClassifier("proto").fit(X[:4], y[:4]), FewShotClassifier("proto").fit(X[4:8], y[4:8]), []
+
+    def work(mine, other, places):
+        try:
+            for place in places:
+                mine.partial_fit(X[place : place + 2], y[place : place + 2] + 4 * (place % 40))
+                mine.merge(other)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=pair)
+        for pair in ((one, two, range(8, 80, 2)), (two, one, range(80, 160, 2)))
+    ]
+    [thread.start() for thread in threads]
+    [thread.join(60) for thread in threads]
+    assert not errors
+    one.merge(two)
+    assert one.support_.counts.sum() == 160
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05])
 def test_an_interrupted_learning_learns_nothing_or_all(seconds):
     X, y = examples(4000, 40)
@@ -184,6 +227,24 @@ def test_an_interrupted_learning_learns_nothing_or_all(seconds):
     assert many in (40, 4000)
     assert len(fitted.support_.all_keys[0]) == many
     assert fitted.support_.degrees_of_freedom == many - 40
+
+
+def test_an_interruption_after_the_classes_changed_leaves_no_old_answers(monkeypatch):
+    X, y = examples(40, 2)
+    fitted = FewShotClassifier("proto").fit(X[:20], y[:20])
+    assert fitted.classes_.tolist() == [0, 1]
+    merge = support.Support.merge
+
+    def merge_and_interrupt(*arguments, **options):
+        merge(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)  # the signal arrives here
+
+    monkeypatch.setattr(support.Support, "merge", merge_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.partial_fit(X[20:], y[20:] + 2)
+    assert fitted.classes_.tolist() == [0, 1, 2, 3]
+    assert fitted.predict_proba(X).shape == (40, 4)
 
 
 @pytest.mark.parametrize("index", [False, True])
@@ -229,6 +290,14 @@ def test_the_best_classes_are_those_of_all_logits(head):
         np.testing.assert_array_equal(labels, fitted.classes_[best])
         np.testing.assert_allclose(chances, np.take_along_axis(fitted.predict_proba(X), best, 1), rtol=1e-3, atol=1e-5)
         fitted.partial_fit(X[more], more + 7)  # of known classes and of new ones: the search follows
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("head", ["proto", "cosine-proto"])
+def test_chances_of_many_classes_are_never_above_one(head):
+    X, y = examples(80, 9, spread=0.1)
+    fitted = FewShotClassifier(head, scale=3e4).fit(X + 100, y)
+    assert fitted.top(X + 100, 4)[1].sum(1).max() <= 1 + 1e-12
 
 
 @pytest.mark.usefixtures("few_are_many")

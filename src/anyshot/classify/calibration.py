@@ -112,11 +112,15 @@ def leave_one_out(
     left = torch.from_numpy(np.where(is_alone, support.counts[owners], left_counts))
     gone = np.where(is_alone[:, None], 0.0, out_of.sums[chosen])
     without = torch.from_numpy(support.sums[owners] - gone).div_(left[:, None])
+    kept = np.bincount(owners, minlength=len(support))
+    first = np.cumsum(kept) - kept
+    bare = np.flatnonzero(kept == 0)  # classes without exemplars stand as they are
+    first[bare] = len(owners) + np.arange(len(bare))
+    without = torch.cat([without, torch.from_numpy(support.sums[bare] / support.counts[bare, None])])
+    left = torch.cat([left, torch.from_numpy(support.counts[bare])])
     if head.refine is not None and not head.couples:
         pieces = zip(*(x.split(_rows(without.shape[1])) for x in (without, left)), strict=True)
         without = torch.cat([head.refine(means, many, reading.parameters) for means, many in pieces])
-    kept = np.bincount(owners, minlength=len(support))
-    first = np.cumsum(kept) - kept
     queries = np.flatnonzero(~is_alone)
     rank = (np.arange(len(owners)) - first[owners])[queries]
     out = torch.empty(len(queries), len(kept), dtype=torch.float64)

@@ -8,7 +8,8 @@ the classes have (`anyshot.classify.calibration`).
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, leave_one_out, next_shot
+from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot
 from anyshot.classify.fitted import FittedState
 from anyshot.classify.keys import Keys, hash_groups, hash_rows
 from anyshot.classify.support import Support, build_support, find_repeats, uninterrupted
@@ -41,6 +42,8 @@ CHUNK_FLOATS = 1_000_000  # numbers of features and vectors that are in memory a
 FLOATS = (np.float64, np.float32)
 SCALES = 1e-9, 1e100  # largest numbers of features: squares below and above lose their digits or overflow
 SAME = 1e-9  # squared distance of two vectors of one example, as a share of their squares: rounding of float32
+
+UNSHARED = "_thread_lock", "state_"  # attributes that a copy has for itself
 
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
@@ -141,7 +144,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         from anyshot.classify.files import save_folder
 
         with self._lock:
-            check_is_fitted(self, "state_")
+            check_is_fitted(self)
             save_folder(self, Path(path))
 
     @staticmethod
@@ -175,8 +178,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 measured with whole groups left out. Where None, near-copies by their features are groups.
         """
         with self._lock:
-            self.forget()
-            return self.partial_fit(X, y, groups=groups)
+            new = object.__new__(type(self))  # so that what is known stays until the new examples have been accepted
+            new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in UNSHARED}
+            self.become(new.partial_fit(X, y, groups=groups))
+            return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether there is a class: a fit that failed leaves other attributes behind."""
+        return "state_" in self.__dict__
 
     def forget(self) -> None:
         """Forget all classes."""
@@ -224,8 +233,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 if is_fresh:
                     self._set_support(support)
                 else:
-                    self.state_.support.merge(support, is_disjoint=True)
-                    self._set_support(self.state_.support)
+                    self._change(lambda known: known.merge(support, is_disjoint=True))
             self.n_repeated_, self.n_estimated_ = len(keys) - int(is_new.sum()), 0
             return keys
 
@@ -235,28 +243,33 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         Examples that several have count once, and `n_repeated_` says how many these are. They are subtracted exactly
         where they are exemplars of one of the two; else the mean of their class stands for them (`n_estimated_`).
         """
-        with self._lock:
-            check_is_fitted(self, "state_")
+        with ExitStack() as stack:
+            for each in sorted({self, *others}, key=id):  # in one order everywhere, or two could wait for each other
+                stack.enter_context(each._lock)
+            check_is_fitted(self)
             for other in others:
-                check_is_fitted(other, "state_")
+                check_is_fitted(other)
                 if self._law() != other._law():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
-            results = [self.state_.support.merge(other.state_.support) for other in others]
-            self.n_repeated_, self.n_estimated_ = (sum(column) for column in zip((0, 0), *results, strict=True))
-            return self._set_support(self.state_.support)
+                self.state_.support.check_compatible(other.state_.support)
+
+            def merge_all(support: Support) -> None:
+                results = [support.merge(other.state_.support) for other in others]
+                self.n_repeated_, self.n_estimated_ = (sum(column) for column in zip((0, 0), *results, strict=True))
+
+            return self._change(merge_all)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
         """Remove these classes."""
         with self._lock:
-            check_is_fitted(self, "state_")
+            check_is_fitted(self)
             gone = dict.fromkeys(np.asarray(labels).reshape(-1).tolist())
             for label in gone:
                 if self.state_.support.row_of(label) is None:
                     raise BadInput(f"there is no class {label!s} to remove.")
             if len(gone) == len(self.state_.support):
                 raise BadInput("a classifier needs a class: the last one cannot be removed.")
-            self.state_.support.remove(gone)
-            return self._set_support(self.state_.support)
+            return self._change(lambda support: support.remove(gone))
 
     def become(self, other: "FewShotClassifier") -> None:
         """Take over all that another classifier has learned, at once."""
@@ -267,8 +280,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def set_groups(self, keys: Keys, groups: Keys) -> None:
         """Set the groups of the exemplars with these keys, as hashes."""
         with self._lock:
-            self.state_.support.set_groups(keys, groups)
-            self._set_support(self.state_.support)
+            self._change(lambda support: support.set_groups(keys, groups))
 
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
@@ -303,38 +315,42 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             x: The features of the example, needed where it is no exemplar.
         """
         with self._lock:
-            check_is_fitted(self, "state_")
+            check_is_fitted(self)
             support = self.state_.support
             row = support.row_of(label)
             if row is None:
                 raise BadInput(f"there is no class {label!s} to take from.")
-            vector = None if x is None else self._embed(self._check_rows(np.asarray(x)[None]))[0]
+            row_of_x = None if x is None else self._check_rows(np.asarray(x)[None])
             if key is not None:
-                self._check_removable(support, label, key, vector is not None)
+                self._check_removable(support, label, key, row_of_x)
+            vector = None if row_of_x is None else self._embed(row_of_x)[0]
             is_whole = key is None or support.counts[row] == 1
             if is_whole and len(support) == 1:
                 part = support.copy()
                 self.forget()
                 return part
-            part = support.split_off(label, None if is_whole else key, vector)
-            self._set_support(support)
+            with uninterrupted():
+                part = support.split_off(label, None if is_whole else key, vector)
+                self._set_support(support)
             return part
 
     @staticmethod
-    def _check_removable(support: Support, label: Any, key: int, has_vector: bool) -> None:
-        is_exemplar = key in support.exemplar_keys_of(label)
-        if not is_exemplar and label not in support.labels_with(key):
+    def _check_removable(support: Support, label: Any, key: int, x: Rows | None) -> None:
+        if key in support.exemplar_keys_of(label):
+            return
+        if label not in support.labels_with(key):
             raise BadInput(f"class {label!s} has no such example.")
-        if not is_exemplar and not has_vector:
+        if x is None:
             raise BadInput(f"this example of class {label!s} is no exemplar: its features are needed to remove it.")
+        if int(hash_rows(x)[0]) != key:
+            raise BadInput(f"these features are those of another example of class {label!s} than the key is of.")
 
     def put_back(self, part: Support) -> "FewShotClassifier":
         """Add again what `take_out` returned."""
         with self._lock:
             if "state_" not in self.__dict__:
                 return self._set_support(part.copy())
-            self.state_.support.merge(part)
-            return self._set_support(self.state_.support)
+            return self._change(lambda support: support.merge(part))
 
     def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[Rows, Labels]:
         if y is None:
@@ -352,7 +368,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return rows, labels
 
     def _check_rows(self, X: Any) -> Rows:
-        check_is_fitted(self, "state_")
+        check_is_fitted(self)
         rows = self._flatten(X)
         rows = rows if self._is_plain(rows) else validate_data(self, rows, reset=False, dtype=FLOATS)
         _check_scale(rows)
@@ -428,6 +444,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         values = [*self.learned_.items(), *self.fitted_.items()]
         learned = sorted((name, value.numpy().tobytes()) for name, value in values)
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
+
+    def _change(self, change: Callable[[Support], Any]) -> "FewShotClassifier":
+        """Change the classes and forget what was computed from them, both or (if it is interrupted) neither."""
+        with uninterrupted():
+            change(self.state_.support)
+            return self._set_support(self.state_.support)
 
     def _set_support(self, support: Support) -> "FewShotClassifier":
         """Begin a new fitted state of these classes."""
@@ -537,7 +559,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
         """Return a logit for each class."""
-        return np.concatenate([self.logits_of(part) for part in self._vector_parts(self._check_rows(X))])
+        rows = self._check_rows(X)
+        with self._lock:  # all rows are compared with the same classes
+            return np.concatenate([self.logits_of(part) for part in self._vector_parts(rows)])
 
     def logits_of(self, vectors: Vectors) -> Float[np.ndarray, "image way"]:
         """Return logits of `vectors`, for those who ask several classifiers about the same images."""
@@ -596,7 +620,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         The scale of its logits is fitted on all of them.
         """
-        check_is_fitted(self, "state_")
+        check_is_fitted(self)
         if not 1 <= shot <= self.keep:
             raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
         with self._lock:
@@ -615,12 +639,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _scale_at(self, shot: int) -> float | None:
         """Return the factor of the logits at fewer shots, as far as leaving out tells."""
-        if not self.calibrated_ or self.state_.fits_support:
-            return self.scale_ if self.calibrated_ else self.scale
+        if not self.calibrated_:
+            return self.scale
+        if self.state_.fits_support or shot >= self.support_.counts.max():
+            return self.scale_
         # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
-        more = self.support_.first(shot + 1)
-        scores, owner = leave_one_out(self.head_, more)
-        gained = np.where(more.counts > shot, 1.0, next_shot(more.counts))
+        more = FittedState(self.support_.first(shot + 1), self.learned_head_, None, self.reject)
+        scores, owner = more.left_out
+        if not len(owner):  # classes of one group have nothing to leave out
+            return self.scale_
+        counts = more.support.counts
+        gained = np.where(counts > shot, 1.0, next_shot(counts))
         return fit_scale(scores, owner) * float(gained[owner].mean())
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
@@ -646,7 +675,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         rows = self._check_rows(X)
         with self._lock:
             parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
-            chances = [np.exp(self.scale_ * part.scores - _column(part.log_sums)) for part in parts]
+            logits = [self.scale_ * part.scores for part in parts]
+            # Sums over very many classes are of float32, and all classes together are at least the best of them.
+            sums = [np.maximum(part.log_sums, logsumexp(z, axis=1)) for part, z in zip(parts, logits, strict=True)]
+            chances = [np.exp(z - total[:, None]) for z, total in zip(logits, sums, strict=True)]
             return self.state_.support.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
@@ -667,7 +699,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def support_calibration_error(self) -> float:
         """Return the expected calibration error on exemplars that are left out; NaN where none can be."""
-        check_is_fitted(self, "state_")
+        check_is_fitted(self)
         logits, owner = self.leave_one_out()
         return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
@@ -702,11 +734,6 @@ def _check_scale(rows: Rows) -> None:
 
 def _are_plain(labels: Any, many: int) -> bool:
     return type(labels) is np.ndarray and labels.shape == (many,) and labels.dtype.kind in "iubU"
-
-
-def _column(values: np.ndarray | None) -> np.ndarray:
-    assert values is not None
-    return values[:, None]
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
 HASHED_ROWS = 256  # rows that are hashed together, so that their float16 copies stay in the processor's cache
+SHORT_ROW = 32  # numbers below which all digits count: rows of so few may differ by less than float16 can tell
 FLOAT16_RANGE = 2.0**-14, 65520.0  # the smallest normal float16, and the first number that rounds to infinity
 ODD, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64 (Steele et al., 2014)
 
@@ -24,6 +25,9 @@ def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
     were stored as float16, float32 or float64. (Rows of unit length would not do: the rounding changes the length, and
     any grid has numbers that lie at its edges.) Rows outside the range of float16 are multiplied by a power of two
     first, which is exact. The hash is not cryptographic: it tells examples apart that nobody made to collide.
+
+    In a row of fewer than 32 numbers, such as [2048.0] and [2049.0], float16 alone would make one of two examples: the
+    lower half of its key is a hash of all digits. The upper half keeps the order of keys, by which exemplars are drawn.
     """
     flat = rows.reshape(len(rows), -1)
     parts = [_hash_part(flat[start : start + HASHED_ROWS]) for start in range(0, len(flat), HASHED_ROWS)]
@@ -31,6 +35,7 @@ def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
 
 
 def _hash_part(part: Float[np.ndarray, "example number"]) -> Keys:
+    exact = np.require(part, np.float64, "C") + 0.0 if part.shape[1] < SHORT_ROW else None  # minus zero is zero
     largest = np.maximum(part.max(1, initial=0), -part.min(1, initial=0))
     is_outside = (largest >= FLOAT16_RANGE[1]) | ((largest < FLOAT16_RANGE[0]) & (largest > 0))
     if is_outside.any():
@@ -39,7 +44,13 @@ def _hash_part(part: Float[np.ndarray, "example number"]) -> Keys:
     half = torch.from_numpy(np.require(part, requirements=["C", "W"])).half().numpy().view(np.int16)
     half[half == np.int16(-(2**15))] = 0  # minus zero is zero
     half = np.pad(half, ((0, 0), (0, -half.shape[1] % 4)))
-    words = half.view(np.uint64)
+    keys = _hash_words(half.view(np.uint64))
+    if exact is None:
+        return keys
+    return (keys >> np.uint64(32) << np.uint64(32)) | (_hash_words(exact.view(np.uint64)) >> np.uint64(32))
+
+
+def _hash_words(words: UInt64[np.ndarray, "example word"]) -> Keys:
     return _mix(_mix(words + _offsets(words.shape[1])).sum(1, dtype=np.uint64))
 
 

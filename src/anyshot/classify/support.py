@@ -462,8 +462,8 @@ class Support:
         if not is_shared.any():
             return other, 0, 0
         rest, estimated = other.copy(), 0
-        for place in np.unique(places[is_shared]).tolist():
-            mine = keys[is_shared & (places == place)]
+        here, starts = np.unique(places[is_shared], return_index=True)  # in order of the rows
+        for place, mine in zip(here.tolist(), np.split(keys[is_shared], starts[1:]), strict=True):
             estimated += rest._subtract(place, mine, self, int(rows[place]))
         rest._known.remove(keys[is_shared], places[is_shared])
         stays = np.flatnonzero(rest.counts > 0)

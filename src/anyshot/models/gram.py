@@ -97,8 +97,14 @@ class _Triangle(NamedTuple):
     weight: Tensor
 
 
-@cache
 def _triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triangle:
+    """Return the triangle from the cache, but while a network is exported: its tensors are not real then."""
+    make = _make_triangle.__wrapped__ if torch.compiler.is_compiling() else _make_triangle
+    return make(channel, device, dtype)
+
+
+@cache
+def _make_triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triangle:
     row, column = torch.triu_indices(channel, channel, device=device)
     number = torch.arange(len(row), device=device)
     places = torch.empty(channel, channel, dtype=torch.long, device=device)
