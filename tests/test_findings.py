@@ -3,14 +3,23 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import findings  # noqa: E402
+import trainings  # noqa: E402
 
 
 def test_findings_are_those_of_the_published_tables():
     assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == findings.main()
+
+
+@pytest.mark.parametrize("study", trainings.STUDIES)
+def test_the_table_of_trainings_is_that_of_the_published_tables(study):
+    path = ROOT / "results" / study / "trainings.csv"
+    assert path.read_text(encoding="utf-8") == trainings.table(study), f"{path} is out of date: tools/trainings.py"
 
 
 def test_several_comparisons_under_a_claim_share_one_level():
@@ -32,4 +41,4 @@ def test_a_claim_has_to_stand_in_every_training():
     study = findings.Results(ROOT / "results" / "cub32")
     claim = findings.less_sensitive(findings.COSINE_READ, findings.COSINE)
     assert claim([study.alone])[0] == "reproduced"
-    assert claim([study.alone, *study.beside("more")])[0] == "in part"
+    assert claim([study.alone, *study.beside("more-trainings")])[0] == "in part"

@@ -23,14 +23,14 @@ def test_the_readme_names_the_sources_of_its_main_table():
 
 
 def test_a_changed_result_names_page_and_line(tmp_path):
-    source = tmp_path / "results" / "cub32-seed0" / "sensitivity.csv"
+    source = tmp_path / "results" / "cub32" / "first-training" / "sensitivity.csv"
     source.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "results" / "cub32-seed0" / "sensitivity.csv", source)
-    where = "results/cub32-seed0/sensitivity.csv head=proto readout=own"
+    shutil.copy(ROOT / "results" / "cub32" / "first-training" / "sensitivity.csv", source)
+    where = "results/cub32/first-training/sensitivity.csv head=proto readout=own"
     page = f"first line\n| <!--= {where} : sensitivity .2f -->4.64<!--/--> |\n"
     assert numbers.update(page, tmp_path)[1] == []
     numbers.read_rows.cache_clear()
     source.write_text(source.read_text().replace("4.6441", "4.7441"))
     assert numbers.update(page, tmp_path)[1] == [(2, "4.64", "4.74")]
     with pytest.raises(ValueError, match="no row"):
-        numbers.compute("results/cub32-seed0/sensitivity.csv", "head=nobody", "sensitivity", ".2f", tmp_path)
+        numbers.compute("results/cub32/first-training/sensitivity.csv", "head=nobody", "sensitivity", ".2f", tmp_path)

@@ -82,10 +82,12 @@ def test_no_weights_and_no_images_are_published(published):
 def test_publishing_again_replaces_what_was_there(ran, published, tmp_path):
     source, run, data = ran
     shutil.copytree(published, tmp_path / "own")
+    shutil.copytree(published, tmp_path / "own" / "second-training")
     (tmp_path / "own" / "old.csv").write_text("stale")
     publish(source, run, data, tmp_path / "own")
     assert not (tmp_path / "own" / "old.csv").exists()
     assert (tmp_path / "own" / "table.csv").read_bytes() == (published / "table.csv").read_bytes()
+    assert (tmp_path / "own" / "second-training" / "README.md").exists(), "another training stays"
 
 
 def test_a_part_is_added_and_what_is_there_stays(ran, published, tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from anyshot.errors import BadInput
 from anyshot.recipe import FIRST_FIELDS, Recipe
+from anyshot.tables import read_table
 
 ROOT = Path(__file__).parents[1]
 PRETRAINED = Recipe(data="cub", head="linear", train_shot=1, way=100, batch=128)
@@ -64,11 +65,16 @@ def test_a_field_that_is_added_renames_nothing_that_exists():
 
 
 def test_models_that_are_published_keep_their_ids():
-    """The names of folders in results/ and studies/ready/ end in the ids of the recipes inside."""
-    recipes = [*ROOT.glob("results/*/*/recipe.json"), *ROOT.glob("studies/ready/*/*/recipe.json")]
-    assert len(recipes) >= 60
-    for path in recipes:
+    """The names of models in results/ and studies/ready/ end in the ids of their recipes; tables name the same ids."""
+    for path in ROOT.glob("studies/ready/*/*/recipe.json"):
         assert Recipe.from_json(path.read_text()).name == path.parent.name
+    published = [(path, json.loads(path.read_text())) for path in ROOT.glob("results/**/recipes.json")]
+    assert sum(len(recipes) for _, recipes in published) == 142
+    for path, recipes in published:
+        for name, recipe in recipes.items():
+            assert Recipe.from_json(json.dumps(recipe)).name == name
+        ids = {row["model"] for row in read_table(path.with_name("table.csv"))}
+        assert ids <= {name.rpartition("-")[2] for name in recipes}
 
 
 def test_an_unknown_field_is_named_with_the_nearest():

@@ -26,7 +26,7 @@ from anyshot.tables import Row, read_table
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = ("proto", "feat", "frn")
 NAMES = {"cub32": "CUB", "mini32": "mini-ImageNet"}
-SEED_ALONE = {"seed0": "the first training (in float16, as they ship)", "seed1": "a second training"}
+SEED_ALONE = {"first-training": "the first training (in float16, as they ship)", "second-training": "a second training"}
 Accuracy = Float[np.ndarray, "test_shot train_shot"]
 Finding = tuple[str, str]  # verdict, and the numbers that it rests on
 Way = tuple[str, str]  # a head, and what it is read with
@@ -133,14 +133,15 @@ CAVEATS = """
 - The starting temperature of cosine heads was chosen (10 rather than 1, on validation classes, at 8 shots and 12
   epochs); that of the Euclidean heads was not varied. This may flatter the accuracy of the cosine heads.
 - Neither interval speaks of another training. Four of the ProtoNets on CUB (above; the third and fourth, and the second
-  of FEAT and FRN, have [tables of their own](../results/cub32-more/README.md)) differ far less than new classes make
-  them, two of FEAT by nearly as much as its cosine brings; the same
+  of FEAT and FRN, have [tables of their own](../results/cub32/more-trainings/README.md); all are side by side in
+  [trainings.csv](../results/cub32/trainings.csv)) differ far less than new classes make them, two of FEAT by nearly as
+  much as its cosine brings; the same
   recipe and seed on another kind of processor is another training too (rounding grows: cells of three ProtoNets of seed
   0 moved by up to 0.9 points), and unit-proto was trained on another kind than the models beside it.
 - Intervals over new classes of a sensitivity need the recalls of all models: where a line says *episodes only*, the
   models were published before there were such intervals.
-- The trend (the signed term of log test shot times log train shot) stands here without an interval until the tables are
-  published with theirs.
+- The trend (the signed term of log test shot times log train shot) has an interval where recalls are at hand: of the
+  models that come with the package, and of [pretrained features](pretrained.md).
 - FEAT trains from scratch at a tenth of the learning rate, as the paper's Conv-4 FEATs do; in so short a time it stays
   behind.
 - ResNet-12 has half its widths, 16 epochs, one training of two heads: nothing is said of FEAT and FRN on it.
@@ -184,14 +185,19 @@ class Results:
         return next(iter(self.beside(*SEED_ALONE)), self)
 
     def beside(self, *names: str) -> "list[Results]":
-        """What was published of other trainings of the study, in folders of these names."""
-        folders = (self.folder.with_name(f"{self.name}-{name}") for name in names)
+        """What was published of other trainings of the study, in folders of these names below it."""
+        folders = (self.folder / name for name in names)
         return [_published(folder) for folder in folders if folder.exists()]
+
+    @property
+    def link(self) -> str:
+        """A link to its tables."""
+        return f"[tables](../{self.folder.relative_to(ROOT).as_posix()}/README.md)"
 
     @property
     def every(self) -> "list[Results]":
         """The tables of each published training: the study's own, and those of others beside it."""
-        return [self, *self.beside("more", "seed1")]
+        return [self, *self.beside("more-trainings", "second-training")]
 
     def trainings(self, way: Way) -> list[float]:
         """The sensitivity of each training alone, those published beside the study included."""
@@ -331,8 +337,17 @@ def overfitting(r: Results) -> Finding:
         return matched - r.accuracy(head, 1, 32) - r.accuracy(head, 32, 4)
 
     leads = {head: corners(head) for head in r.heads}
-    words = (f"{head} {lead:+.2f} (trend {r.trend(head):+.2f})" for head, lead in leads.items())
+    words = (f"{head} {lead:+.2f} (trend {r.trend(head):+.2f}{_trend_alone(r, head)})" for head, lead in leads.items())
     return verdict([value > MARGIN for value in leads.values()]), _list(words)
+
+
+def _trend_alone(r: Results, head: str) -> str:
+    """The trend of the training whose recalls are at hand, with its interval over new classes."""
+    row = r.alone.sensitivities.get((head, "own"), {})
+    if not isinstance(row.get("trend_low_classes"), float):
+        return ""
+    ends = (gained(row[name]) for name in ("trend", "trend_low_classes", "trend_high_classes"))
+    return "; {} in {}, {} to {} over new classes".format(next(ends), SEED_ALONE[r.alone.name], *ends)
 
 
 def sensitivity(r: Results) -> Finding:
@@ -615,7 +630,7 @@ def beyond(results: Mapping[str, Results]) -> list[str]:
     if not read:
         return []
     lines = [POSTERIOR.strip().format(whose=_whose_models(results, read)).strip(), ""]
-    trainings = {name: [r, *results[name].beside("more")] for name, r in read.items()}
+    trainings = {name: [r, *results[name].beside("more-trainings")] for name, r in read.items()}
     trainings |= {name: [r] for name, r in on_resnet12(results).items()}
     for claim, find, needed in CHAPTER:
         asked = {name: [r for r in several if needed in r.sensitivities] for name, several in trainings.items()}
@@ -629,11 +644,9 @@ def beyond(results: Mapping[str, Results]) -> list[str]:
 
 def _whose_models(results: Mapping[str, Results], read: Mapping[str, Results]) -> str:
     whose = "; ".join(
-        f"on {name} models of {SEED_ALONE[r.name.rpartition('-')[2]]}: [tables](../results/{r.name}/README.md)"
-        for name, r in read.items()
-        if r is not results[name]
+        f"on {name} models of {SEED_ALONE[r.name]}: {r.link}" for name, r in read.items() if r is not results[name]
     )
-    again = [f"[tables](../results/{m.name}/README.md)" for r in results.values() for m in r.beside("more")]
+    again = [more.link for r in results.values() for more in r.beside("more-trainings")]
     return (f"These are {whose}." if whose else "") + (f" Trained again: {', '.join(again)}." if again else "")
 
 
@@ -745,7 +758,7 @@ def headline(name: str, r: Results) -> str:
     alone = r.alone
     if row := alone.differences.get((*PROTO, *COSINE)):
         ends = [predicted(alone.sensitivities[way]) for way in (PROTO, COSINE)]
-        whose = "" if alone is r else f", of {SEED_ALONE[alone.name.rpartition('-')[2]]}"
+        whose = "" if alone is r else f", of {SEED_ALONE[alone.name]}"
         value, half = difference_of(row)
         difference = f"{gained(value - PREDICTION * half)} to {gained(value + PREDICTION * half)}"
         sentence += " " + NEW_CLASSES.format(euclidean=ends[0], cosine=ends[1], difference=difference, whose=whose)

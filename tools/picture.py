@@ -14,9 +14,9 @@ from anyshot.show.figures import save_chart
 ROOT = Path(__file__).resolve().parents[1]
 # Panels of our own, and where each head and readout is found: in the first of these results that has it.
 PANELS = {
-    ("cub32", "conv4"): ("cub32-more", "cub32"),
+    ("cub32", "conv4"): ("cub32/more-trainings", "cub32"),
     ("cub32", "resnet12"): ("cub32-resnet12",),
-    ("mini32", "conv4"): ("mini32-seed1", "mini32"),
+    ("mini32", "conv4"): ("mini32/second-training", "mini32"),
     ("cub84-lite0", "efficientnet-lite0"): ("birds-pretrained",),
 }
 HEADS = (

@@ -17,13 +17,14 @@ from nbconvert import MarkdownExporter
 from anyshot.cli.main import APP
 
 ROOT = Path(__file__).parents[1]
-RESULTS = "results/*/README.md"
+RESULTS = "results/**/README.md"
 BESIDE = (
     "CITATION.cff",
     "CONTRIBUTING.md",
     RESULTS,
-    "results/*/*.csv",
-    "results/*/figures/*.svg",
+    "results/**/*.csv",
+    "results/**/recipes.json",
+    "results/**/figures/*.svg",
 )
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
@@ -31,7 +32,9 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List every folder of results under the evidence."""
     evidence = next(part["Evidence"] for part in config.nav or [] if "Evidence" in part)
-    evidence += [{path.parent.name: path.relative_to(ROOT).as_posix()} for path in sorted(ROOT.glob(RESULTS))]
+    for path in sorted(ROOT.glob(RESULTS)):
+        name = path.parent.relative_to(ROOT / "results").as_posix()
+        evidence.append({name: path.relative_to(ROOT).as_posix()})
     return config
 
 

@@ -54,6 +54,7 @@ COLUMNS = {
     "episodes": Column(int),
     "seeds": Column(int),
     "models": Column(int),
+    "epoch": Column(int),
 }
 """Columns that are not numbers with a fraction, or that identify a row; every other column is a float."""
 DEFAULTS = {name: column.default for name, column in COLUMNS.items() if column.default is not None}

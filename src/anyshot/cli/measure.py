@@ -23,6 +23,7 @@ class EpisodeOptions:
         seed: Seed of the episodes.
         dirichlet: Make some classes commoner than others among the queries, by a Dirichlet distribution: the smaller,
             the more unequal.
+        stop_early: Stop after a sixteenth or a quarter of the episodes, where these tell all heads apart.
         plan: File of saved episodes, instead of way, queries, episodes and seed.
         save_plan: File to save the episodes to, to share them.
     """
@@ -34,6 +35,7 @@ class EpisodeOptions:
     episodes: int = 10_000
     seed: int = 0
     dirichlet: float | None = None
+    stop_early: bool = False
     plan: Path | None = None
     save_plan: Path | None = None
 
@@ -85,6 +87,7 @@ def evaluate(
         unequal=episodes.unequal,
         readouts=readouts,
         dirichlet=episodes.dirichlet,
+        stop_early=episodes.stop_early,
         plan=episodes.plan,
         save_plan=episodes.save_plan,
         out=out,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def study(
     out: OptionalOut = None,
     dry_run: bool = False,
     ready: bool = False,
+    stop_early: bool = False,
 ) -> None:
     """Train and test the models of a study, as far as they are missing, and report.
 
@@ -62,9 +64,11 @@ def study(
         out: Folder of results; runs/NAME by default. Models that are done there are skipped.
         dry_run: List models, updates, images and the estimated time on this machine, and do nothing.
         ready: Train nothing: test the models that come with the study on their features, into runs/NAME-ready.
+        stop_early: Test on a sixteenth or a quarter of the episodes, where these tell the sensitivities of heads apart.
     """
     from anyshot.models.devices import use_device
-    from anyshot.study.runner import plan_study, run_study
+    from anyshot.study.ready import run_ready
+    from anyshot.study.runner import plan_study, run_study, run_study_early
     from anyshot.study.study import StudySource, find_study
 
     use_device(training.device)
@@ -76,12 +80,10 @@ def study(
         return
     from anyshot.report import show_report, write_report
 
-    if ready:
-        from anyshot.study.ready import run_ready
-
-        rows = run_ready(source, folder, only)
-    else:
-        rows = run_study(source, folder, only=only, **vars(training))
+    run: Callable[[StudySource], list[Row]] = partial(run_ready, out=folder, only=only)
+    if not ready:
+        run = partial(run_study, out=folder, only=only, **vars(training))
+    rows = run_study_early(run, source, folder, only) if stop_early else run(source)
     if rows:
         show_report([folder])
         print(f"open {write_report([folder], folder / 'report.html')}")

@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from torch import Tensor
 from anyshot.data.store import Store, StoreSplit
 from anyshot.errors import BadInput, look_up
 from anyshot.measure.comparisons import paired_difference
+from anyshot.measure.early import compare_accuracies, list_looks, run_until_apart
 from anyshot.measure.engine import LazyVectors, compute_fitted_recalls, compute_vectors
 from anyshot.measure.inputs import Maps, check_dirichlet, check_features, check_kind, check_labels
 from anyshot.measure.intervals import LEAST_WITHOUT
@@ -52,10 +53,12 @@ class Evaluation:
     Attributes:
         plan: The episodes.
         recalls: The recalls of each head and readout, from which paired differences can still be computed.
+        message: What stopping early has found, where it was asked for.
     """
 
     plan: Plan
     recalls: Sequence[Recalls]
+    message: str = ""
 
     def __iter__(self) -> Iterator[Row]:
         return (row for one in self.recalls for row in one.rows())
@@ -113,7 +116,7 @@ class Evaluation:
             lines.append(f"An interval over new classes needs {absent}.")
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.message] if self.message else lines)
 
     @property
     def ties(self) -> float:
@@ -140,6 +143,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     dirichlet: float | None = None,
     registry: Registry = BUILTIN,
     about: Mapping[str, Any] | None = None,
+    stop_early: bool = False,
     progress: OnProgress = no_progress,
 ) -> Evaluation:
     """Test heads on features of any network.
@@ -161,6 +165,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         dirichlet: Makes some classes commoner than others among the queries: the smaller, the more unequal.
         registry: What heads and readouts are looked up in.
         about: What the features are of, for the columns of the table: data, backbone, train_shot, seed, model.
+        stop_early: Whether to test on fewer episodes where these tell all heads apart (`measure.early`).
         progress: Called with shares of the whole that add up to 1.
 
     Returns:
@@ -176,19 +181,27 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     if isinstance(shots, str):
         look_up("kind of unequal shots", shots, UNEQUAL)
     plan = plan or Plan(codes, len(names) if way == "all" else way, _largest(shots), queries, episodes, seed, names)
-    patterns, shot_names = shot_patterns(shots, plan)
     groups = _group_by_embedding(_fitting_pairs(heads, readouts, registry), embed or {}, registry)
-    share = scale_progress(progress, 1 / max(1, len(groups)))
-    task = _Task(maps, base, parameters or {}, plan, patterns, registry)
-    arrays: dict[Pair, np.ndarray] = {}
-    for (how, _), pairs in groups.items():
-        arrays |= task.compute_recalls(how, pairs, share)
-    tested = [pair for pair in product(heads, readouts) if pair in arrays]
-    about = about or {}
-    columns = [{**about, "head": h, "readout": r, **head_columns(h, registry.head(h))} for h, r in tested]
-    unequal = expand_patterns(patterns, plan) if isinstance(shots, str) else None
-    wrap = partial(_wrap_recalls, plan=plan, shots=shot_names, patterns=unequal, dirichlet=dirichlet)
-    return Evaluation(plan, wrap(columns, [arrays[pair] for pair in tested]))
+    looks = list_looks(plan.episodes) if stop_early else [plan.episodes]
+    share = scale_progress(progress, 1 / max(1, len(groups) * len(looks)))
+
+    def test(episodes: int) -> Evaluation:
+        part = replace(plan, episodes=episodes)
+        patterns, shot_names = shot_patterns(shots, part)
+        task = _Task(maps, base, parameters or {}, part, patterns, registry)
+        arrays: dict[Pair, np.ndarray] = {}
+        for (how, _), pairs in groups.items():
+            arrays |= task.compute_recalls(how, pairs, share)
+        tested = [pair for pair in product(heads, readouts) if pair in arrays]
+        columns = [{**(about or {}), "head": h, "readout": r, **head_columns(h, registry.head(h))} for h, r in tested]
+        unequal = expand_patterns(patterns, part) if isinstance(shots, str) else None
+        wrapped = _wrap_recalls(columns, [arrays[pair] for pair in tested], part, shot_names, unequal, dirichlet)
+        return Evaluation(part, wrapped)
+
+    if not stop_early:
+        return test(plan.episodes)
+    evaluation, message = run_until_apart(test, looks, lambda one, level: compare_accuracies(one.recalls, level))
+    return replace(evaluation, message=message)
 
 
 def _largest(shots: Sequence[int] | str) -> int:

@@ -125,11 +125,13 @@ class ResidualDraws:
         value, margin = float(statistic(self.residual)), self._margin(statistic)
         return max(0.0 if statistic in UNSIGNED else -np.inf, value - margin), value + margin
 
-    def difference(self, other: "ResidualDraws", statistic: Statistic = residual_range) -> tuple[float, float]:
-        """Return the 95 % interval of this statistic less another's, drawn together: what both share drops out."""
+    def difference(
+        self, other: "ResidualDraws", statistic: Statistic = residual_range, level: float = 0.95
+    ) -> tuple[float, float]:
+        """Return the interval of this statistic less another's, drawn together: what both share drops out."""
         middle = float(statistic(self.residual) - statistic(other.residual))
         drawn = statistic(self.residual + self.deviations) - statistic(other.residual + other.deviations)
-        margin = float(np.quantile(np.abs(drawn - middle), 0.95))
+        margin = float(np.quantile(np.abs(drawn - middle), level))
         return middle - margin, middle + margin
 
     @property

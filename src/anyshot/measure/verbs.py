@@ -35,6 +35,7 @@ class EvaluationOptions:
         unequal: A kind of unequal shots instead of the protocol's.
         readouts: Names of readouts.
         dirichlet: The concentration of unequal queries.
+        stop_early: Whether fewer episodes will do where they tell all heads apart.
         plan: A saved plan of episodes, in place of the protocol's.
         save_plan: Where to save the plan.
         out: The folder for the table and the recalls; None to keep neither.
@@ -47,6 +48,7 @@ class EvaluationOptions:
     unequal: Literal["uniform", "step", "long-tailed"] | None
     readouts: Sequence[str]
     dirichlet: float | None
+    stop_early: bool
     plan: Path | None
     save_plan: Path | None
     out: Path | None
@@ -73,10 +75,11 @@ def run_evaluation(
     with bar("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
             store, embedder, options.heads, options.split, readouts=options.readouts, registry=registry, plan=plan,
-            shots=options.unequal or protocol.shots, dirichlet=options.dirichlet, progress=advance, cache=cache,
+            shots=options.unequal or protocol.shots, dirichlet=options.dirichlet, stop_early=options.stop_early,
+            progress=advance, cache=cache,
         )  # fmt: skip
     if options.save_plan is not None:
-        plan.save(options.save_plan)
+        evaluation.plan.save(options.save_plan)
     if options.out is not None:
         write_table(options.out / "table.csv", list(evaluation))
         write_recalls(options.out / "recalls.npz", evaluation.recalls)

@@ -69,13 +69,12 @@ def read_runs(folders: Sequence[Path]) -> Findings:
             merged.setdefault(_cell_and_shot(row), row)
         findings.episodes.update(read_episodes(folder, rows) | findings.episodes)
         _add_grid_tables(findings, folder, name, disputed)
-        for path in sorted(folder.glob("*/recipe.json")):
-            if path.parent.name not in findings.recipes:
-                recipe = _read_checked_json(path)
-                findings.recipes[path.parent.name] = recipe
-                findings.history.extend(_read_history(path.parent, recipe))
+        for model, (recipe, epochs) in _read_records(folder).items():
+            if model not in findings.recipes:
+                findings.recipes[model] = recipe
+                findings.history.extend(_label_history(epochs, recipe))
         if (folder / "about.json").exists():
-            findings.about.append(_read_checked_json(folder / "about.json"))
+            findings.about.append(_check_values(read_json(folder / "about.json"), folder / "about.json"))
     findings.rows.extend(merged.values())
     return findings
 
@@ -141,9 +140,26 @@ TEXTS = ("data", "backbone", "head", "optimiser", "schedule")
 NUMBERS = ("train_shot", "way", "seed", "epochs", "batch", "lr", "weight_decay", "episode_seed")
 
 
-def _read_checked_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of a run, and check that what a report counts and sorts by is text or a number."""
-    value = read_json(path)
+def _read_records(folder: Path) -> dict[str, tuple[dict[str, Any], list[Row]]]:
+    """Return the recipe and the history of each model: of a run in a folder each, of a published study in two files."""
+    paths = sorted(folder.glob("*/recipe.json"))
+    records = {
+        path.parent.name: (_check_values(read_json(path), path), _read_table(path.with_name("history.csv")))
+        for path in paths
+    }
+    path = folder / "recipes.json"
+    if path.exists():
+        epochs = group_by(_read_table(folder / "histories.csv"), lambda row: row.pop("model", ""))
+        records |= {
+            name: (_check_values(recipe, path), epochs.get(name, [])) for name, recipe in read_json(path).items()
+        }
+    return records
+
+
+def _check_values(value: Any, path: Path) -> dict[str, Any]:
+    """Return a JSON object after a check that what a report counts and sorts by is text or a number."""
+    if not isinstance(value, dict):
+        raise BadInput(f"{path} has {str(value)[:80]!r} in place of a recipe: was it changed by hand?")
     kinds = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, (int, float)) | {"mixed": list, "versions": dict}
     for name, kind in kinds.items():
         one = value.get(name)
@@ -181,11 +197,10 @@ def _undisputed_key(row: Row) -> CellKey:
     return key._replace(head=key.head.partition(AT)[0])
 
 
-def _read_history(folder: Path, recipe: dict[str, Any]) -> list[Row]:
+def _label_history(epochs: Sequence[Row], recipe: dict[str, Any]) -> list[Row]:
     label = {name: recipe.get(name) or "" for name in CellKey._fields if name != "readout"}
     label["head"] += "-mixed" if recipe.get("mixed") else " (pretraining)" if recipe.get("batch") else ""
-    rows = [row for row in _read_table(folder / "history.csv") if isinstance(row.get("epoch"), float)]
-    return [add_head_columns(label) | row for row in rows]
+    return [add_head_columns(label) | row for row in epochs if isinstance(row.get("epoch"), int)]
 
 
 def _name_runs(folders: Sequence[Path]) -> list[str]:

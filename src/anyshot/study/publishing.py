@@ -2,18 +2,20 @@
 
 It holds no images, no weights and nothing that only this machine needs. A report can be made from it as from the run.
 
-    about.json, MODEL/recipe.json, MODEL/history.csv    as the study left them
-    *.csv                                               what published.md says of each
+    about.json                     as the study left it
+    recipes.json, histories.csv    the recipe of each model by its name, which ends in its id; a row per model and epoch
+    *.csv                          what published.md says of each
     figures/, README.md
 """
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anyshot.errors import BadInput
-from anyshot.files import atomic_write, write_text
+from anyshot.files import atomic_write, read_json, write_text
 from anyshot.measure.comparisons import accuracy_differences, paired_gains, study_tables
 from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.experiments import embed_split, model_consistency, model_terms, supports_consistency
@@ -44,6 +46,8 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
         out: Folder to write, in place of what was published there before.
         only: Which models, by the words of their names; all where empty.
         add: Whether to add these models to what is published in `out`.
+
+    Other trainings that are published in folders below `out` stay.
     """
     if out.exists() and not (out / "gains.csv").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} holds something else than a published study: name a new or empty folder.")
@@ -54,7 +58,9 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
     with atomic_write(out) as aside, progress("publishing", float(len(recipes))) as advance:
         if add:
             shutil.copytree(out, aside, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
-        _copy_records(run, aside, recipes)
+        for other in out.glob("*/gains.csv"):
+            shutil.copytree(other.parent, aside / other.parent.name, dirs_exist_ok=True)
+        _write_records(run, aside, recipes)
         recalls = recalls_of_study(study, recipes, run)
         tables: dict[str, list[Row]] = {
             **study_tables(recalls),
@@ -71,14 +77,23 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
         write_text(aside / "README.md", _page(source.path.stem, aside))
 
 
-def _copy_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
-    """Copy recipes, histories and what the results depend on."""
-    for recipe in recipes:
-        _copy(run / recipe.name / "recipe.json", folder / recipe.name / "recipe.json")
-        if (run / recipe.name / "history.csv").exists():  # models that come with a study have none
-            _copy(run / recipe.name / "history.csv", folder / recipe.name / "history.csv")
+def _write_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
+    """Write recipes, histories and what the results depend on, beside those that are there."""
+    path, names = folder / "recipes.json", [recipe.name for recipe in recipes]
+    if missing := [run / name for name in names if not (run / name / "recipe.json").is_file()]:
+        raise BadInput(f"there is no {missing[0]}: run the whole study first, or publish only what has been run.")
+    published = read_json(path) if path.exists() else {}
+    published |= {name: read_json(run / name / "recipe.json") for name in names}
+    lines = (f"{json.dumps(name)}: {json.dumps(published[name])}" for name in sorted(published))
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    table = folder / "histories.csv"
+    histories = group_by(read_table(table) if table.exists() else [], lambda row: row["model"])
+    for name in names:
+        if (run / name / "history.csv").exists():  # models that come with a study have none
+            histories[name] = [{"model": name} | row for row in read_table(run / name / "history.csv")]
+    write_table(table, [row for name in sorted(histories) for row in histories[name]])
     if not (folder / "about.json").exists():
-        _copy(run / "about.json", folder / "about.json")
+        shutil.copyfile(run / "about.json", folder / "about.json")
 
 
 def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
@@ -162,13 +177,6 @@ def _models(row: Row) -> float:
 FIGURES = {"consistency": figures.consistency, "terms": figures.term_ratios, "unequal-recall": figures.unequal_shots}
 
 
-def _copy(source: Path, target: Path) -> None:
-    if not source.is_file():
-        raise BadInput(f"there is no {source}: run the whole study first, or publish only what has been run.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-
-
 def _side_experiments(
     study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Advance
 ) -> dict[str, list[Row]]:
@@ -220,10 +228,12 @@ def _page(name: str, folder: Path) -> str:
     """Return the first page of a folder of tables."""
     scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.has_sensitivity]
     columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
+    columns += ["deviation", "trend"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):
-        score, noise = (summaries.format_decimals(row[name]) for name in ("sensitivity", "noise_floor"))
-        cells.append([row["head"], row["readout"], score, *summaries.describe_uncertainties(row), noise])
+        numbers = [row.get(name, "") for name in ("sensitivity", "noise_floor", "deviation", "trend")]
+        score, *others = (summaries.format_decimals(number) if number != "" else "" for number in numbers)
+        cells.append([row["head"], row["readout"], score, *summaries.describe_uncertainties(row), *others])
     first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
     drawn = sorted((folder / "figures").glob("*.svg"))
     return fill_template(

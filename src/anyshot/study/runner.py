@@ -7,9 +7,9 @@ its recalls, and the study's tables are functions of these.
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -20,6 +20,7 @@ from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_freed_memory
 from anyshot.measure.comparisons import study_tables
+from anyshot.measure.early import compare_deviations, list_looks, run_until_apart
 from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.devices import use_device
@@ -157,6 +158,24 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
     about = read_json(out / "about.json") if (out / "about.json").exists() else {}
     write_json(out / "about.json", about | {"versions": versions(), "episode_seed": study.protocol.seed})
     return tables["table"]
+
+
+def run_study_early(run: Callable[[StudySource], list[Row]], source: StudySource, out: Path, only: str) -> list[Row]:
+    """Run a study on a part of its episodes, and on more only where these do not tell its heads apart."""
+
+    def compare(_: list[Row], level: float) -> list[Row]:
+        study = sources[-1].load()
+        recipes = [recipe for recipe in select_recipes(study.recipes, only) if (out / recipe.name).is_dir()]
+        return compare_deviations(recalls_of_study(study, recipes, out), level)
+
+    def run_part(episodes: int) -> list[Row]:
+        sources.append(replace(source, episodes=episodes))
+        return run(sources[-1])
+
+    sources: list[StudySource] = []
+    rows, message = run_until_apart(run_part, list_looks(source.load().protocol.episodes), compare)
+    print_message(message)
+    return rows
 
 
 def recalls_of_study(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Recalls]:

@@ -79,6 +79,7 @@ class StudySource:
 
     path: Path
     heads: tuple[str, ...] | None = None
+    episodes: int = 0  # in place of those of the study's protocol, where not 0
 
     def load(self) -> Study:
         """Run the study's file and return the study, after a check of all names."""
@@ -88,7 +89,8 @@ class StudySource:
         with user_code_errors(self.path):
             study: Study = module.study(tuple(HEADS) if self.heads == ("all",) else self.heads)
         _check(study, self.path)
-        study = replace(study, adds=replace(study.adds, file=self.path.name))
+        protocol = replace(study.protocol, episodes=self.episodes or study.protocol.episodes)
+        study = replace(study, adds=replace(study.adds, file=self.path.name), protocol=protocol)
         for recipe in [*study.recipes, *list_pretrainings(study.recipes)]:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)
