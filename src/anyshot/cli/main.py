@@ -29,6 +29,7 @@ APP = Group(
         "study": studies.study,
         "publish": studies.publish,
         "report": studies.report,
+        "convert": studies.convert,
         "pack": data.pack,
         "embed": data.embed,
         "doctor": data.doctor,
