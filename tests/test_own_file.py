@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from shell import check_words
 from shell import exit_code as run
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
@@ -47,6 +48,12 @@ def test_the_study_has_every_setting_in_every_table(trained, monkeypatch):
     for table in ("table", "sensitivity", "gains", "offsets", "unequal", "unequal-gains", "unequal-recall", "learned"):
         rows = read_table(published / f"{table}.csv")
         assert {(row["data"], row["backbone"]) for row in rows} == settings, table
+    page = (published / "README.md").read_text(encoding="utf-8")
+    for data, backbone in settings:
+        assert f"| {data}/{backbone} | trusting | own |" in page
+    for command in re.findall("`(anyshot .*?)`", page):
+        check_words(command)
+    assert "`anyshot study my_study.py`" in page, "a study of the user's is named by its file"
     gains = read_table(published / "gains.csv")
     assert {row["head"] for row in gains} == {"trusting"}
     assert {row["against"] for row in gains} == {"proto"}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from report_runs import TEST_SHOTS, rows, with_recalls, write_run
 from rich.console import Console
 
+import anyshot.report
 from anyshot.errors import BadInput
 from anyshot.measure.grid import build_grids
 from anyshot.measure.intervals import episode_interval
@@ -38,6 +39,7 @@ from anyshot.report.runs import AT, Findings, paper_findings, read_runs
 from anyshot.report.tables import comparison_with_paper, sensitivity_table
 from anyshot.report.text import print_report
 from anyshot.tables import read_table, write_table
+from anyshot.text import format_decimals, format_number
 
 EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
 CHOICES = list_choices(Findings("x", rows()))
@@ -407,6 +409,28 @@ def test_text_prints_answer_sensitivities_and_a_coloured_heatmap(tmp_path: Path)
     assert "\x1b[38;2;" in text or "48;2;" in text
     for one in list_sensitivities(findings):
         assert f"{one.points:.2f}" in text
+
+
+def test_text_answers_for_every_setting(tmp_path: Path) -> None:
+    other = [row | {"data": "other"} for row in rows()]
+    third = [row | {"data": "third"} for row in rows()]
+    console = Console(file=io.StringIO(), width=100)
+    print_report(read_runs([write_run(tmp_path / "run", [*rows(), *other, *third])]), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for setting in ("glyphs/conv4", "other/conv4", "third/conv4", "all settings"):
+        answer = text[text.index(f"{setting}:") :]
+        assert "is the most robust" in answer.split(":", 2)[1], setting
+
+
+def test_one_rounding_everywhere() -> None:
+    """A tie goes away from zero in every table and page, however it is held in binary."""
+    assert [format_decimals(value) for value in (0.125, 2.675, -0.004, 1.005)] == ["0.13", "2.68", "0.00", "1.01"]
+    assert format_decimals(2.675, "+") == "+2.68"
+    assert format_number(2.675) == "2.68"
+    source = Path(anyshot.report.__file__).parents[1]
+    pages = [path for room in ("report", "show", "study") for path in (source / room).glob("*.py")]
+    others = [path.name for path in pages if re.search(r"\{[^{}]*:\+?\.2f\}", path.read_text(encoding="utf-8"))]
+    assert not others, "two decimals are written by text.format_decimals"
 
 
 def test_text_gives_a_remark_once_below_the_table(tmp_path: Path) -> None:

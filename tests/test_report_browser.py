@@ -15,7 +15,7 @@ from anyshot.measure.sensitivity import decompose
 from anyshot.report import write_report
 from anyshot.report.answer import accurate_slots, list_choices, list_paired_intervals, rank
 from anyshot.report.runs import read_runs
-from anyshot.show.summaries import format_decimals
+from anyshot.text import format_decimals
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

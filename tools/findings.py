@@ -20,8 +20,8 @@ from jaxtyping import Float
 from anyshot.measure.grid import Grid, build_grids
 from anyshot.measure.sensitivity import decompose
 from anyshot.report.runs import paper_findings
-from anyshot.show.summaries import format_decimals
 from anyshot.tables import Row, read_table
+from anyshot.text import format_decimals
 
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = ("proto", "feat", "frn")

@@ -44,8 +44,9 @@ class Recipe:
     batch: int = 0
     """Pretraining: images in a batch, drawn over all `way` training classes. 0: batch folding."""
     start: "Recipe | str | None" = None
-    """What the backbone begins with: that of another recipe (of a pretraining), or of a trained model by its folder or
-    name; from scratch, or with the weights that the backbone brings, where None."""
+    """What the backbone begins with: that of another recipe (of a pretraining), of a trained model by its folder or
+    name, or a file of FRN's or FEAT's authors (.pth); from scratch, or with the weights that the backbone brings, where
+    None."""
     backbone: str = "conv4"
     """Name of the backbone in the registry, or `timm:NAME`, which brings its weights."""
     width: int = 64
@@ -100,6 +101,8 @@ class Recipe:
     frozen: bool = False
     """The backbone is not trained: the head learns on its features, which are computed once. The backbone is then any
     name that `--model` takes, or a word for features that were made elsewhere."""
+    start_scale: bool = False
+    """Whether the temperature begins with that of `start`, too, as in FRN's finetuning."""
     fused: bool = False
     """Conv-4 on a CPU: normalise, pool and rectify in one operation (`models/fused.py`), in half the memory; the same
     weights up to rounding."""

@@ -1,7 +1,7 @@
 """Words and numbers for people: plurals, ranges, numbers, and text that is safe to print."""
 
 from collections.abc import Callable, Hashable, Iterable
-from math import isnan
+from math import copysign, isnan
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,9 +29,14 @@ def format_range(smallest: int, largest: int) -> str:
     return f"{smallest} to {largest}" if smallest != largest else str(smallest)
 
 
+def format_decimals(value: float, sign: str = "") -> str:
+    """Return a number with two decimals; ties go away from zero, however the value is held in binary."""
+    return f"{round(value + copysign(1e-9, value), 2) + 0.0:{sign}.2f}"  # + 0.0: no minus before a zero
+
+
 def format_number(value: float) -> str:
     """Return a number with two decimals, or a dash for NaN."""
-    return "-" if isnan(value) else f"{value:.2f}"
+    return "-" if isnan(value) else format_decimals(value)
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

@@ -44,7 +44,7 @@ VERBS: list[tuple[App, list[Any]]] = [
     (APP, [classifiers.fit, classifiers.predict, classifiers.add, classifiers.remove]),
     (APP, [classifiers.merge, classifiers.advise, classifiers.export, classifiers.serve]),
     (APP, [data.pack, data.embed, data.doctor, measure.evaluate]),
-    (APP, [studies.study, studies.publish, studies.report, EXPERIMENT, PAPER]),
+    (APP, [studies.study, studies.publish, studies.report, studies.convert, EXPERIMENT, PAPER]),
 ]
 for group, verbs in VERBS:
     for verb in verbs:

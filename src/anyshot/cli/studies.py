@@ -1,4 +1,4 @@
-"""The verbs that run studies and show their results: study, publish, report, experiment."""
+"""The verbs that run studies and show their results: study, publish, report, convert, experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -142,6 +142,22 @@ def report(*runs: Path, out: OutOption = Path("report.html"), text: bool = False
         show_report(runs, paper)
     else:
         print(f"open {write_report(runs, out, paper)}")
+
+
+def convert(weights: Path, /, *, out: OutOption) -> None:
+    """Turn weights that the authors of FRN or FEAT published into a model of anyshot's.
+
+    A recipe can begin with the file itself, too (`start="WEIGHTS.pth"`), and `--model` takes it.
+
+    Args:
+        weights: Their file, such as model.pth: of a Conv-4 or a ResNet-12.
+        out: Folder of the model.
+    """
+    from anyshot.models.model import load_model
+
+    model = load_model(weights)
+    model.save(out / "model.safetensors")
+    print(f"{out}: {model.recipe.backbone} of {weights}, read by {model.recipe.head}")
 
 
 # ----------------------------------------------------------------------------------------------- anyshot experiment

@@ -23,6 +23,15 @@ from anyshot.recipe import Recipe
 
 Images = Float[Tensor, "image colour height width"]
 Maps = Float[Tensor, "image position channel"]
+DROP_GROWTH = 40_000  # batches over which FEAT's authors raise the share that is dropped
+# By which FEAT's authors normalise the pictures of ResNet-12, in grey levels over 255.
+FEAT_MOMENTS: dict[int, Moments] = {
+    1: MOMENTS[1],
+    3: (
+        (120.39586422 / 255, 115.59361427 / 255, 104.54012653 / 255),
+        (70.68188272 / 255, 68.27635443 / 255, 72.54505529 / 255),
+    ),
+}
 HALVES: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.5,) * 3, (0.5,) * 3)}  # pixels from -1 to 1
 
 
@@ -60,13 +69,22 @@ class ResNet12(nn.Module):
 
     It has 64, 160, 320 and 640 channels and 12,424,320 parameters for colour images. Another width of the first block
     scales all others.
+
+    Args:
+        channels: Channels of the images.
+        width: Channels of the first block.
+        drop: Share of the features that training drops, as in the code of FEAT's authors: single features after the
+            first two blocks, squares of 5x5 positions after the others (DropBlock, Ghiasi et al. 2018).
     """
 
-    def __init__(self, channels: int = 3, width: int = 64) -> None:
+    def __init__(self, channels: int = 3, width: int = 64, drop: float = 0.0) -> None:
         super().__init__()
         sizes = (channels, width, width * 5 // 2, width * 5, width * 10)
         self.width = sizes[-1]
-        self.blocks = nn.Sequential(*(_Block(a, b) for a, b in itertools.pairwise(sizes)))
+        sides = (1, 1, 5, 5) if drop else (0, 0, 0, 0)
+        self.blocks = nn.Sequential(
+            *(_Block(a, b, drop, side) for (a, b), side in zip(itertools.pairwise(sizes), sides, strict=True))
+        )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu")
@@ -77,8 +95,11 @@ class ResNet12(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, channels: int, width: int) -> None:
+    """Three convolutions and a shortcut; in training it drops squares of `side` positions where there is a side."""
+
+    def __init__(self, channels: int, width: int, drop: float, side: int) -> None:
         super().__init__()
+        self.drop, self.side = drop, side
         sizes = (channels, width, width, width)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in self.convs)
@@ -88,7 +109,33 @@ class _Block(nn.Module):
         short = self.shortcut(x)
         for conv, norm in zip(self.convs[:2], self.norms[:2], strict=True):
             x = F.leaky_relu(norm(conv(x)), 0.1)
-        return F.leaky_relu(F.max_pool2d(self.norms[2](self.convs[2](x)) + short, 2), 0.1)
+        x = F.leaky_relu(F.max_pool2d(self.norms[2](self.convs[2](x)) + short, 2), 0.1)
+        if self.training and self.side == 1:
+            return F.dropout(x, self.drop)
+        if self.training and self.side:
+            # The share grows over the first 40,000 batches; batch norm counts them, and a resumed run goes on counting.
+            batches = cast(Tensor, self.norms[0].num_batches_tracked)
+            return drop_blocks(x, self.drop * (batches / DROP_GROWTH).clamp(max=1), self.side)
+        return x
+
+
+def drop_blocks(
+    x: Float[Tensor, "image channel height width"], share: Tensor, side: int
+) -> Float[Tensor, "image channel height width"]:
+    """Set squares of positions to zero, channel by channel, and scale up the others (DropBlock, Ghiasi et al. 2018).
+
+    Args:
+        x: The features.
+        share: About what share of the positions is dropped.
+        side: Side of a square; that of the features where these are smaller.
+    """
+    height, width = x.shape[2:]
+    side = min(side, height, width)
+    corners = (height - side + 1, width - side + 1)
+    chance = share / side**2 * (height * width) / (corners[0] * corners[1])
+    starts = torch.rand(*x.shape[:2], *corners, device=x.device) < chance
+    stays = 1 - F.max_pool2d(F.pad(starts.to(x.dtype), [side - 1] * 4), side, stride=1)
+    return x * stays * (stays.numel() / stays.sum().clamp(min=1))
 
 
 def _maps(x: Tensor) -> Maps:
@@ -117,6 +164,8 @@ class Backbone:
 BACKBONES: dict[str, Backbone] = {
     "conv4": Backbone(lambda channels, recipe: Conv4(channels, recipe.width, recipe.fused)),
     "resnet12": Backbone(lambda channels, recipe: ResNet12(channels, recipe.width)),
+    # ResNet-12 as the authors of FEAT train it: other moments, dropout and DropBlock (Ye et al. 2020).
+    "resnet12-feat": Backbone(lambda channels, recipe: ResNet12(channels, recipe.width, 0.1), moments=FEAT_MOMENTS),
     # Pretrained: training goes on from the weights that come with the package.
     "efficientnet-lite0": Backbone(
         lambda channels, recipe: load_pretrained(), 1.0, HALVES, lambda channels, recipe: EfficientNetLite0()

@@ -20,6 +20,7 @@ from anyshot.data.augmentation import convert_channels, prepare_evaluation
 from anyshot.data.frames import Frames
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, builtin_study_folders, check_file
+from anyshot.models.authors import SUFFIXES, read_authors_file
 from anyshot.models.backbones import Backbone, Maps
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Vectors
@@ -164,7 +165,8 @@ def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
     """Load a trained model.
 
     Args:
-        path: Its file, the folder that holds it, or the name of one that comes with anyshot.
+        path: Its file, the folder that holds it, the name of one that comes with anyshot, or a file of weights that the
+            authors of FRN or FEAT published (`authors`).
         registry: What its head and backbone are looked up in; for those of a user's file, that of `load_registry`.
 
     Raises:
@@ -176,7 +178,7 @@ def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
         such = f"name the folder of one of its models, such as {models[0].parent}"
         raise BadInput(f"{path} is the folder of a study: {such}.")
     path = path / "model.safetensors" if path.is_dir() else path
-    state, about = read_tensors(path)
+    state, about = (read_authors_file if path.suffix in SUFFIXES else read_tensors)(path)
     if "recipe" not in about:
         raise BadInput(f"{path} carries no recipe: it was not written by anyshot.")
     with as_bad_input(BadInput, f"{path} cannot be loaded", "."):

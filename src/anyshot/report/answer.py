@@ -13,9 +13,9 @@ import numpy as np
 from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.measure.intervals import episode_interval
 from anyshot.report.runs import Findings, paper_findings
-from anyshot.show.summaries import describe_intervals, format_decimals
+from anyshot.show.summaries import describe_intervals
 from anyshot.tables import GridKey
-from anyshot.text import group_by
+from anyshot.text import format_decimals, group_by
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
 Pairs = dict[tuple[str, str], dict[Any, float]]

@@ -11,7 +11,8 @@ from anyshot.report.answer import INTERVALS, Choice, first_pair
 from anyshot.report.runs import Findings
 from anyshot.report.tables import paper_grids
 from anyshot.show.figures import Panel, apply_theme, limit, steps
-from anyshot.show.summaries import Summary, describe_intervals, format_decimals, grid_summary
+from anyshot.show.summaries import Summary, describe_intervals, grid_summary
+from anyshot.text import format_decimals
 
 VIEWS = ("accuracy", "offsets", "residual")
 Cells = Mapping[int, Mapping[Any, Mapping[str, Any]]]  # by train shot and test shot: accuracy, intervals, episodes
@@ -92,7 +93,8 @@ def _describe(grid: Grid, row: Mapping[str, Any]) -> str:
     about = f"Sensitivity {format_decimals(grid.parts.sensitivity)} points"
     if not isinstance(row.get("low"), float):
         return about
-    return f"{about}, 95 % interval {', '.join(describe_intervals(row))}, noise floor {row['noise_floor']:.2f}"
+    noise = format_decimals(row["noise_floor"])
+    return f"{about}, 95 % interval {', '.join(describe_intervals(row))}, noise floor {noise}"
 
 
 def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
@@ -108,7 +110,7 @@ def _precision(cells: Cells) -> str:
     """Return how well the cells of a grid are known, for a reader who sees no single cell's note."""
     every = [cell for column in cells.values() for cell in column.values()]
     halves = {over: [cell[name] for cell in every if cell[name] is not None] for name, over in INTERVALS.items()}
-    parts = [f"± {max(some):.2f} {over}" for over, some in halves.items() if some]
+    parts = [f"± {format_decimals(max(some))} {over}" for over, some in halves.items() if some]
     return f" No cell's interval is wider than {' or '.join(parts)}." if parts else ""
 
 
@@ -120,10 +122,10 @@ def _cell_notes(grid: Grid, cells: Cells) -> dict[tuple[Any, int], str]:
             if np.isnan(grid.accuracy[y, x]):
                 continue
             model = f"{train}-shot model" if train and not grid.mixed else "model"
-            note = f"{model} at {format_shot(test)} test: {grid.accuracy[y, x]:.2f} %"
+            note = f"{model} at {format_shot(test)} test: {format_decimals(grid.accuracy[y, x])} %"
             cell = cells.get(train, {}).get(test, {})
             for name, over in INTERVALS.items():
-                note += f"\n± {cell[name]:.2f} {over}" if cell.get(name) is not None else ""
+                note += f"\n± {format_decimals(cell[name])} {over}" if cell.get(name) is not None else ""
             note += f"\n{cell['episodes']:,} episodes" if cell.get("episodes") else ""
             notes[test, train] = note + (f", {cell['seeds']} seeds" if cell.get("seeds", 1) > 1 else "")
     return notes

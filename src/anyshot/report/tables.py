@@ -9,9 +9,9 @@ from anyshot.measure.grid import Grid, build_grids, format_shot, format_train_sh
 from anyshot.paper import printed
 from anyshot.report.answer import Choice, Sensitivity, list_sensitivities
 from anyshot.report.runs import AT, Findings
-from anyshot.show.summaries import Summary, describe_uncertainties, format_decimals, format_interval
+from anyshot.show.summaries import Summary, describe_uncertainties, format_interval
 from anyshot.tables import Row
-from anyshot.text import group_by
+from anyshot.text import format_decimals, group_by
 
 
 def sensitivity_table(findings: Findings) -> Summary:
@@ -20,11 +20,11 @@ def sensitivity_table(findings: Findings) -> Summary:
     for one in list_sensitivities(findings):
         uncertain = *describe_uncertainties(one.row), _number(one.number("noise_floor"))
         others = [_statistic(one, name) for name in ("deviation", "trend")]
-        mean = f"{one.grid.accuracy.mean():.2f}"
+        mean = format_decimals(one.grid.accuracy.mean())
         rows.append([one.grid.setting, one.grid.name, format_decimals(one.points), *uncertain, *others, mean, ""])
     for grid in findings.grids:
         if why := grid.why_no_sensitivity:
-            mean = f"{np.nanmean(grid.accuracy):.2f}"
+            mean = format_decimals(np.nanmean(grid.accuracy))
             rows.append([grid.setting, grid.name, *[""] * 7, mean, f"no sensitivity: {why}"])
     columns = ["setting", "head", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
     columns, rows = _without_empty([*columns, "deviation", "trend", "mean accuracy", "remark"], rows)
@@ -58,7 +58,9 @@ def bias_table(trained: Sequence[Grid]) -> Summary:
     rows = []
     for grid in trained:
         bias = dict(zip(grid.train_shots, grid.parts.model_bias, strict=True))
-        rows.append([grid.setting, grid.name, *(f"{bias[shot]:+.2f}" if shot in bias else "" for shot in shots)])
+        rows.append(
+            [grid.setting, grid.name, *(format_decimals(bias[shot], "+") if shot in bias else "" for shot in shots)]
+        )
     columns = ["setting", "head", *(f"{shot}-shot model" for shot in shots)]
     return Summary("Model bias: mean distance of each model to its group, in points", columns, rows, names=2)
 
@@ -74,7 +76,7 @@ def curve_table(choices: Sequence[Choice]) -> Summary:
 def frontier_table(sensitivities: Sequence[Sensitivity]) -> Summary:
     """Mean accuracy and sensitivity of every grid."""
     rows = [
-        [one.grid.setting, one.grid.name, f"{one.grid.accuracy.mean():.2f}", format_decimals(one.points)]
+        [one.grid.setting, one.grid.name, format_decimals(one.grid.accuracy.mean()), format_decimals(one.points)]
         for one in sensitivities
     ]
     columns = ["setting", "head", "mean accuracy", "sensitivity"]
@@ -154,7 +156,7 @@ def _number(value: Any) -> str:
 def _cell(cell: Mapping[str, Any] | None) -> str:
     if cell is None:
         return ""
-    return f"{cell['accuracy']:.2f}" + (f" ± {cell['ci95']:.2f}" if cell["ci95"] is not None else "")
+    return " ± ".join(format_decimals(cell[name]) for name in ("accuracy", "ci95") if cell[name] is not None)
 
 
 def _without_empty(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -13,6 +13,7 @@ from anyshot.report import answer
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
 from anyshot.show.summaries import Summary
+from anyshot.text import format_decimals
 
 BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
 
@@ -23,12 +24,12 @@ def print_report(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
     choices = answer.list_choices(findings)
-    pairs, sensitivities = answer.list_paired_intervals(findings, choices), answer.list_sensitivities(findings)
-    shots = {shot: 1.0 for choice in choices for shot in choice.cells}
-    settings = dict.fromkeys(choice.setting for choice in choices)
+    settings = list(dict.fromkeys(choice.setting for choice in choices))
+    intervals, sensitivities = answer.list_paired_intervals(findings, choices), answer.list_sensitivities(findings)
     for setting in settings:
+        shots = {shot: 1.0 for choice in choices if choice.setting == setting for shot in choice.cells}
         ranked = answer.rank(choices, setting, shots)
-        slots = answer.accurate_slots(ranked, shots, pairs.get(setting, {}), "shots that all count alike")
+        slots = answer.accurate_slots(ranked, shots, intervals.get(setting, {}), "shots that all count alike")
         if len(settings) > 1:
             console.print(Text(f"{setting}:"))
         accurate = slots["best"], f"{slots['accuracy']}{slots['margin']}."
@@ -65,13 +66,13 @@ def _table(summary: Summary) -> Group:
 def _heatmap(grid: Grid, limit: float) -> Table:
     """The residual, blue below zero and orange above; the test bias to the right, the model bias in the first row."""
     parts, which = grid.parts, f"{grid.name}, {grid.setting}"
-    title = f"{which}: residual by test shot (rows) and train shot, sensitivity {parts.sensitivity:.2f}"
+    title = f"{which}: residual by test shot (rows) and train shot, sensitivity {format_decimals(parts.sensitivity)}"
     table = Table(title=Text(title), box=None, **LAYOUT)
     for column in ("", *map(str, grid.train_shots), "mean"):
         table.add_column(Text(column), justify="right")
-    table.add_row("model bias", *(f"{bias:+.2f}" for bias in parts.model_bias), "")
+    table.add_row("model bias", *(format_decimals(bias, "+") for bias in parts.model_bias), "")
     for shot, cells, mean in zip(grid.test_shots, parts.residual, parts.test_bias, strict=True):
-        table.add_row(f"{shot}-shot", *(_cell(value, limit) for value in cells), f"{mean:.2f}")
+        table.add_row(f"{shot}-shot", *(_cell(value, limit) for value in cells), format_decimals(mean))
     return table
 
 
@@ -79,4 +80,4 @@ def _cell(value: float, limit: float) -> Text:
     share = min(1.0, abs(value) / limit)
     red, green, blue = (WHITE + share * ((ORANGE if value > 0 else BLUE) - WHITE)).astype(int)
     ink = "white" if share > 0.6 else "black"
-    return Text(f"{value:+7.2f}", style=f"{ink} on rgb({red},{green},{blue})")
+    return Text(f"{format_decimals(value, '+'):>7}", style=f"{ink} on rgb({red},{green},{blue})")

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from anyshot.errors import BadInput, look_up
 from anyshot.files import atomic_write
 from anyshot.measure.grid import Grid, format_train_shot
-from anyshot.show.summaries import format_decimals
 from anyshot.tables import add_head_columns
+from anyshot.text import format_decimals
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.HConcatChart | alt.FacetChart
 FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than life to draw

@@ -13,7 +13,7 @@ from typing import Any
 from anyshot.errors import look_up
 from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.tables import to_csv
-from anyshot.text import group_by
+from anyshot.text import format_decimals, group_by
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 
@@ -123,11 +123,6 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
 def _sensitivity(grid: Grid) -> str:
     """Return the sensitivity of a grid, or a dash where it has none."""
     return format_decimals(grid.parts.sensitivity) if grid.has_sensitivity else "-"
-
-
-def format_decimals(value: float, sign: str = "") -> str:
-    """Two decimals; ties go away from zero, however the value is held in binary."""
-    return f"{round(value + math.copysign(1e-9, value), 2) + 0.0:{sign}.2f}"  # + 0.0: no minus before a zero
 
 
 def describe_uncertainties(row: Mapping[str, Any]) -> list[str]:

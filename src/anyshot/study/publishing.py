@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anyshot.errors import BadInput
-from anyshot.files import atomic_write, read_json, write_text
+from anyshot.files import atomic_write, builtin_study_folders, read_json, write_text
 from anyshot.measure.comparisons import accuracy_differences, paired_gains, study_tables
 from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.experiments import embed_split, model_consistency, model_terms, supports_consistency
@@ -29,8 +29,8 @@ from anyshot.show.comparisons import COMPARISONS, draw
 from anyshot.show.pages import fill_template
 from anyshot.study.runner import recalls_of_study
 from anyshot.study.study import Study, StudySource, select_recipes
-from anyshot.tables import ROW_NAMES, Row, add_head_columns, as_written, read_table, round_row, write_table
-from anyshot.text import group_by
+from anyshot.tables import ROW_NAMES, GridKey, Row, add_head_columns, as_written, read_table, round_row, write_table
+from anyshot.text import format_decimals, group_by
 from anyshot.train.training import open_training_features
 
 UNEQUAL = ("step", "long-tailed")
@@ -74,7 +74,7 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
             if rows or name == "gains":  # the file that marks a folder as published
                 write_table(aside / f"{name}.csv", rows)
         _draw(tables, aside)
-        write_text(aside / "README.md", _page(source.path.stem, aside))
+        write_text(aside / "README.md", _page(source, only, aside))
 
 
 def _write_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
@@ -224,21 +224,27 @@ def _unequal_tables(unequal: Sequence[Recalls]) -> dict[str, list[Row]]:
     }
 
 
-def _page(name: str, folder: Path) -> str:
+def _page(source: StudySource, only: str, folder: Path) -> str:
     """Return the first page of a folder of tables."""
+    is_builtin = source.path.parent in builtin_study_folders()
+    words = [source.path.stem if is_builtin else source.path.name]  # a study of the user's is named by its file
+    words += ["--heads", *source.heads] if source.heads else []
+    words += ["--only", only] if only else []
     scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.has_sensitivity]
-    columns = ["head", "readout", "sensitivity", "over episodes", "over new classes", "by seed", "noise floor"]
-    columns += ["deviation", "trend"]
+    columns = ["setting", "head", "readout", "sensitivity", "over episodes", "over new classes", "by seed"]
+    columns += ["noise floor", "deviation", "trend"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):
         numbers = [row.get(name, "") for name in ("sensitivity", "noise_floor", "deviation", "trend")]
-        score, *others = (summaries.format_decimals(number) if number != "" else "" for number in numbers)
-        cells.append([row["head"], row["readout"], score, *summaries.describe_uncertainties(row), *others])
-    first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=2)
+        score, *others = (format_decimals(number) if number != "" else "" for number in numbers)
+        names = [GridKey.of_row(row).setting, row["head"], row["readout"]]
+        cells.append([*names, score, *summaries.describe_uncertainties(row), *others])
+    first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=3)
     drawn = sorted((folder / "figures").glob("*.svg"))
     return fill_template(
         Path(__file__).with_name("published.md"),
-        name=name,
+        name=source.path.stem,
+        command=" ".join(words),
         summaries=(first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)),
         tables=[path.stem for path in folder.glob("*.csv")],
         figures=[path.stem for path in drawn],

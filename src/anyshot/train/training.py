@@ -179,7 +179,7 @@ class Learner:
             self.network = DistributedDataParallel(self.model)
 
     def _load_backbone(self, start: Model) -> None:
-        """Load the backbone of another model, which must have the same shape."""
+        """Load the backbone of another model, which must have the same shape, and its temperature where asked for."""
         wanted, given = (model.backbone.state_dict() for model in (self.model, start))
         if {key: value.shape for key, value in wanted.items()} != {key: value.shape for key, value in given.items()}:
             other = start.recipe
@@ -188,6 +188,9 @@ class Learner:
                 f"{other.backbone} of width {other.width} for {start.channels} channels is another."
             )
         self.model.backbone.load_state_dict(given)
+        if self.recipe.start_scale:
+            with torch.no_grad():
+                self.model.learned["scale"].copy_(start.learned["scale"])
 
     def update(
         self, images: Shaped[np.ndarray, "image ..."] | Frames, target: Tensor, shot: int, seed: int, pace: float
