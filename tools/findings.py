@@ -142,6 +142,8 @@ CAVEATS = """
   models were published before there were such intervals.
 - The trend (the signed term of log test shot times log train shot) has an interval where recalls are at hand: of the
   models that come with the package, and of [pretrained features](pretrained.md).
+- The posterior readout chooses its shrinkage for each model, by that model's base classes. With one shrinkage for all
+  train shots the sensitivities of the readout differ ([statistics](statistics.md)).
 - FEAT trains from scratch at a tenth of the learning rate, as the paper's Conv-4 FEATs do; in so short a time it stays
   behind.
 - ResNet-12 has half its widths, 16 epochs, one training of two heads: nothing is said of FEAT and FRN on it.
