@@ -2,11 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
 
 from anyshot.cli.options import OptionalOut, ReadOptions, parse_way
+
+if TYPE_CHECKING:
+    from anyshot.data.layout import SourceOptions
+    from anyshot.data.store import Store
+    from anyshot.models.cache import FeatureCache
+    from anyshot.models.embedders import Embedder
+    from anyshot.models.registry import Registry
 
 
 @Parameter(name="*", group="Episodes")
@@ -73,23 +80,58 @@ def evaluate(
     from anyshot.machine import keep_freed_memory, limit_threads_to_free_cores
 
     limit_threads_to_free_cores()  # before torch is imported, which counts its threads once
-    registry = options.registry()
-    from anyshot.measure.plan import Protocol
-    from anyshot.measure.verbs import EvaluationOptions, run_evaluation
+    registry, cache = options.registry(), options.features()
+    import numpy as np
+
+    from anyshot.measure.evaluate import evaluate_store
+    from anyshot.measure.inputs import check_kind, check_labels
+    from anyshot.measure.plan import Plan, Protocol
+    from anyshot.measure.recalls import write_recalls
+    from anyshot.progress import print_message, progress
+    from anyshot.tables import write_table
 
     keep_freed_memory()
     way = parse_way(episodes.way)
-    evaluation = EvaluationOptions(
-        model=model,
-        heads=heads,
-        split=split,
-        protocol=Protocol(episodes.shots, way, episodes.queries, episodes.episodes, episodes.seed),
-        unequal=episodes.unequal,
-        readouts=readouts,
-        dirichlet=episodes.dirichlet,
-        stop_early=episodes.stop_early,
-        plan=episodes.plan,
-        save_plan=episodes.save_plan,
-        out=out,
-    )
-    print(run_evaluation(store, evaluation, registry, options.features(), options.layout))
+    source, embedder = _open_source(store, model, registry, cache, options.layout)
+    check_kind(source, embedder)
+    part = source.part(split)
+    names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
+    protocol = Protocol(episodes.shots, way or len(names), episodes.queries, episodes.episodes, episodes.seed)
+    message = ""
+    if not protocol.shots:
+        protocol, message = protocol.fitting(codes)
+    plan = Plan.load(episodes.plan, codes, names) if episodes.plan else protocol.plan(codes, names)
+    print_message(message)
+    with progress("evaluating", 1.0) as advance:
+        evaluation = evaluate_store(
+            source, embedder, heads, split, readouts=readouts, registry=registry, plan=plan, cache=cache,
+            shots=episodes.unequal or protocol.shots, dirichlet=episodes.dirichlet, stop_early=episodes.stop_early,
+            progress=advance,
+        )  # fmt: skip
+    if episodes.save_plan is not None:
+        evaluation.plan.save(episodes.save_plan)
+    if out is not None:
+        write_table(out / "table.csv", list(evaluation))
+        write_recalls(out / "recalls.npz", evaluation.recalls)
+    print(evaluation)
+
+
+def _open_source(
+    source: Path, model: str | None, registry: "Registry", cache: "FeatureCache | None", layout: "SourceOptions"
+) -> "tuple[Store, Embedder | None]":
+    """Return a store, or images or features as one, and what embeds its images."""
+    from anyshot.data.open import find_kind, has_features
+    from anyshot.data.store import open_store
+    from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
+    from anyshot.models.features import read_examples
+    from anyshot.progress import print_message
+
+    store = open_store(source) if find_kind(source, layout) == "store" else None
+    is_features = store.is_features if store is not None else has_features(source, layout)
+    model = DEFAULT_EMBEDDER if model is None and not is_features else model
+    embedder = load_embedder(model, registry=registry) if model is not None else None
+    if store is None:
+        store = read_examples(source, embedder, cache, layout, say=print_message).to_store(source)
+        if embedder is not None and not is_features:
+            store.about["content"] = embedder.content
+    return store, embedder

@@ -4,7 +4,7 @@ Swapped predictors (Fig. 5) are a readout; gains by test shot and offsets by tra
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from anyshot.errors import BadInput
 from anyshot.measure.engine import Logits, Vectors, visit_logits
 from anyshot.measure.evaluate import model_columns
 from anyshot.measure.intervals import episode_interval
-from anyshot.measure.plan import Plan
+from anyshot.measure.plan import Plan, Protocol
 from anyshot.models.gram import gram, pack_symmetric, reconstruct, unpack_symmetric
 from anyshot.models.heads import HEADS
 from anyshot.models.law import BoundHead, Counts, Head, Parameters, Prototypes, cosine, dot, euclidean
@@ -25,7 +25,6 @@ from anyshot.models.registry import BUILTIN, Registry
 from anyshot.tables import Row, round_row
 
 SCORES = {"euclidean": euclidean, "cosine": cosine}
-SIDE_COLUMNS = ("data", "backbone", "head", "train_shot")
 
 
 def consistency(
@@ -51,28 +50,17 @@ def consistency(
     return [(float(row.mean()), episode_interval(row)) for row in same]
 
 
-@dataclass(frozen=True)
-class TermRatio:
-    """How nearly FRN's dropped term is proportional to the kept one (Wertheimer et al. 2021).
+def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5) -> dict[str, float]:
+    """Measure how nearly FRN's dropped term is proportional to the kept one (Wertheimer et al. 2021).
 
     FRN's logit is 2<H, Q> - tr Q - <H^2, Q>; the paper drops all but the first term, as the last is nearly
     proportional to it.
 
-    Args:
-        mean: The mean of the ratio 2<H, Q> / <H^2, Q> over all queries and classes.
-        deviation: Its standard deviation.
-        within_query: Its deviation among the classes of one query, which alone could change a prediction.
-        agreement: The share of queries (in percent) that both forms of the logit classify alike.
+    Returns:
+        The mean of the ratio 2<H, Q> / <H^2, Q> over all queries and classes; its standard deviation; its deviation
+        among the classes of one query (`within_query`), which alone could change a prediction; and the share of queries
+        in percent that both forms of the logit classify alike (`agreement`).
     """
-
-    mean: float
-    deviation: float
-    within_query: float
-    agreement: float
-
-
-def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5) -> TermRatio:
-    """Measure how nearly FRN's dropped term is proportional to the kept one, over a plan's episodes."""
     frn = HEADS["frn"]
     pair = [BoundHead(frn, parameters), BoundHead(replace(frn, refine=_twice), parameters)]
     terms = np.empty((2, plan.episodes, plan.way, plan.way * plan.queries), np.float32)
@@ -83,8 +71,9 @@ def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5
     visit_logits(grams, pair, plan, [shot], keep)
     first, last = 2 * terms[0].astype(np.float64), terms[1].astype(np.float64)
     ratio = first / np.maximum(last, 1e-30)
-    same = 100 * (first.argmax(1) == (first - last).argmax(1)).mean()
-    return TermRatio(float(ratio.mean()), float(ratio.std()), float(ratio.std(1).mean()), float(same))
+    agreement = 100 * (first.argmax(1) == (first - last).argmax(1)).mean()
+    numbers = {"mean": ratio.mean(), "deviation": ratio.std(), "within_query": ratio.std(1).mean()}
+    return {name: float(number) for name, number in (numbers | {"agreement": agreement}).items()}
 
 
 def _twice(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Prototypes:
@@ -102,18 +91,10 @@ class EmbeddedSplit(NamedTuple):
     labels: Int[np.ndarray, " image"]
     class_names: tuple[str, ...]
 
-    def vectors(self) -> Vectors:
-        """Return the vector of every image."""
-        return self.model.vectors(self.features)
-
     def about(self) -> Row:
         """Return the columns of the side experiments that identify the model."""
         columns = model_columns(self.model, self.data)
-        return {name: columns[name] for name in SIDE_COLUMNS}
-
-    def plan(self, **options: int) -> Plan:
-        """Return episodes of these images."""
-        return Plan(self.labels, class_names=self.class_names, **options)
+        return {name: columns[name] for name in ("data", "backbone", "head", "train_shot")}
 
 
 def embed_split(store: Store, model: Model, split: str = "test") -> EmbeddedSplit:
@@ -147,8 +128,8 @@ def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
     learned = model.bound_head.parameters
     readings = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
-    plan = embedded.plan(shot=2, queries=queries, episodes=episodes, seed=seed)
-    shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
+    plan = Protocol((2,), 5, queries, episodes, seed).plan(embedded.labels, embedded.class_names)
+    shares = zip(SCORES, consistency(model.vectors(embedded.features), readings, plan), strict=True)
     about = embedded.about()
     return [
         round_row({**about, "score": score, "episodes": episodes, "consistency": percent, "ci95": interval})
@@ -161,6 +142,6 @@ def model_terms(embedded: EmbeddedSplit, episodes: int, seed: int, queries: int 
     model = embedded.model
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
-    plan = embedded.plan(shot=5, queries=queries, episodes=episodes, seed=seed)
-    ratio = term_ratio(embedded.vectors(), model.bound_head.parameters, plan)
-    return embedded.about() | round_row(vars(ratio), 5)
+    plan = Protocol((5,), 5, queries, episodes, seed).plan(embedded.labels, embedded.class_names)
+    ratio = term_ratio(model.vectors(embedded.features), model.bound_head.parameters, plan)
+    return embedded.about() | round_row(ratio, 5)
