@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.svm import SVC
 
 from anyshot import BadInput, decompose
 from anyshot.measure.grid import Grid, build_grids
-from anyshot.paper import illustration, printed
+from anyshot.paper import printed
 from anyshot.show import figures
 from anyshot.tables import Row
 
@@ -193,46 +192,6 @@ def test_bad_wishes_get_a_sentence(tmp_path: Path) -> None:
             draw(alone)
     with pytest.raises(BadInput, match="nothing to draw"):
         figures.swapped_predictors([])
-
-
-# Figure 1
-
-
-@given(st.integers(0, 10_000))
-def test_boundaries_are_those_of_a_hard_margin_machine(seed: int) -> None:
-    """A linear SVM with a hard margin, on the stars as they are and at length one, finds the same line."""
-    stars = np.random.default_rng(seed).uniform(1, 5, (2, 2))
-    if np.linalg.norm(stars[0] - stars[1]) < 0.5:
-        return
-    for score in ("Euclidean", "cosine"):
-        points = stars / np.linalg.norm(stars, axis=1, keepdims=True) if score == "cosine" else stars
-        machine = SVC(kernel="linear", C=1e9).fit(points, [1, 0])
-        normal, boundary = machine.coef_[0], illustration.max_margin(stars, score)
-        scale = np.linalg.norm(boundary.normal) / np.linalg.norm(normal)
-        np.testing.assert_allclose(normal * scale, boundary.normal, atol=1e-3 * np.linalg.norm(boundary.normal))
-        np.testing.assert_allclose(-machine.intercept_[0] * scale, boundary.threshold, atol=1e-2)
-
-
-def test_cosine_boundary_passes_through_the_origin_and_ignores_length() -> None:
-    stars = illustration.scenarios()["A"]
-    boundary = illustration.max_margin(stars, "cosine")
-    assert boundary.threshold == pytest.approx(0)
-    longer = illustration.max_margin(stars * [[3.0], [0.2]], "cosine")
-    np.testing.assert_allclose(longer.normal, boundary.normal)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_cosine_is_stable_where_euclidean_is_not(seed: int) -> None:
-    cloud, labels = illustration.points(seed)
-    right, angles = {}, {}
-    for score in ("Euclidean", "cosine"):
-        boundaries = [illustration.max_margin(stars, score) for stars in illustration.scenarios(seed).values()]
-        right[score] = min((boundary.classify(cloud) == labels).mean() for boundary in boundaries)
-        angle = [np.degrees(np.arctan2(*boundary.normal)) for boundary in boundaries]
-        angles[score] = abs(angle[0] - angle[1])
-    assert right["cosine"] > 0.9 > right["Euclidean"]
-    assert angles["cosine"] < 20 < angles["Euclidean"]
-    assert illustration.illustrate(seed).to_dict()
 
 
 def test_term_ratios_show_mean_and_deviation(tmp_path):

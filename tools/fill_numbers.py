@@ -41,7 +41,7 @@ def read_rows(path: Path) -> Rows:
     if path.suffix == ".csv":
         return [row | predict_new_classes(row) for row in csv.DictReader(text.splitlines())]
     rows: Rows = []
-    for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+    for block in re.findall(r"(?:^ *\|.*\n?)+", text, re.MULTILINE):
         lines = [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in block.splitlines()]
         header = [name or "row" for name in lines[0]]
         rows += [dict(zip(header, line, strict=False)) for line in lines[2:]]

@@ -7,7 +7,6 @@ from pathlib import Path
 from anyshot.files import write_text
 from anyshot.measure.grid import Grid, build_grids
 from anyshot.paper import printed
-from anyshot.paper.illustration import illustrate
 from anyshot.progress import progress
 from anyshot.show import figures
 from anyshot.show.summaries import ENDINGS, Summary, gain_summary, grid_summary, sensitivity_summary
@@ -30,7 +29,7 @@ def write_tables(folder: Path, format: str) -> None:
 
 
 def write_figures(folder: Path, format: str) -> None:
-    """Figures 1 to 4 and 6, the consistency of Table 1, and the heatmaps of all 48 grids, paired as in the paper."""
+    """Figures 2 to 4 and 6, the consistency of Table 1, and the heatmaps of all 48 grids, paired as in the paper."""
     charts = _charts()
     with progress("figures", len(charts)) as advance:
         for name, draw in charts.items():
@@ -44,7 +43,6 @@ def _charts() -> dict[str, Callable[[], Chart]]:
     proto = [grid for grid in study if grid.head in ("proto", "cosine-proto")]
     example = [grid for grid in proto if grid.setting == "meta-inat/conv4" and grid.readout == "own"]
     charts: dict[str, Callable[[], Chart]] = {
-        "figure-1-illustration": illustrate,
         "figure-2-calculation": lambda: figures.calculation(example[0]),
         "figure-3-example": lambda: figures.draw_heatmaps(example),
         "figure-4-gains": lambda: figures.gains_by_test_shot(study),
