@@ -14,7 +14,7 @@ from PIL import Image
 
 from anyshot.data.doctor import diagnose, diagnose_to_folder
 from anyshot.data.folders import read_folder
-from anyshot.data.layout import SourceOptions
+from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.open import open_source
 from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture
@@ -30,9 +30,13 @@ def folder(tmp_path, *paths):
     return tmp_path / "photos"
 
 
+def listed(root, depth=0):
+    return read_folder(root, PackOptions(depth=depth), True)
+
+
 def read(root, depth=0):
     """Class and split of every picture, by its path."""
-    return {item.name: (item.class_name, item.split) for item in read_folder(root, depth).items}
+    return {item.name: (item.class_name, item.split) for item in listed(root, depth).items}
 
 
 def zipped(root, path, wrapped_in=""):
@@ -48,7 +52,7 @@ def test_a_wrapped_zip_is_that_folder(tmp_path, wrapped_in):
     root = folder(tmp_path, "cat/0.png", "cat/1.png", "dog/0.png", "dog/2024/1.png")
     with open_source(zipped(root, tmp_path / "photos.zip", wrapped_in)) as source:
         assert sorted((item.class_name, item.read()) for item in source.items) == sorted(
-            (item.class_name, item.read()) for item in read_folder(root).items
+            (item.class_name, item.read()) for item in listed(root).items
         )
     store = pack("folder", tmp_path / "photos.zip", tmp_path / "s", size=8, split=(0, 0, 1))
     assert store.class_names == ("cat", "dog")
@@ -66,7 +70,7 @@ def test_splits_in_a_wrapped_zip_are_splits(tmp_path, wrapped_in):
 def test_split_folders_beside_others_are_splits(tmp_path):
     root = folder(tmp_path, "train/cat/0.png", "test/cat/0.png", "icons/cat/0.png", "readme.png")
     assert read(root) == {"train/cat/0.png": ("cat", "train"), "test/cat/0.png": ("cat", "test")}
-    words = " ".join(describe_notes(read_folder(root)))
+    words = " ".join(describe_notes(listed(root)))
     assert "left out, 2 files: beside test, train, in none of them (icons/cat/0.png, readme.png)" in words
 
 
@@ -112,12 +116,12 @@ def test_dates_and_views_are_parts_of_a_class(tmp_path, inner):
 def test_a_folder_that_holds_pictures_is_a_class_with_all_below(tmp_path):
     root = folder(tmp_path, "cat/0.png", "cat/kittens/1.png", "dog/0.png")
     assert {name for name, _ in read(root).values()} == {"cat", "dog"}
-    assert any("cat holds pictures and folders of pictures" in note for note in read_folder(root).notes)
+    assert any("cat holds pictures and folders of pictures" in note for note in listed(root).notes)
 
 
 def test_twins_are_pointed_out(tmp_path):
     names = ["rose", "ROSE", unicodedata.normalize("NFC", "Blüte"), unicodedata.normalize("NFD", "Blüte"), "oak"]
-    words = describe_notes(read_folder(folder(tmp_path, *(f"{name}/0.png" for name in names))))
+    words = describe_notes(listed(folder(tmp_path, *(f"{name}/0.png" for name in names))))
     assert sum("are they one?" in one for one in words) == 2
     assert any("'ROSE' and 'rose'" in one for one in words)
     assert any("\\xfc" in one and "\\u0308" in one for one in words)
@@ -128,7 +132,7 @@ def test_what_is_left_out_is_said_with_the_reason(tmp_path):
     for name in ("cat/._0.png", "cat/IMG_1.CR2", "cat/IMG_2.MOV", "cat/Thumbs.db"):
         files.write(root / name, b"?")
     (root / "nothing").mkdir()
-    words = describe_source(read_folder(root), root)
+    words = describe_source(listed(root), root)
     assert words.startswith(f"{root}: 2 classes, 2 pictures (1 each).")
     for part in (
         "1 file: hidden, such as the ._ files of macOS (cat/._0.png)",
@@ -154,7 +158,7 @@ def test_class_folders_that_link_to_each_other_are_read_in_linear_time(tmp_path)
     for one in names:
         for other in set(names) - {one}:
             (root / one / other).symlink_to(root / other, target_is_directory=True)
-    source = read_folder(root, depth=1)
+    source = listed(root, 1)
     assert {item.class_name for item in source.items} == set(names)
     assert 9 <= len(source.items) <= 18
     assert any("another link" in why for _, why in source.skipped)
@@ -164,7 +168,7 @@ def test_a_link_to_a_class_folder_is_followed(tmp_path):
     root = files.class_folders(tmp_path / "photos", "ab", 2)
     files.class_folders(tmp_path / "elsewhere", "c", 2)
     (root / "c").symlink_to(tmp_path / "elsewhere" / "c", target_is_directory=True)
-    assert [item.class_name for item in read_folder(root).items] == list("aabbcc")
+    assert [item.class_name for item in listed(root).items] == list("aabbcc")
 
 
 def test_heic_is_read_with_its_extra_and_named_without(tmp_path, monkeypatch):
@@ -178,7 +182,7 @@ def test_heic_is_read_with_its_extra_and_named_without(tmp_path, monkeypatch):
     assert "cat/IMG_0001.HEIC" in read(root)
     monkeypatch.setattr("anyshot.data.folders.SUFFIXES", frozenset({".png", ".jpg"}))
     monkeypatch.setattr("anyshot.data.pictures.FORMATS", ("PNG", "JPEG"))
-    assert any("anyshot[heic]" in one and "IMG_0001.HEIC" in one for one in describe_notes(read_folder(root)))
+    assert any("anyshot[heic]" in one and "IMG_0001.HEIC" in one for one in describe_notes(listed(root)))
     files.write(root / "cat" / "named-jpeg.jpg", file.getvalue())  # as some programs leave them
     store = pack("folder", root, tmp_path / "s", size=8, split=(0, 0, 1))
     assert "anyshot[heic]" in store.about["skipped"][0]["why"]

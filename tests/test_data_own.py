@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from anyshot.data import open as front_door
+from anyshot.data.layout import PackOptions
 from anyshot.data.npz import read_image_npz
 from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture
@@ -402,10 +404,10 @@ def test_the_real_cub(tmp_path):
 
 @pytest.mark.skipif(not (SHARED / "mini32.npz").is_file(), reason="needs ../shared/data/mini32.npz (not distributed)")
 def test_the_real_mini_imagenet(tmp_path, monkeypatch):
-    source = read_image_npz(SHARED / "mini32.npz")
+    source = read_image_npz(SHARED / "mini32.npz", PackOptions(), True)
     assert len(source.items) == 60_000
     few = replace(source, items=source.items[::50])  # twelve of each class
-    monkeypatch.setattr("anyshot.data.npz.read_image_npz", lambda path: few)
+    monkeypatch.setitem(front_door.KINDS, "npz", replace(front_door.KINDS["npz"], read=lambda *_: few))
     store = pack("npz", SHARED / "mini32.npz", tmp_path / "s")
     assert [store.class_split.count(split) for split in ("train", "val", "test")] == [64, 16, 20]
     assert all((store.part(split).counts == 12).all() for split in ("train", "val", "test"))

@@ -104,19 +104,13 @@ except BadInput as error:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_growing_file_goes_on_after_its_whole_rows(tmp_path):
-    path, rows = tmp_path / "items.npy", np.arange(24, dtype=np.uint8).reshape(6, 4)
-    first = store_module.ItemsFile(path)
-    first.append(rows[:3])
-    first.append(np.repeat(rows[:1], 9, 0))  # written, but not known to the log
-    first.close()
-    second = store_module.ItemsFile(path, 3)
-    second.append(rows[3:])
-    second.finish()
-    second.close()
-    assert np.array_equal(np.load(path), rows)
+def test_items_written_in_parts_are_one_array(tmp_path):
+    rows = np.arange(24, dtype=np.uint8).reshape(6, 4)
+    assert store_module.write_items(tmp_path / "items.npy", [rows[:3], rows[3:]]) == 6
     np.save(tmp_path / "plain.npy", rows)
-    assert path.read_bytes() == (tmp_path / "plain.npy").read_bytes()
+    assert (tmp_path / "items.npy").read_bytes() == (tmp_path / "plain.npy").read_bytes()
+    with pytest.raises(BadInput, match="must be alike"):
+        store_module.write_items(tmp_path / "items.npy", [rows, rows[:, :2]])
 
 
 def test_opening_a_large_store_takes_no_memory(tmp_path):

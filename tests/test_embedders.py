@@ -71,7 +71,9 @@ def test_pictures_of_any_size_and_number_give_the_same_features():
     assert features.shape == (90, 1, 1280)
     assert sum(done) == 90
     np.testing.assert_allclose(features[:3], embeds.features(images[:3]), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(features[0], embeds.features(embeds.square(images[0])[None])[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        features[0], embeds.features(embeds.crop_square(images[0])[None])[0], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_grey_pictures_are_taken_too():

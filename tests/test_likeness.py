@@ -9,8 +9,7 @@ from scipy.ndimage import gaussian_filter
 
 from anyshot.classify.copies import find_copies
 from anyshot.classify.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
-from anyshot.data.pictures import capture_time
-from anyshot.data.source import FileBytes
+from anyshot.data.pictures import FileBytes, capture_time
 
 
 def photo(seed, details=None):

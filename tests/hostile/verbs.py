@@ -223,7 +223,7 @@ def _embedding(good: Good) -> Iterator[Case]:
         "of objects without bytes": [{"path": "x"}, {"path": "y"}],
     }.items():
         how = lambda folder, images=images: _parquet(folder / "a.parquet", images)  # noqa: E731
-        # (each is named in the shards as one that could not be read)
+        # (each is named in the store as one that could not be read)
         yield command(good, f"a Parquet file of pictures {words}", "embed", "a.parquet", *EMBED, how=how, may_do=True)
 
 

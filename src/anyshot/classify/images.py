@@ -254,7 +254,7 @@ class ImageClassifier:
     def _thumbnail(self, example: EmbeddedItem) -> bytes:
         pixels = example.pixels
         if pixels is None:  # its features were at hand, and nothing else
-            pixels = self.backbone.read(example.item.read(), example.item.name, example.item.box)
+            pixels = self.backbone.prepare(example.item.read(), example.item.name, example.item.box)
         return make_thumbnail(pixels)
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
@@ -334,7 +334,7 @@ class ImageClassifier:
         item = _item(image, name)
         missing = as_bad_input(FileNotFoundError, f"there is no file {item.name}.")
         with as_bad_input(OSError, f"{item.name} cannot be read as an image", "."), missing:
-            return self.backbone.read(item.read(), item.name)
+            return self.backbone.prepare(item.read(), item.name)
 
     # -------------------------------------------------------------------------------------------------------- sharing
 
@@ -351,8 +351,8 @@ class ImageClassifier:
             (folder / "backbone.onnx").write_bytes(backbone.file)
         jpegs = {f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()}
         write_tensors(folder / "thumbnails.safetensors", jpegs)
-        if backbone.under is not None:
-            backbone.under.save(folder / "backbone.safetensors")
+        if backbone.base_model is not None:
+            backbone.base_model.save(folder / "backbone.safetensors")
         if backbone.model is not None:
             backbone.model.save(folder / "model.safetensors")
 

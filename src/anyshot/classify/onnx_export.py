@@ -84,10 +84,10 @@ def export_backbone(backbone: Embedder, path: Path) -> None:
 
 def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
     """The network of an embedder on pixels from 0 to 255, and a batch of its input."""
-    if backbone.pixels is None:
+    if backbone.make_pixel_network is None:
         kind = "an ONNX file" if backbone.file is not None else "a function"
         raise BadInput(f"a backbone that is {kind} cannot be exported; export the classifier of its features.")
-    return backbone.pixels(), torch.zeros(3, backbone.colours, backbone.side, backbone.side)
+    return backbone.make_pixel_network(), torch.zeros(3, backbone.colours, backbone.side, backbone.side)
 
 
 def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:

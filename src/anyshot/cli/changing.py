@@ -18,7 +18,7 @@ from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open
 from anyshot.cli.options import EmbedOptions, ReadOptions
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import has_features, open_pictures, read_vectors
-from anyshot.data.source import Item, describe_skipped, select_splits
+from anyshot.data.source import Item, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.inspect.fit_report import RepeatedExamples
 from anyshot.models.cache import FeatureCache
@@ -51,7 +51,7 @@ def add_examples(
                 classifier.partial_fit(vectors, np.array(_as_labels(classifier, names)))
             elif to:
                 with open_pictures([source], options.layout) as pictures:
-                    print_message("\n".join(describe_skipped(pictures.skipped)))
+                    print_message("\n".join(describe_notes(pictures)))
                     _learn(classifier, pictures.items, [to] * len(pictures.items), cache, copies)
             else:
                 with _open_labelled(source, options.layout, split) as items:

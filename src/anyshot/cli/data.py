@@ -92,11 +92,11 @@ def embed(
     workers: int = 0,
     using: Path | None = None,
 ) -> None:
-    """Turn pictures, however many, into features, as shards or plain arrays; interrupted, the same command goes on.
+    """Turn pictures, however many, into a store or plain arrays of features; interrupted, the same command goes on.
 
     Args:
         source: Labelled pictures: class folders, an archive, a table of paths, a Parquet file of images, a store.
-        out: Folder for the shards, or a file (.npz, .parquet) for plain arrays; all verbs that read features take it.
+        out: The store to make, or a file (.npz, .parquet) for plain arrays; all verbs that read features take it.
         model: What embeds the pictures, as in `fit --model`; efficientnet-lite0 by default.
         on: Where: here, ray, or ray://ADDRESS.
         workers: With ray: processes; one per core by default.

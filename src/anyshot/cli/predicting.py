@@ -18,7 +18,7 @@ from anyshot.cli.folders import open_classifier
 from anyshot.cli.options import ReadOptions
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_pictures, read_vectors
-from anyshot.data.source import describe_skipped
+from anyshot.data.source import describe_notes
 from anyshot.errors import BadInput
 from anyshot.files import write_text
 from anyshot.models.features import describe_unreadable, embed_items
@@ -69,7 +69,7 @@ def _classify_pictures(
         items = pictures.items
         if not items:
             raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
-        print_message("\n".join(describe_skipped(pictures.skipped)))
+        print_message("\n".join(describe_notes(pictures)))
         with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
             for batch in embed_items(classifier.backbone, items, options.features()):
                 unreadable += [one.why for one in batch if one.features is None]

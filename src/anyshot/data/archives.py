@@ -8,8 +8,8 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
@@ -72,17 +72,27 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def safe_join(folder: Path, name: str, where: Path) -> Path:
+def safe_join(folder: Path, name: str, where: Path, follows_links: bool = False, hint: str = "") -> Path:
     """Return the path of a name below a folder.
 
+    Args:
+        folder: The folder.
+        name: A relative path from anyone's file.
+        where: That file, for messages.
+        follows_links: Whether links in the folder may lead out of it; the name itself never may.
+        hint: What the user can do about a name that leads out of the folder.
+
     Raises:
-        BadInput: The name leads out of the folder; `where` says which file has the name.
+        BadInput: The name leads out of the folder.
     """
     if "\0" in name:
         raise BadInput(f"{where} names {name!r}, which is no name of a file.")
-    path = Path(os.path.realpath(folder / name))  # (resolve would raise on links that lead in circles)
-    if not path.is_relative_to(folder.resolve()):
-        raise BadInput(f"{where} names {name!r}, which lies outside {folder}.")
+    if follows_links:
+        root, path = Path(os.path.abspath(folder)), Path(os.path.abspath(folder / name))
+    else:
+        root, path = folder.resolve(), Path(os.path.realpath(folder / name))  # (resolve would raise on circular links)
+    if not path.is_relative_to(root):
+        raise BadInput(f"{where} names {name!r}, which lies outside {folder}{hint}.")
     return path
 
 
@@ -127,30 +137,22 @@ def _check_end(bundle: tarfile.TarFile) -> None:
             raise tarfile.ReadError("it goes on after its end")
 
 
-@dataclass(frozen=True, slots=True)
-class TarMember:
-    """Reads the bytes of a file inside an uncompressed tar file."""
-
-    path: Path
-    start: int
-    size: int
-
-    def __call__(self) -> bytes:
-        """Return the bytes."""
-        if self.size > MAX_FILE_BYTES:
-            raise BadInput(f"a picture of {self.size >> 20} MB: at most {MAX_FILE_BYTES >> 20} MB are read.")
-        with self.path.open("rb") as file:
-            file.seek(self.start)
-            return file.read(self.size)
+def _read_member(path: Path, start: int, size: int) -> bytes:
+    """Return the bytes of a file inside an uncompressed tar file."""
+    if size > MAX_FILE_BYTES:
+        raise BadInput(f"a picture of {size >> 20} MB: at most {MAX_FILE_BYTES >> 20} MB are read.")
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(size)
 
 
-def list_tar(path: Path) -> tuple[dict[tuple[str, ...], TarMember], dict[tuple[str, ...], str]]:
+def list_tar(path: Path) -> tuple[dict[tuple[str, ...], Callable[[], bytes]], dict[tuple[str, ...], str]]:
     """List the files of an uncompressed tar file.
 
     Returns:
-        All files by their path, and the texts of small .cls and .txt files by their path without the suffix.
+        What reads each file, by its path, and the texts of small .cls and .txt files by their path without the suffix.
     """
-    members: dict[tuple[str, ...], TarMember] = {}
+    members: dict[tuple[str, ...], Callable[[], bytes]] = {}
     texts: dict[tuple[str, ...], str] = {}
     damaged = (tarfile.TarError, OSError, EOFError, ValueError)
     with as_bad_input(damaged, f"{path} cannot be read", DOWNLOADED), tarfile.open(path, "r:") as tar:
@@ -160,7 +162,7 @@ def list_tar(path: Path) -> tuple[dict[tuple[str, ...], TarMember], dict[tuple[s
             name = PurePosixPath(member.name)
             if name.is_absolute() or ".." in name.parts or "\0" in member.name or not name.parts:
                 raise BadInput(f"{path} names {member.name!r}, which lies outside it.")
-            members[name.parts] = TarMember(path, member.offset_data, member.size)
+            members[name.parts] = partial(_read_member, path, member.offset_data, member.size)
             if name.suffix in (".cls", ".txt") and member.size < MAX_LABEL_BYTES:
                 file = tar.extractfile(member)
                 texts[name.with_suffix("").parts] = file.read().decode("utf-8", "replace").strip() if file else ""

@@ -16,7 +16,9 @@ import numpy as np
 
 from anyshot.data.archives import safe_join
 from anyshot.data.folders import check_folder, list_class_folders, list_class_images
-from anyshot.data.source import FileBytes, Item, Source
+from anyshot.data.layout import PackOptions
+from anyshot.data.pictures import FileBytes
+from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLITS
 from anyshot.data.tables import decode_text, read_columns
 from anyshot.data.unpickle import unpickle
@@ -36,25 +38,25 @@ IMAGES = {
 }
 
 
-def read_cub(path: Path, box: bool = False) -> Source:
+def read_cub(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List CUB-200-2011. Class number i: even is train, 1 modulo 4 is val, 3 modulo 4 is test."""
     root = _find_folder(path, "images.txt")
     files, classes = (_read_numbered(root / name) for name in ("images.txt", "image_class_labels.txt"))
-    boxes = _read_numbered(root / "bounding_boxes.txt") if box else {}
+    boxes = _read_numbered(root / "bounding_boxes.txt") if options.box else {}
     items = []
     for number, name in files.items():
         file = safe_join(root / "images", name, root / "images.txt")
-        corner = None
+        box = None
         with as_bad_input((KeyError, ValueError), f"image {number} of {root}/images.txt has no valid class or box."):
             split = ("train", "val", "train", "test")[int(classes[number]) % 4]
-            if box:
+            if options.box:
                 left, top, width, height = map(float, boxes[number].split())
-                corner = (left, top, left + width, top + height)
-        items.append(Item(name, Path(name).parent.name, split, FileBytes(file), corner))
+                box = (left, top, left + width, top + height)
+        items.append(Item(name, Path(name).parent.name, split, FileBytes(file), box))
     return _check_classes("cub", Source(items), root)
 
 
-def read_mini(path: Path) -> Source:
+def read_mini(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List mini-ImageNet (Ravi's split): class folders, train.csv with a folder of images, or pickled caches."""
     if pickles := _find_split_files(path, (".pkl", ".pickle")):
         items = [item for split, file in pickles.items() for item in _read_cache(file, split)]
@@ -64,7 +66,7 @@ def read_mini(path: Path) -> Source:
     return _check_classes("mini", Source(items), path)
 
 
-def read_tiered(path: Path) -> Source:
+def read_tiered(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List tiered-ImageNet: SPLIT_images_png.pkl and SPLIT_labels.pkl, or class folders; images are 84x84 already."""
     root = _find_folder(path, "train_images_png.pkl", needed=False)
     if root is None:
@@ -74,9 +76,9 @@ def read_tiered(path: Path) -> Source:
     return _check_classes("tiered", Source(items, size=84, fit="squash"), path)
 
 
-def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | None = None) -> Source:
+def read_meta_inat(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List meta-iNat: categories of iNat2017 with 50 to 1000 images that have a box, whole images squashed to 84x84."""
-    if train_ids is None and test_ids is None:
+    if options.train_ids is None and options.test_ids is None:
         raise BadInput("meta-inat needs the published list of category ids: give --train-ids or --test-ids (or both).")
     root = _find_folder(path, "train_2017_bboxes.json")
     listed = root / "train_2017_bboxes.json"
@@ -89,7 +91,7 @@ def read_meta_inat(path: Path, train_ids: Path | None = None, test_ids: Path | N
         for annotation in boxes["annotations"]:
             images[annotation["category_id"]].add(annotation["image_id"])
         eligible = {category: sorted(ids) for category, ids in sorted(images.items()) if 50 <= len(ids) <= 1000}
-        split = _split_categories(set(eligible), train_ids, test_ids)
+        split = _split_categories(set(eligible), options.train_ids, options.test_ids)
         items = [
             Item(files[image], names[category], split[category], FileBytes(safe_join(root, files[image], listed)))
             for category, ids in eligible.items()
@@ -228,9 +230,8 @@ def _read_tiered_names(path: Path, images: int) -> list[str]:
     names = labels.get("label_specific_str")
     if not isinstance(number, list | tuple | np.ndarray) or len(number) != images:
         raise BadInput(f"{path} should have one label_specific for each of the {images} images.")
-    if not all(isinstance(label, int | np.integer) or np.shape(label) == () for label in number):
-        raise BadInput(f"{path} has labels that are no numbers.")
-    number = [int(label) for label in number]
+    with as_bad_input((TypeError, ValueError, OverflowError), f"{path} has labels that are no numbers."):
+        number = [int(label) for label in number]
     if names is None:
         return [str(label) for label in number]
     if not (isinstance(names, list | tuple) and number and 0 <= min(number) <= max(number) < len(names)):

@@ -1,24 +1,20 @@
-"""Features with labels on disk: plain files (.npz, .npy, .safetensors, Parquet), and folders of shards for millions.
+"""Features with labels in plain files (.npz, .npy, .safetensors, Parquet), and in the shards of version 0.1.
 
 Features are vectors "image channel", maps "image position channel", or maps "image channel height width".
-
-    FEATURES/shards.json                what was embedded, by what, and how many shards there are
-    FEATURES/shard-00000.safetensors    features, labels, names and splits of 1,024 pictures; those that could not be
-                                        read are named with the reason
 """
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from anyshot.data.arrays import read_npy, read_npz
+from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
 from anyshot.data.tables import (
     LABELS,
@@ -40,37 +36,28 @@ Features = Float[np.ndarray, "image position channel"]
 # -------------------------------------------------------------------------------------------------------- plain files
 
 
-def read_feature_file(
-    path: Path,
-    labels: Path | None = None,
-    feature_column: str = "",
-    label_column: str = "",
-    split_column: str = "",
-    labelled: bool = True,
-) -> Source:
-    """Read vectors with their labels.
+def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Source:
+    """Read vectors with their labels, splits and names.
 
     Args:
         path: The file: arrays or columns by name.
-        labels: A second file with the labels: .npy, or text with one label per line.
-        feature_column: The array or column of vectors.
-        label_column: The array or column of class names.
-        split_column: The array or column of splits.
+        options: The names of the columns, and `labels`, a second file with the labels: .npy, or text with one per line.
         labelled: Whether labels are needed; without, only the vectors are read.
     """
     columns = _read_arrays(path)
-    vectors = _check_vectors(pick_column(columns, feature_column, VECTORS, "feature", path), path)
+    vectors = _check_vectors(pick_column(columns, options.feature_column, VECTORS, "feature", path), path)
     if not labelled:
-        many = len(vectors) > 1
-        return Source(
-            [Item(f"{path.name}[{i}]" if many else path.name, "") for i in range(len(vectors))], features=vectors
-        )
+        names = [f"{path.name}[{row}]" for row in range(len(vectors))] if len(vectors) > 1 else [path.name]
+        return Source([Item(name, "") for name in names], features=vectors)
     others = {name: values for name, values in columns.items() if len(values) == len(vectors)}
-    given = pick_column(others, label_column, LABELS, "label", path) if labels is None else _read_label_file(labels)
-    if len(given) != len(vectors):
-        raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(given)} labels.")
-    class_names = check_labels([decode_text(name) for name in given], labels or path)
-    splits = read_splits({**others, "": given}, split_column, path)
+    if options.labels is not None:
+        labels = _read_label_file(options.labels)
+    else:
+        labels = pick_column(others, options.label_column, LABELS, "label", path)
+    if len(labels) != len(vectors):
+        raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(labels)} labels.")
+    class_names = check_labels(labels, options.labels or path)
+    splits = read_splits({**others, "": labels}, options.split_column, path)
     names = [str(decode_text(name)) for name in others.get("names", ())] or [f"row {i}" for i in range(len(vectors))]
     return Source([Item(*row) for row in zip(names, class_names, splits, strict=True)], features=vectors)
 
@@ -145,122 +132,41 @@ FILE_READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
 # ------------------------------------------------------------------------------------------------------------- shards
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One file of a folder of shards."""
+def read_shard_folder(path: Path, options: PackOptions, labelled: bool) -> Source:
+    """Read the features that version 0.1 of `anyshot embed` wrote, in order of split, then class.
 
-    path: Path
-    items: list[Item]
-    skipped: list[str]
-
-    def features(self) -> Features:
-        """Read the features."""
-        with safe_open(self.path, framework="np") as file:
-            return file.get_tensor("features")
-
-
-def read_shard_folder(path: Path) -> Source:
-    """Read a folder of shards, in order of split, then class; the features stay on disk."""
-    shards = list(read_shards(path))
-    items = [item for shard in shards for item in shard.items]
-    order = order_by_split([replace(item, split=item.split or "test") for item in items])
-    return Source([items[row] for row in order], features=_memory_map(path, shards, order))
-
-
-def read_shards(path: Path) -> Iterator[Shard]:
-    """Yield the shards of a folder.
-
-    Raises:
-        BadInput: A shard is missing or damaged.
+    The folder has `shards.json`, which says how many shards there are, and shard-00000.safetensors and so on, each with
+    features, and with labels, names and splits as lines of text.
     """
     count = read_json(path / SHARDS).get("shards")
     if type(count) is not int or count < 1:
-        raise BadInput(f"{path / SHARDS} does not say how many shards there are: run `anyshot embed` again.")
-    for number in range(count):
-        if not shard_path(path, number).is_file():
-            raise BadInput(f"{path} is not whole, shard {number} is missing: run the same `anyshot embed` again.")
-        yield _read_shard(shard_path(path, number))
+        raise BadInput(f"{path / SHARDS} does not say how many shards there are: embed the pictures again.")
+    shards = [_read_shard(path / f"shard-{number:05d}.safetensors") for number in range(count)]
+    items = [item for items, _ in shards for item in items]
+    parts = [features for _, features in shards if len(features)]
+    if not parts:
+        raise BadInput(f"no picture of {path} could be read.")
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise BadInput(f"the shards of {path} are not of the same shape.")
+    features = np.concatenate(parts)
+    if not np.isfinite(features).all():
+        raise BadInput(f"the shards of {path} have vectors with values that are not finite.")
+    order = order_by_split([replace(item, split=item.split or "test") for item in items])
+    return Source([items[row] for row in order], features=features[order])
 
 
-def shard_path(folder: Path, number: int) -> Path:
-    """Return the path of a shard."""
-    return folder / f"shard-{number:05d}.safetensors"
-
-
-def is_shard(path: Path) -> bool:
-    """Return whether a path is a shard that can be read."""
-    try:
-        _read_shard(path)
-    except BadInput:
-        return False
-    return True
-
-
-def write_shard(path: Path, source: Source) -> None:
-    """Write features and their examples as one shard; skipped pictures are named in it."""
-    features = source.features.astype(np.float32) if source.has_features else np.zeros((0, 1, 1), np.float32)
-    tensors = {
-        "features": features if features.ndim == 3 else features[:, None],
-        "skipped": _encode_lines([f"{name}: {why}" for name, why in source.skipped]),
-        "labels": _encode_lines(source.labels),
-        "names": _encode_lines(source.names),
-        "splits": _encode_lines([split or "" for split in source.splits]),
-    }
-    with atomic_write(path) as aside:
-        aside.write_bytes(save(tensors))
-
-
-def _read_shard(path: Path) -> Shard:
-    damaged, again = (SafetensorError, OSError, ValueError), ": run the same `anyshot embed` again."
-    with as_bad_input(damaged, f"{path} is damaged", again), safe_open(path, framework="np") as file:
-        names, labels, splits, skipped = (
-            _decode_lines(file.get_tensor(name)) for name in ("names", "labels", "splits", "skipped")
-        )
-        features = file.get_slice("features")
-        kind, shape = features.get_dtype(), features.get_shape()
-    if kind != "F32" or len(shape) != 3 or not shape[0] == len(labels) == len(names):
+def _read_shard(path: Path) -> tuple[list[Item], Features]:
+    if not path.is_file():
+        raise BadInput(f"{path.parent} is not whole, {path.name} is missing: embed the pictures again.")
+    damaged = as_bad_input((SafetensorError, OSError, ValueError), f"{path} is damaged", ": embed the pictures again.")
+    with damaged, safe_open(path, framework="np") as file:
+        names, labels, splits = (_decode_lines(file.get_tensor(name)) for name in ("names", "labels", "splits"))
+        features = file.get_tensor("features")
+    if features.dtype != np.float32 or features.ndim != 3 or not len(features) == len(labels) == len(names):
         raise BadInput(f"{path} holds no vectors that fit its {len(labels)} labels: embed the pictures again.")
     splits = splits if len(splits) == len(labels) else [""] * len(labels)
     rows = zip(names, labels, splits, strict=True)
-    return Shard(path, [Item(name, label, split or None) for name, label, split in rows], skipped)
-
-
-def _memory_map(folder: Path, shards: Sequence[Shard], order: Sequence[int]) -> Features:
-    """Return the features of all shards in this order, as one array in a temporary file."""
-    place = np.empty(len(order), np.int64)
-    place[np.asarray(order)] = np.arange(len(order))
-    array: np.memmap | None = None
-    start = 0
-    with _open_temporary(folder) as file:  # it has no name, and is gone when the array is
-        for shard in shards:
-            rows = shard.features()
-            if not len(rows):
-                continue
-            if array is None:
-                array = np.memmap(file, np.float32, "w+", shape=(len(order), *rows.shape[1:]))
-            if rows.shape[1:] != array.shape[1:]:
-                raise BadInput(f"the shards of {folder} are not of the same shape.")
-            if not np.isfinite(rows).all():
-                raise BadInput(f"the shards of {folder} have vectors with values that are not finite.")
-            array[place[start : start + len(rows)]] = rows
-            start += len(rows)
-    if array is None:
-        raise BadInput(f"no picture of {folder} could be read.")
-    return array
-
-
-def _open_temporary(folder: Path) -> Any:
-    """Open a temporary file beside the shards, where that is possible: the system's folder may be in memory."""
-    try:
-        return tempfile.TemporaryFile(dir=folder)
-    except OSError:
-        return tempfile.TemporaryFile()
-
-
-def _encode_lines(texts: Sequence[str]) -> np.ndarray:
-    """Return texts as the bytes of lines; a line break inside a text becomes a space."""
-    lines = "\n".join(" ".join(text.splitlines()) for text in texts)
-    return np.frombuffer(lines.encode("utf-8", "surrogatepass"), np.uint8)
+    return [Item(name, label, split or None) for name, label, split in rows], features
 
 
 def _decode_lines(data: np.ndarray) -> list[str]:

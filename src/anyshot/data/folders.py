@@ -10,14 +10,14 @@ the folder above. A class is called by its folder's name, or by its path where t
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from anyshot.data.archives import TarMember, list_tar
-from anyshot.data.pictures import SUFFIXES
-from anyshot.data.source import FileBytes, Item, SkippedFile, Source
+from anyshot.data.archives import list_tar
+from anyshot.data.layout import PackOptions
+from anyshot.data.pictures import SUFFIXES, FileBytes
+from anyshot.data.source import Item, ReadPicture, SkippedFile, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput
 
@@ -31,12 +31,12 @@ LINKED_TWICE = "a link to a folder that another link has led to"
 Parts = tuple[str, ...]  # the names of a path below the folder that is read
 
 
-def read_folder(path: Path, depth: int = 0, labelled: bool = True) -> Source:
+def read_folder(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the pictures of a folder with their classes and, where folders say so, their splits.
 
     Args:
         path: The folder.
-        depth: How many levels down the class folders are; 0 finds them by the rule above.
+        options: `depth` says how many levels down the class folders are; 0 finds them by the rule above.
         labelled: Whether classes are needed; without, every picture is listed, by its whole path.
     """
     check_folder(path)
@@ -44,48 +44,35 @@ def read_folder(path: Path, depth: int = 0, labelled: bool = True) -> Source:
     if not labelled:
         items = [Item(str(path.joinpath(*file)), "", None, FileBytes(path.joinpath(*file))) for file in files]
         return Source(items, skipped=tuple((str(path / name), why) for name, why in skipped))
+    readers = {file: FileBytes(path.joinpath(*file)) for file in files}
+    source = _label_by_folder(path, readers, options.depth, skipped)
     notes = [f"class folder {path.joinpath(*folder)} has no images and is left out" for folder in empty]
-    return label_by_folder(path, files, lambda file: FileBytes(path.joinpath(*file)), depth, skipped, notes)
+    return replace(source, notes=(*source.notes, *notes))
 
 
-def label_by_folder(
-    path: Path,
-    files: Sequence[Parts],
-    reader: Callable[[Parts], Callable[[], bytes | np.ndarray]],
-    depth: int,
-    skipped: Sequence[SkippedFile] = (),
-    notes: Sequence[str] = (),
+def _label_by_folder(
+    path: Path, readers: Mapping[Parts, ReadPicture], depth: int, skipped: Sequence[SkippedFile]
 ) -> Source:
-    """Give each picture the class and split that its folders say.
-
-    Args:
-        path: The folder or archive that the pictures are in, for messages.
-        files: Where the pictures are below it.
-        reader: Returns what reads a picture.
-        depth: As in `read_folder`.
-        skipped: Files that are no pictures.
-        notes: Remarks so far.
-    """
+    """Return the pictures below a path, by their places there, with the class and split that their folders say."""
     if depth < 0:
         raise BadInput(f"a depth of {str(depth)[:20]} is not sensible: class folders are 1 or more levels down.")
-    places, in_no_split = _split_off(files)
-    class_of, more_notes = _find_classes([folders for _, _, folders in places], depth)
+    places, in_no_split = _find_splits(sorted(readers))
+    class_of, notes = _find_classes([folders for _, _, folders in places], depth)
     names = _name_classes(class_of.values())
-    items: list[Item] = []
-    loose: list[SkippedFile] = []
-    for file, split, folders in places:
-        if folders in class_of:
-            items.append(Item(_join(file), names[class_of[folders]], split, reader(file)))
-        else:
-            loose.append((_join(file), LOOSE))
-    skipped = (*skipped, *in_no_split, *loose)
+    items = [
+        Item(_join(file), names[class_of[folders]], split, readers[file])
+        for file, split, folders in places
+        if folders in class_of
+    ]
+    in_no_class = [(_join(file), LOOSE) for file, _, folders in places if folders not in class_of]
+    skipped = (*skipped, *in_no_split, *in_no_class)
     if not items:
         raise BadInput(
             f"{path} has no images in class folders: it should look like {path}/CLASS/IMAGE.jpg"
             f"{_count_reasons(skipped)}{f', and --depth {depth} may be too deep' if depth else ''}."
         )
     items.sort(key=lambda item: (SPLITS.index(item.split) if item.split else 0, item.class_name, item.name.split("/")))
-    return Source(items, notes=(*more_notes, *notes), skipped=skipped)
+    return Source(items, notes=tuple(notes), skipped=skipped)
 
 
 def check_folder(path: Path) -> None:
@@ -149,19 +136,10 @@ def _list_folder(path: Path) -> tuple[list[Parts], list[SkippedFile], list[Parts
 def _walk(
     folder: Path, above: Parts, ancestors: frozenset[tuple[int, int]], linked: set[tuple[int, int]]
 ) -> Iterator[tuple[Parts, str | None]]:
-    """Walk through everything below a folder.
+    """Yield every path below a folder, and why it is skipped: empty for a picture, None for a folder.
 
-    Links to folders are followed, but not in circles, and only one link to each folder: class folders that link to
-    each other would else be read along every path through them, of which there are n!.
-
-    Args:
-        folder: The folder.
-        above: Where it lies below the folder that is read.
-        ancestors: Device and inode of the folders on the way to it.
-        linked: Those of the folders that links have led to; grows on the way.
-
-    Yields:
-        A path, and why it is skipped: empty for a picture, None for a folder.
+    Links to folders are followed, but not in circles (`ancestors` are the inodes on the way), and only one link to each
+    folder (`linked` are those seen): class folders that link to each other would else be read along n! paths.
     """
     status = folder.stat()
     ancestors = ancestors | {(status.st_dev, status.st_ino)}
@@ -225,8 +203,8 @@ def _find_split_folders(files: Sequence[Parts]) -> dict[str, str]:
     return {top: split for top, split in named.items() if any(len(parts) > 2 for parts in files if parts[0] == top)}
 
 
-def _split_off(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[SkippedFile]]:
-    """Return for each picture its path, its split and its folders below that; and the skipped ones with the reason.
+def _find_splits(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[SkippedFile]]:
+    """Return for each picture its path, its split and its folders below that; and those that are in no split.
 
     Beside a training folder, other folders are no part of the set; without one they are what there is to learn from.
     """
@@ -299,7 +277,7 @@ def _name_classes(classes: Iterable[Parts]) -> dict[Parts, str]:
 # ----------------------------------------------------------------------------------------------------------- tar files
 
 
-def read_tars(path: Path, depth: int = 0, labelled: bool = True) -> Source:
+def read_tars(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the pictures of an uncompressed tar file, or of all tar files in a folder, without unpacking them.
 
     The class of KEY.jpg is the text of KEY.cls or KEY.txt. A tar file without such texts is read as a folder; where
@@ -309,27 +287,22 @@ def read_tars(path: Path, depth: int = 0, labelled: bool = True) -> Source:
     items: list[Item] = []
     skipped: list[SkippedFile] = []
     for tar in tars:
-        members, labels, others = _read_tar(tar)
+        pictures, labels, others = _list_pictures(tar)
         if labelled and len(tars) == 1 and not any(labels.values()):
-            return label_by_folder(path, sorted(labels), members.__getitem__, depth, others)
+            return _label_by_folder(path, pictures, options.depth, others)
         for file, text in labels.items():
             label = text or "".join(file[-2:-1])
             if labelled and not label:
                 raise BadInput(f"{_join(file)} of {tar} has no class: neither a .cls file beside it nor a folder.")
-            items.append(Item(f"{tar.name if labelled else tar}/{_join(file)}", label, None, members[file]))
+            items.append(Item(f"{tar.name if labelled else tar}/{_join(file)}", label, None, pictures[file]))
         skipped += [(name, why) for name, why in others if not name.endswith((".cls", ".txt"))]
     return Source(items, skipped=tuple(skipped))
 
 
-def _read_tar(tar: Path) -> tuple[dict[Parts, TarMember], dict[Parts, str], list[SkippedFile]]:
-    """Return the files of a tar file, the label beside each picture (or an empty text), and the files that are none."""
+def _list_pictures(tar: Path) -> tuple[dict[Parts, ReadPicture], dict[Parts, str], list[SkippedFile]]:
+    """Return the pictures of a tar file, the text beside each (or none), and the files that are no pictures."""
     members, texts = list_tar(tar)
-    labels: dict[Parts, str] = {}
-    skipped: list[SkippedFile] = []
-    for file in members:
-        why = HIDDEN if any(is_hidden(name) for name in file[:-1]) else why_skipped(file[-1])
-        if why:
-            skipped.append((_join(file), why))
-        else:
-            labels[file] = texts.get((*file[:-1], os.path.splitext(file[-1])[0]), "")
-    return members, labels, sorted(skipped)
+    reasons = {file: HIDDEN if any(map(is_hidden, file[:-1])) else why_skipped(file[-1]) for file in members}
+    pictures: dict[Parts, ReadPicture] = {file: members[file] for file, why in reasons.items() if not why}
+    labels = {file: texts.get((*file[:-1], os.path.splitext(file[-1])[0]), "") for file in pictures}
+    return pictures, labels, sorted((_join(file), why) for file, why in reasons.items() if why)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Shaped, UInt8
 
 from anyshot.data.pictures import evaluation_square
 
@@ -107,6 +107,6 @@ def frames_from_flat(pixels: UInt8[np.ndarray, " value"], sides: np.ndarray) -> 
     return Frames(pixels, sides, channels * (np.cumsum(areas) - areas), channels)
 
 
-def as_flat(images: Sequence[UInt8[np.ndarray, "..."]]) -> UInt8[np.ndarray, " value"]:
-    """Return the values of images "height width channel" one after the other, as `Frames` has them."""
+def as_flat(images: Sequence[Shaped[np.ndarray, "..."]]) -> Shaped[np.ndarray, " value"]:
+    """Return the values of arrays of any shapes one after the other, as `Frames` has those of images."""
     return np.concatenate([image.ravel() for image in images])

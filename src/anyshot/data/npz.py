@@ -15,38 +15,49 @@ import numpy as np
 from jaxtyping import UInt8
 
 from anyshot.data.arrays import read_npz as read_arrays
+from anyshot.data.layout import PackOptions
 from anyshot.data.pictures import decode_picture
-from anyshot.data.source import Item, Source
+from anyshot.data.source import Item, ReadPicture, Source
 from anyshot.data.store import SPLITS
 from anyshot.errors import BadInput, as_bad_input, look_up
 
-ReadImage = Callable[[], bytes | np.ndarray]
 
-
-def read_image_npz(path: Path) -> Source:
-    """List the images with their classes and splits; they are stored as they are, since they were resized before."""
+def read_image_npz(path: Path, options: PackOptions, labelled: bool) -> Source:
+    """List the images with their classes and splits; `pack` stores them as they are, since they were resized before."""
     arrays = read_arrays(path)
-    for name in {"labels", "class_names", "class_split"} - arrays.keys():
-        raise BadInput(f"{path} has no {name!r}: labels, class_names and class_split are needed, and images.")
     unfit = (KeyError, ValueError, IndexError, TypeError, OverflowError)
     with as_bad_input(unfit, f"{path} does not fit together", "."):
-        encoding = str(arrays["encoding"]) if "encoding" in arrays else "raw"
-        labels, names, splits = (arrays[key] for key in ("labels", "class_names", "class_split"))
-        if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any() or (labels >= len(names)).any():
-            raise ValueError("a label is no index into class_names")
-        if names.ndim != 1 or names.dtype.kind != "U" or not set(splits.tolist()) <= set(SPLITS):
-            raise ValueError(f"class_names are not text, or a split is none of {', '.join(SPLITS)}")
-        reads = look_up("encoding", encoding, ENCODINGS)(arrays)
-        if len(reads) != len(labels) or names.shape != splits.shape:
-            raise ValueError(f"{len(reads)} images, {len(labels)} labels, {len(names)} names, {len(splits)} splits")
-        items = [
-            Item(f"{path.name}[{index}]", str(names[label]), str(splits[label]), read)
-            for index, (label, read) in enumerate(zip(labels.tolist(), reads, strict=True))
-        ]
-    return Source(items, size=None)
+        if labelled:
+            classes = _read_classes(arrays, path)
+        readers = look_up("encoding", str(arrays.get("encoding", "raw")), ENCODINGS)(arrays)
+        if not labelled:
+            classes = [("", None)] * len(readers)
+        if len(readers) != len(classes):
+            raise ValueError(f"{len(readers)} images, {len(classes)} labels")
+    return Source(
+        [
+            Item(f"{path.name}[{index}]", *class_, read)
+            for index, (class_, read) in enumerate(zip(classes, readers, strict=True))
+        ],
+        size=None,
+    )
 
 
-def _read_raw(arrays: dict[str, Any]) -> list[ReadImage]:
+def _read_classes(arrays: dict[str, Any], path: Path) -> list[tuple[str, str | None]]:
+    """Return the class name and the split of each image."""
+    for name in {"labels", "class_names", "class_split"} - arrays.keys():
+        raise BadInput(f"{path} has no {name!r}: labels, class_names and class_split are needed, and images.")
+    labels, names, splits = (arrays[key] for key in ("labels", "class_names", "class_split"))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any() or (labels >= len(names)).any():
+        raise ValueError("a label is no index into class_names")
+    if names.ndim != 1 or names.dtype.kind != "U" or not set(splits.tolist()) <= set(SPLITS):
+        raise ValueError(f"class_names are not text, or a split is none of {', '.join(SPLITS)}")
+    if names.shape != splits.shape:
+        raise ValueError(f"{len(names)} names, {len(splits)} splits")
+    return [(str(names[label]), str(splits[label])) for label in labels]
+
+
+def _read_raw(arrays: dict[str, Any]) -> list[ReadPicture]:
     images = arrays["images"]
     images = images[..., None] if images.ndim == 3 else images
     if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape or images.shape[3] not in (1, 3):
@@ -63,11 +74,11 @@ def _split_blob(arrays: dict[str, Any]) -> list[np.ndarray]:
     return [blob[start:stop] for start, stop in pairwise(offsets)]
 
 
-def _read_jpeg(arrays: dict[str, Any]) -> list[ReadImage]:
+def _read_jpeg(arrays: dict[str, Any]) -> list[ReadPicture]:
     return [piece.tobytes for piece in _split_blob(arrays)]
 
 
-def _read_mosaic(arrays: dict[str, Any]) -> list[ReadImage]:
+def _read_mosaic(arrays: dict[str, Any]) -> list[ReadPicture]:
     sheets, tile, columns = _split_blob(arrays), int(arrays["tile"]), int(arrays["columns"])
     counts = arrays["counts"].astype(np.int64)
     fits = counts.shape == (len(sheets),) and counts.min() >= 0 and counts.sum() == len(arrays["labels"])
@@ -88,7 +99,7 @@ def _read_mosaic(arrays: dict[str, Any]) -> list[ReadImage]:
     return [partial(read, number, index) for number, count in enumerate(counts) for index in range(count)]
 
 
-ENCODINGS: dict[str, Callable[[dict[str, Any]], list[ReadImage]]] = {
+ENCODINGS: dict[str, Callable[[dict[str, Any]], list[ReadPicture]]] = {
     "raw": _read_raw,
     "jpeg": _read_jpeg,
     "mosaic": _read_mosaic,

@@ -2,8 +2,8 @@
 
 | kind        | what is at the path                                                        |
 |-------------|----------------------------------------------------------------------------|
-| store       | a folder that `anyshot pack` wrote, of images or of features               |
-| shards      | a folder of features that `anyshot embed` wrote                            |
+| store       | a folder that `anyshot pack` or `anyshot embed` wrote                      |
+| shards      | a folder of features that version 0.1 of `anyshot embed` wrote             |
 | features    | vectors in .npy, .npz, .safetensors or Parquet                             |
 | folder      | pictures in class folders                                                  |
 | archive     | a zip or compressed tar file of such a folder                              |
@@ -13,41 +13,61 @@
 | huggingface | a data set that was saved to disk                                          |
 | npz         | pictures as arrays                                                         |
 | picture     | a single file                                                              |
+
+`anyshot pack` also reads cub, mini, tiered and meta-inat, which have to be named: they are folders or archives, too.
 """
 
 import contextlib
-import inspect
+import os
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from anyshot.data.archives import is_archive, is_plain_tar, unpack
+from anyshot.data.benchmarks import read_cub, read_meta_inat, read_mini, read_tiered
 from anyshot.data.features import FILE_READERS, SHARDS, VECTORS, read_feature_file, read_shard_folder
-from anyshot.data.folders import read_folder, read_tars
-from anyshot.data.layout import SourceOptions
+from anyshot.data.folders import is_hidden, read_folder, read_tars
+from anyshot.data.frames import Frames
+from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.npz import read_image_npz
-from anyshot.data.source import NO_FEATURES, FileBytes, Item, Source, StoredImage
+from anyshot.data.pictures import FileBytes
+from anyshot.data.source import Item, Source
 from anyshot.data.store import open_store
-from anyshot.data.tables import (
-    column_names,
-    image_column_of,
-    read_huggingface,
-    read_image_parquet,
-    read_image_table,
-)
-from anyshot.errors import BadInput, os_error_as_bad_input
+from anyshot.data.tables import find_columns, read_huggingface, read_image_parquet, read_image_table
+from anyshot.errors import BadInput, look_up, os_error_as_bad_input
 
 TABLES = (".csv", ".tsv", ".tab")
 PARQUET = (".parquet", ".pq")
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of source.
+
+    Attributes:
+        read: Lists the examples of a path; with False as its last argument also those without a class.
+        options: The fields of `PackOptions` that it uses.
+        packs: The kinds of source that `anyshot pack` reads under this name.
+        words: What a source of this kind holds, for messages.
+    """
+
+    read: Callable[[Path, PackOptions, bool], Source]
+    options: tuple[str, ...] = ()
+    packs: tuple[str, ...] = ()
+    words: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------ what it is
+
+
 def find_kind(path: Path, options: SourceOptions | None = None) -> str:
-    """Return the kind of source at a path (see above), without reading it whole.
+    """Return the kind of source at a path (see above), by its names alone.
 
     Args:
         path: Any path that a user names.
@@ -56,50 +76,55 @@ def find_kind(path: Path, options: SourceOptions | None = None) -> str:
     Raises:
         BadInput: There is nothing at the path, or a pipe or a device.
     """
+    return _list_kinds(path, options)[0]
+
+
+def _list_kinds(path: Path, options: SourceOptions | None) -> list[str]:
+    """Return the kinds that a path can be read as, the likeliest first."""
     if path.is_dir():
-        return _kind_of_folder(path)
+        return [_find_folder_kind(path)]
     if not path.is_file():
         raise BadInput(f"there is no file or folder {path}.")
     suffix = path.suffix.lower()
     if suffix in TABLES:
-        return "table"
+        return ["table"]
     if suffix in FILE_READERS:
         names_vectors = options is not None and bool(options.feature_column or options.labels)
-        return "features" if names_vectors else _kind_of_arrays(path)
+        return ["features"] if names_vectors else _list_array_kinds(path)
     if is_plain_tar(path) or (suffix == ".tar" and not is_archive(path)):
-        return "tar"
-    return "archive" if is_archive(path) else "picture"
+        return ["tar"]
+    return ["archive" if is_archive(path) else "picture"]
 
 
-def _kind_of_arrays(path: Path) -> str:
-    """Return the kind of a file of arrays or columns, by their names."""
-    if path.suffix.lower() == ".npz":
-        holds_images, holds_vectors = inspect_npz(path)
-        return "npz" if holds_images and not holds_vectors else "features"
-    if path.suffix.lower() not in PARQUET or any(name.lower() in VECTORS for name in column_names(path)):
-        return "features"
-    return "parquet" if image_column_of(path) else "table"
+def _list_array_kinds(path: Path) -> list[str]:
+    """Return the kinds that a file of arrays or columns can be read as, by their names."""
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        names: set[str] = set()
+        with contextlib.suppress(zipfile.BadZipFile, OSError), zipfile.ZipFile(path) as file:
+            names = {name.removesuffix(".npy").lower() for name in file.namelist()}
+        has_images, has_vectors = bool(names & {"images", "blob"}), bool(names & set(VECTORS))
+        if has_images == has_vectors:
+            return ["features", "npz"]
+        return ["npz"] if has_images else ["features"]
+    if suffix not in PARQUET:
+        return ["features"]
+    columns, image_column = find_columns(path)
+    pictures = "parquet" if image_column else "table"
+    has_vectors = any(name.lower() in VECTORS for name in columns)
+    return ["features", pictures] if has_vectors else [pictures, "features"]
 
 
-def _kind_of_folder(path: Path) -> str:
-    files = {"store": "store.json", "shards": SHARDS, "huggingface": "dataset_dict.json"}
-    for kind, name in files.items():
+def _find_folder_kind(path: Path) -> str:
+    for kind, name in (("store", "store.json"), ("shards", SHARDS), ("huggingface", "dataset_dict.json")):
         if (path / name).is_file():
             return kind
     with os_error_as_bad_input(f"could not read {path}"):
-        if any(entry.is_dir() for entry in path.iterdir()):
+        if any(entry.is_dir() for entry in path.iterdir() if not is_hidden(entry.name)):
             return "folder"
     if (path / "state.json").is_file():
         return "huggingface"
     return "tar" if any(path.glob("*.tar")) else "folder"
-
-
-def inspect_npz(path: Path) -> tuple[bool, bool]:
-    """Return whether an .npz file has arrays that are named as images are, and as vectors are."""
-    names: set[str] = set()
-    with contextlib.suppress(zipfile.BadZipFile, OSError), zipfile.ZipFile(path) as file:
-        names = {name.removesuffix(".npy").lower() for name in file.namelist()}
-    return bool(names & {"images", "blob"}), bool(names & set(VECTORS))
 
 
 def has_features(path: Path, options: SourceOptions | None = None) -> bool:
@@ -108,29 +133,91 @@ def has_features(path: Path, options: SourceOptions | None = None) -> bool:
     return kind in ("features", "shards") or (kind == "store" and open_store(path).is_features)
 
 
+# --------------------------------------------------------------------------------------------------------- opening it
+
+
 @contextlib.contextmanager
-def open_source(path: Path, options: SourceOptions | None = None, labelled: bool = True) -> Iterator[Source]:
+def open_source(
+    path: Path,
+    options: SourceOptions | None = None,
+    labelled: bool = True,
+    pack_kind: str = "",
+    workdir: Path | None = None,
+) -> Iterator[Source]:
     """Open what lies at a path, whatever it is.
 
     Args:
         path: Any path that a user names.
         options: How the source is laid out, where that cannot be seen.
         labelled: Whether every example needs a class; without, all pictures or vectors are listed.
+        pack_kind: What the user says that it is: a kind of `anyshot pack`. Then an option that it does not use is an
+            error; without, it becomes a note of the source.
+        workdir: Where the files of an archive stay, to be used again; by default they go with the context.
 
     Yields:
         The source. Pictures of an archive can be read until the end of the `with` block.
     """
-    kind = find_kind(path, options)
-    if kind != "archive":
-        yield replace(_call(KINDS[kind], path, options, labelled), kind=kind)
+    choices = options if isinstance(options, PackOptions) else PackOptions(**vars(options or SourceOptions()))
+    kind = _choose_kind(path, choices, pack_kind)
+    # The words folder, table and features stand for several kinds; those of benchmarks and data sets for one reader.
+    reader = kind if pack_kind in ("", "folder", "table", "features") and kind != "picture" else pack_kind or kind
+    notes = _check_options(path, choices, reader, pack_kind)
+    if kind == "archive" or (kind == "tar" and reader != "tar" and path.is_file()):
+        with _unpacked(path, workdir) as folder:
+            source = KINDS[reader].read(folder, choices, labelled)
+            if not labelled:  # files are called by the archive, not by the folder that it is unpacked to
+                items = [replace(item, name=item.name.replace(str(folder), str(path), 1)) for item in source.items]
+                skipped = tuple((name.replace(f"{folder}/", "", 1), why) for name, why in source.skipped)
+                source = replace(source, items=items, skipped=skipped)
+            yield replace(source, kind=kind, notes=(*notes, *source.notes))
+    else:
+        source = KINDS[reader].read(path, choices, labelled)
+        yield replace(source, kind=kind, notes=(*notes, *source.notes))
+
+
+def _choose_kind(path: Path, options: PackOptions, pack_kind: str) -> str:
+    """Return the kind of a path: the likeliest, or of those that the user's word stands for."""
+    packable = {name: kind for name, kind in KINDS.items() if kind.packs}
+    if not pack_kind:
+        return find_kind(path, options)
+    named = look_up("kind", pack_kind, packable)
+    kinds = _list_kinds(path, options)
+    # What has no name of its own, and any folder, is for the reader of a benchmark or a data set to judge.
+    allowed = {*named.packs, "picture", *(("folder",) if "archive" in named.packs else ())}
+    if fitting := [kind for kind in kinds if kind in allowed]:
+        return fitting[0]
+    uses = [
+        f"`anyshot pack {name}` ({kind.words})"
+        for name, kind in packable.items()
+        if kind.words and not {*kinds}.isdisjoint(kind.packs)
+    ]
+    hint = f": use {' or '.join(uses)}" if uses else f", but of kind {kinds[0]!r}"
+    raise BadInput(f"{path} is not a source of kind {pack_kind!r}{hint}.")
+
+
+def _check_options(path: Path, options: PackOptions, reader: str, pack_kind: str) -> list[str]:
+    """Return a note for each option that was given and that a reader does not use; `pack` refuses such options."""
+    given = [one.name for one in fields(PackOptions) if getattr(options, one.name)]
+    unused = [f"--{name.replace('_', '-')}" for name in given if name not in KINDS[reader].options]
+    if unused and pack_kind:
+        raise BadInput(f"{unused[0]} is not an option of kind {pack_kind!r}.")
+    return [f"{name} is not used: {path} is of kind {reader}" for name in unused]
+
+
+@contextlib.contextmanager
+def _unpacked(archive: Path, workdir: Path | None) -> Iterator[Path]:
+    """Unpack an archive, to a temporary folder or to stay in `workdir` under a name that tells its version."""
+    if workdir is None:
+        with tempfile.TemporaryDirectory(prefix="anyshot-") as temporary:
+            yield unpack(archive, Path(temporary))
         return
-    with tempfile.TemporaryDirectory(prefix="anyshot-") as folder:
-        source = _call(read_folder, unpack(path, Path(folder)), options, labelled)
-        if not labelled:  # files are called by the archive, not by the folder that it is unpacked to
-            items = [replace(item, name=item.name.replace(folder, str(path), 1)) for item in source.items]
-            skipped = tuple((name.replace(f"{folder}/", "", 1), why) for name, why in source.skipped)
-            source = replace(source, items=items, skipped=skipped)
-        yield replace(source, kind=kind)
+    about = archive.stat()
+    folder = workdir / f"unpacked-{about.st_size}-{about.st_mtime_ns}"
+    if not folder.is_dir():
+        for older in workdir.glob("unpack*"):
+            shutil.rmtree(older, ignore_errors=True)
+        os.rename(unpack(archive, workdir / "unpacking"), folder)
+    yield folder
 
 
 @contextlib.contextmanager
@@ -143,6 +230,7 @@ def open_pictures(paths: Sequence[Path], options: SourceOptions | None = None) -
                 raise BadInput(f"{path} holds features, and this classifier is one of pictures.")
         yield Source(
             [item for source in sources for item in source.items],
+            notes=tuple(note for source in sources for note in source.notes),
             skipped=tuple(file for source in sources for file in source.skipped),
         )
 
@@ -155,43 +243,59 @@ def read_vectors(path: Path, options: SourceOptions | None = None) -> Source:
         return source
 
 
-def _call(reader: Callable[..., Source], path: Path, options: SourceOptions | None, labelled: bool) -> Source:
-    """Call a reader with the options that it has."""
-    given: Mapping[str, Any] = {**vars(options or SourceOptions()), "labelled": labelled}
-    return reader(path, **{name: given[name] for name in inspect.signature(reader).parameters if name in given})
+# -------------------------------------------------------------------------------------------------------- the kinds
 
 
-def read_store(path: Path) -> Source:
-    """Read a store.
+def read_store(path: Path, options: PackOptions, labelled: bool) -> Source:
+    """List the images or features of a store.
 
     Where the store divides classes rather than pictures of a class, as `pack` does, its examples have no split.
     """
     store = open_store(path)
-    by_class = len(set(store.class_names)) == len(store.class_names)
-    items = []
-    for row, (name, label) in enumerate(zip(store.names, store.labels, strict=True)):
-        item = Item(name, store.class_names[label], None if by_class else store.class_split[label])
-        items.append(item if store.is_features else replace(item, read=StoredImage(store, row)))
-    return Source(items, features=np.asarray(store.items) if store.is_features else NO_FEATURES, store=store)
+    is_divided = len(set(store.class_names)) == len(store.class_names) and not store.about.get("example_splits")
+    splits = [None if is_divided else split for split in store.class_split]
+    items = [
+        Item(name, store.class_names[row], splits[row]) for name, row in zip(store.names, store.labels, strict=True)
+    ]
+    if store.is_features:
+        return Source(items, features=np.asanyarray(store.items))
+    items = [replace(item, read=partial(_read_stored, store.items, row)) for row, item in enumerate(items)]
+    return Source(items, images=store.items)
 
 
-def read_picture(path: Path, labelled: bool = True) -> Source:
+def _read_stored(images: np.ndarray | Frames, row: int) -> np.ndarray:
+    return np.array(images[row])
+
+
+def read_picture(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List a single file, which has no class."""
     if labelled:
         raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
     return Source([Item(str(path), "", None, FileBytes(path))])
 
 
-KINDS: dict[str, Callable[..., Source]] = {
-    "store": read_store,
-    "shards": read_shard_folder,
-    "features": read_feature_file,
-    "folder": read_folder,
-    "archive": read_folder,
-    "tar": read_tars,
-    "table": read_image_table,
-    "parquet": read_image_parquet,
-    "huggingface": read_huggingface,
-    "npz": read_image_npz,
-    "picture": read_picture,
+ARCHIVES = ("archive", "tar")
+COLUMNS = ("label_column", "split_column")
+KINDS = {
+    "cub": Kind(read_cub, ("box",), ARCHIVES),
+    "mini": Kind(read_mini, (), ARCHIVES),
+    "tiered": Kind(read_tiered, (), ARCHIVES),
+    "meta-inat": Kind(read_meta_inat, ("train_ids", "test_ids"), ARCHIVES),
+    "folder": Kind(read_folder, ("depth",), ("folder", *ARCHIVES), "images in class folders"),
+    "table": Kind(
+        read_image_table, ("root", "path_column", *COLUMNS), ("table", "parquet"), "paths and labels of images"
+    ),
+    "huggingface": Kind(
+        read_huggingface, ("image_column", "label_column"), ("huggingface", *ARCHIVES), "a data set saved to disk"
+    ),
+    "features": Kind(
+        read_feature_file, ("labels", "feature_column", *COLUMNS), ("features", "shards"), "vectors and labels"
+    ),
+    "npz": Kind(read_image_npz, (), ("npz",), "images in arrays"),
+    "archive": Kind(read_folder, ("depth",)),
+    "tar": Kind(read_tars, ("depth",)),
+    "parquet": Kind(read_image_parquet, ("image_column", *COLUMNS)),
+    "shards": Kind(read_shard_folder),
+    "store": Kind(read_store),
+    "picture": Kind(read_picture),
 }

@@ -11,8 +11,11 @@ import contextlib
 import io
 import sys
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -20,6 +23,7 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from anyshot.errors import BadInput
+from anyshot.files import read_bytes
 
 try:  # the extra `heic`: what phones save
     from pillow_heif import register_heif_opener
@@ -39,44 +43,83 @@ FORMATS = tuple(sorted(set(Image.registered_extensions().values()) & set(Image.O
     "EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FITS",
 }, key=lambda name: (name not in COMMON_FORMATS, name)))  # fmt: skip
 SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS)
-MOST_PIXELS = 64_000_000  # as they are decoded
-LARGE = 8_000_000  # pictures of so many are decoded one at a time: each takes up to ten bytes per pixel
-ROWS = 256
+MAX_PIXELS = 64_000_000  # of a picture as it is decoded: 192 MB of red, green and blue
+LARGE = 8_000_000  # pictures of so many pixels are decoded one at a time: each takes up to ten bytes per pixel
+STRIP_ROWS = 256  # rows of a transparent picture that are put on white at a time
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey level, as cameras and microscopes have them
 WIDEST_FRAME = 4  # longer over shorter side of a frame; of wider images the middle is kept (CUB has at most 3.6)
 REDUCE = 8  # a photo this many times larger than what is stored is decoded at a reduced scale, never below half of that
 
 
+@dataclass(frozen=True, slots=True)
+class FileBytes:
+    """Reads the bytes of a file."""
+
+    path: Path
+
+    def __call__(self) -> bytes:
+        """Return the bytes."""
+        return read_bytes(self.path)
+
+
 def decode_picture(
     data: bytes | np.ndarray, size: int | None, fit: Fit, box: Box | None = None, resample: Resample = "bilinear"
 ) -> UInt8[np.ndarray, "height width channel"]:
-    """Decode, turn upright, convert to RGB, cut to `box`, fit to `size`; arrays of the right size stay as they are."""
+    """Decode a picture, turn it upright, convert it to RGB, cut it to `box` and fit it to `size`.
+
+    An array is only fitted, and not even that if it has the right size.
+    """
     if isinstance(data, np.ndarray):
         if size is None or data.shape[:2] == (size, size):
             return data
         image = Image.fromarray(data.squeeze(2) if data.shape[2] == 1 else data)
         fitted = np.asarray(_fit(image, size, fit, resample))
         return fitted.reshape(*fitted.shape[:2], data.shape[2])
-    image = Image.open(io.BytesIO(data), formats=FORMATS)
-    if size is not None and box is None and min(image.size) >= REDUCE * size:
-        image.draft("RGB", (REDUCE // 2 * size, REDUCE // 2 * size))
-    pixels = image.width * image.height
-    if pixels > MOST_PIXELS:
-        raise BadInput(f"it has {pixels // 1_000_000} million pixels: at most {MOST_PIXELS // 1_000_000} are read")
-    with _one_large if pixels > LARGE else contextlib.nullcontext():
-        image.load()
-        ImageOps.exif_transpose(image, in_place=True)
-        image = _to_rgb(_all_bits(image, data))
-        if box is not None:
-            image = image.crop(_clip(box, image.size))
-        return np.asarray(image if size is None else _fit(image, size, fit, resample))
+    with _silent_pillow():
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        if size is not None and box is None and min(image.size) >= REDUCE * size:
+            image.draft("RGB", (REDUCE // 2 * size, REDUCE // 2 * size))
+        pixels = image.width * image.height
+        if pixels > MAX_PIXELS:
+            raise BadInput(f"it has {pixels // 1_000_000} million pixels: at most {MAX_PIXELS // 1_000_000} are read")
+        with _large_picture_lock if pixels > LARGE else contextlib.nullcontext():
+            image.load()
+            ImageOps.exif_transpose(image, in_place=True)
+            image = _to_rgb(_scale_deep_tiff(image, data))
+            if box is not None:
+                image = image.crop(_clip(box, image.size))
+            return np.asarray(image if size is None else _fit(image, size, fit, resample))
 
 
-_one_large = threading.Lock()
+_large_picture_lock = threading.Lock()
+_filter_lock, _filter_users, _saved_filters = threading.Lock(), 0, warnings.catch_warnings()
+
+
+@contextlib.contextmanager
+def _silent_pillow() -> Iterator[None]:
+    """Silence Pillow's warnings, of odd metadata and of large pictures, which we limit ourselves.
+
+    Filters of warnings belong to the process, so the first thread that decodes sets them and the last restores them.
+    """
+    global _filter_users, _saved_filters
+    with _filter_lock:
+        _filter_users += 1
+        if _filter_users == 1:
+            _saved_filters = warnings.catch_warnings()
+            _saved_filters.__enter__()
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+    try:
+        yield
+    finally:
+        with _filter_lock:
+            _filter_users -= 1
+            if _filter_users == 0:
+                _saved_filters.__exit__(None, None, None)
 
 
 def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.Image:
-    """One resize from the part of the image that is kept: as resizing all and then cutting, without making all."""
+    """Resize and cut in one step: the result is that of resizing the whole image and cutting its centre."""
     box: Box = (0, 0, *image.size)
     shorter = min(image.size)
     if fit == "frame":
@@ -95,7 +138,8 @@ def picture_size(picture: bytes | np.ndarray) -> tuple[int, ...]:
     """Return the two sides of a picture, of which only the header is read."""
     if isinstance(picture, np.ndarray):
         return picture.shape[:2]
-    return Image.open(io.BytesIO(picture), formats=FORMATS).size
+    with _silent_pillow():
+        return Image.open(io.BytesIO(picture), formats=FORMATS).size
 
 
 def evaluation_square(
@@ -115,13 +159,13 @@ def evaluation_square(
 
 
 def _central(old: int, new: int, size: int) -> tuple[float, float]:
-    """Where the central `size` pixels of a side begin and end, in pixels before that side goes from `old` to `new`."""
+    """Return where the central `size` of `new` pixels begin and end on a side of `old` pixels."""
     start = round((new - size) / 2)
     return start * old / new, (start + size) * old / new
 
 
 def _clip(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The box in whole pixels, at least one, inside the image."""
+    """Return a box in whole pixels, at least one, inside the image."""
     left, top = (min(max(int(low), 0), side - 1) for low, side in zip(box[:2], size, strict=True))
     right, bottom = (
         min(max(round(high), low + 1), side) for high, low, side in zip(box[2:], (left, top), size, strict=True)
@@ -129,21 +173,27 @@ def _clip(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
-def explain_unreadable(error: Exception, data: bytes = b"") -> str:
-    """Why a picture could not be read, in words; `data` are the first bytes of its file."""
+def describe_failure(name: object, error: Exception, data: bytes | np.ndarray) -> str:
+    """Return the sentence for a picture that could not be read; `data` is what was read of it."""
+    return f"{name} cannot be read as an image: {explain_unreadable(error, data).rstrip('.')}."
+
+
+def explain_unreadable(error: Exception, data: bytes | np.ndarray = b"") -> str:
+    """Return why a picture could not be read; `data` is what was read of it."""
+    start = data[:64] if isinstance(data, bytes) else b""
     if isinstance(error, BadInput):
         return str(error)[:200]
     if isinstance(error, UnidentifiedImageError):
-        if data[4:8] == b"ftyp" and data[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
+        if start[4:8] == b"ftyp" and start[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
             return "it is HEIC, which `pip install 'anyshot[heic]'` reads"
-        return "not an image of a known format" if data.strip(b"\0") else "there is nothing in it"
+        return "not an image of a known format" if start.strip(b"\0") else "there is nothing in it"
     if isinstance(error, OSError) and "truncated" in str(error):
         return "it is cut short"
     return f"{type(error).__name__}: {error}"[:200]
 
 
-def _all_bits(image: Image.Image, data: bytes) -> Image.Image:
-    """Scale a colour TIFF of 16 bits, of which Pillow keeps the upper bytes, by the range that it uses.
+def _scale_deep_tiff(image: Image.Image, data: bytes) -> Image.Image:
+    """Return a colour TIFF of 16 bits, of which Pillow reads the upper bytes, scaled by the range of its levels.
 
     A TIFF that uses the whole range, and any other image, is returned as it is.
     """
@@ -190,8 +240,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
     if image.has_transparency_data:
         opaque = Image.new("RGB", image.size)
-        for top in range(0, image.height, ROWS):  # a strip at a time, as all at once would take four times the memory
-            strip = image.crop((0, top, image.width, min(top + ROWS, image.height))).convert("RGBA")
+        for top in range(
+            0, image.height, STRIP_ROWS
+        ):  # a strip at a time, as all at once would take four times the memory
+            strip = image.crop((0, top, image.width, min(top + STRIP_ROWS, image.height))).convert("RGBA")
             white = Image.new("RGBA", strip.size, "white")
             opaque.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
         return opaque
@@ -203,18 +255,23 @@ EXIF, ORIGINAL, CHANGED = 0x8769, 0x9003, 0x0132
 
 
 def capture_time(read: Callable[[], bytes | np.ndarray]) -> float | None:
-    """Seconds, for differences of times within a set (cameras know no time zone); None where the file does not say.
+    """Return when a photo was taken, in seconds; None where it does not say.
+
+    Cameras know no time zone, so only differences of these times have a meaning.
 
     Args:
-        read: Gives the image, as readers list it; of a file, only the head is read.
+        read: Returns the picture; of a file, only the header is read.
     """
     try:
-        source = getattr(read, "path", None) or read()  # of a file, the header is enough
+        source = read.path if isinstance(read, FileBytes) else read()
         if isinstance(source, np.ndarray):
             return None
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+        with (
+            _silent_pillow(),
+            Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image,
+        ):
             exif = image.getexif()
-            words = exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED)
-        return datetime.strptime(str(words)[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+            text = exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED)
+        return datetime.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
     except Exception:  # metadata are written by anything, and broken in any way
         return None

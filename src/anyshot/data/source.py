@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
+from anyshot.data.frames import Frames
 from anyshot.data.pictures import Box, Fit
 from anyshot.data.store import SPLITS, Store
 from anyshot.errors import BadInput
-from anyshot.files import read_bytes
 from anyshot.text import count_noun, format_range, group_by
 
+ReadPicture = Callable[[], bytes | np.ndarray]
+"""Returns an encoded picture, or its pixels."""
 SkippedFile = tuple[str, str]
 """The name of a file that is not read, and why."""
 SelectSplits = Callable[[Sequence[str | None]], tuple[list[int], str]]
 """Takes the split of each example; returns which examples to use and a sentence that says so (`select_splits`)."""
-
-
 NO_FEATURES: Float[np.ndarray, "example ..."] = np.empty((0, 0), np.float32)
 """The features of a source that has none."""
 
@@ -47,31 +47,8 @@ class Item:
     name: str
     class_name: str
     split: str | None = None
-    read: Callable[[], bytes | np.ndarray] = no_picture
+    read: ReadPicture = no_picture
     box: Box | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FileBytes:
-    """Reads the bytes of a file."""
-
-    path: Path
-
-    def __call__(self) -> bytes:
-        """Return the bytes."""
-        return read_bytes(self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredImage:
-    """Reads the pixels of one image of a store."""
-
-    store: Store
-    index: int
-
-    def __call__(self) -> np.ndarray:
-        """Return the pixels."""
-        return np.array(self.store.items[self.index])
 
 
 @dataclass(frozen=True)
@@ -82,7 +59,7 @@ class Source:
         items: The examples in order.
         kind: What was found at the path, a key of `open.KINDS`.
         features: Their features; `NO_FEATURES` until they have been computed, where the source holds pictures.
-        store: The store that all items are from, where the source is one.
+        images: Their images as one array, which may be on disk, where the source is a store of images.
         size: Side of the square (of frames: the shorter side) that `pack` stores; None stores pictures as they are.
         fit: How `pack` makes a square of a picture by default.
         notes: Remarks of the reader.
@@ -93,7 +70,7 @@ class Source:
     items: Sequence[Item]
     kind: str = ""
     features: Float[np.ndarray, "example ..."] = field(default_factory=lambda: NO_FEATURES)
-    store: Store | None = None
+    images: UInt8[np.ndarray, "image height width channel"] | Frames | None = None
     size: int | None = 92
     fit: Fit = "crop"
     notes: tuple[str, ...] = ()
@@ -126,11 +103,12 @@ class Source:
         return bool(self.items) and all(item.read is not no_picture for item in self.items)
 
     def select(self, rows: Sequence[int]) -> "Source":
-        """Return some of the examples. Features on disk stay there if the rows are consecutive."""
+        """Return some of the examples. Features and images on disk stay there if the rows are consecutive."""
         consecutive = len(rows) > 0 and list(rows) == list(range(rows[0], rows[0] + len(rows)))
         where = slice(rows[0], rows[0] + len(rows)) if consecutive else list(rows)
         features = self.features[where] if self.has_features else NO_FEATURES
-        return replace(self, items=[self.items[row] for row in rows], features=features, store=None)
+        images = None if self.images is None else self.images[where]
+        return replace(self, items=[self.items[row] for row in rows], features=features, images=images)
 
     def to_store(self, path: Path) -> Store:
         """Return the features as a store in memory; where the source has no splits, all classes are test classes."""

@@ -10,10 +10,8 @@
 Items lie in order of split, then class, so that a split is one slice of the map and a class one slice of a split.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,53 +87,26 @@ class Store:
         return StoreSplit(self.items[start:stop], self.labels[start:stop] - classes[0], names)
 
 
-class ItemsFile:
-    """items.npy as it grows, row by row.
+def write_items(path: Path, chunks: Iterable[Shaped[np.ndarray, "image ..."]]) -> int:
+    """Write arrays one after the other as one .npy file, and return the number of rows.
 
-    Written as a plain file: on a full disk a write fails with an error, where a memory map would kill the process.
+    It is a plain file: on a full disk a write fails with an error, where a memory map would kill the process.
     """
-
-    def __init__(self, path: Path, rows: int = 0) -> None:
-        """Start the file, or go on after its first `rows` rows."""
-        self.rows = rows
-        self._file = path.open("r+b" if rows else "wb")
-        self._row: tuple[np.dtype, tuple[int, ...]] | None = None
-        if rows:
-            np.lib.format.read_magic(self._file)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(self._file)
-            self._row = dtype, shape[1:]
-            end = self._file.tell() + rows * dtype.itemsize * int(np.prod(shape[1:]))
-            self._file.truncate(end)
-            self._file.seek(end)
-
-    def append(self, chunk: Shaped[np.ndarray, "image ..."]) -> None:
-        """Write some more rows."""
-        if self._row is None:
-            self._row = chunk.dtype, chunk.shape[1:]
-            self._write_header()
-        if (chunk.dtype, chunk.shape[1:]) != self._row:
-            raise BadInput(f"items must be alike: {chunk.dtype} {chunk.shape[1:]} came after {self._row}.")
-        self._file.write(np.ascontiguousarray(chunk).data)
-        self._file.flush()
-        self.rows += len(chunk)
-
-    def finish(self) -> None:
-        """Write the number of rows into the header; numpy leaves room for it to grow."""
-        self._file.seek(0)
-        if self._row is not None:
-            self._write_header()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _write_header(self) -> None:
-        assert self._row is not None
-        dtype, shape = self._row
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (self.rows, *shape)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+    rows, header = 0, dict[str, Any]()
+    with path.open("wb") as file:
+        for chunk in chunks:
+            kind = {"descr": np.lib.format.dtype_to_descr(chunk.dtype), "shape": (0, *chunk.shape[1:])}
+            if not header:
+                header = {**kind, "fortran_order": False}
+                np.lib.format.write_array_header_1_0(file, header)
+            if {**header, **kind} != header:
+                raise BadInput(f"items must be alike: {chunk.dtype} {chunk.shape[1:]} came after {header}.")
+            file.write(np.ascontiguousarray(chunk).data)
+            rows += len(chunk)
+        if header:  # numpy leaves room for the number of rows to grow
+            file.seek(0)
+            np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, *header["shape"][1:])})
+    return rows
 
 
 def write_store(
@@ -161,11 +132,8 @@ def write_store(
     check_absent(path)
     with atomic_write(path) as aside:
         aside.mkdir()
-        with contextlib.closing(ItemsFile(aside / "items.npy")) as items:
-            for chunk in chunks:
-                items.append(chunk)
-            items.finish()
-        finish_store(aside, items.rows, labels, class_names, class_split, about, names)
+        rows = write_items(aside / "items.npy", chunks)
+        finish_store(aside, rows, labels, class_names, class_split, about, names)
     return open_store(path)
 
 

@@ -7,7 +7,6 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from anyshot.data.archives import safe_join
-from anyshot.data.source import FileBytes, Item, Source
+from anyshot.data.layout import PackOptions
+from anyshot.data.pictures import FileBytes
+from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
 from anyshot.files import check_file, read_bytes, read_text
@@ -29,37 +30,27 @@ PATHS = (
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
 IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 Columns = dict[str, Any]  # lists or arrays
-SHOWN = 20  # columns, in a message
+MAX_LISTED = 20  # names of columns in a message
 MAX_TEXT = 1 << 26  # bytes of a table of text: its values take up to twenty times as much memory
-MAX_ROWS, MAX_VALUES = 1 << 22, 1 << 26  # of a Parquet file, where repeated values take no room
+MAX_ROWS, MAX_VALUES, MAX_BYTES = 1 << 22, 1 << 26, 1 << 30  # of a Parquet file, where repeated values take no room
 
 
-def read_image_table(
-    path: Path,
-    root: Path | None = None,
-    path_column: str = "",
-    label_column: str = "",
-    split_column: str = "",
-    labelled: bool = True,
-) -> Source:
+def read_image_table(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the pictures that a table names, with their labels and splits.
 
     Args:
         path: The table, a row per picture.
-        root: The folder that paths are relative to; the table's folder by default.
-        path_column: The column of paths.
-        label_column: The column of class names.
-        split_column: The column of splits.
+        options: The names of the columns, and `root`, the folder that paths are relative to: by default the table's
+            folder, and then links may not lead out of it.
         labelled: Whether labels are needed; without, only the paths are read.
     """
     columns = read_columns(path)
-    names = [str(name) for name in pick_column(columns, path_column, PATHS, "path", path)]
-    labels, splits = [""] * len(names), read_splits(columns, split_column, path) if labelled else [None] * len(names)
-    if labelled:
-        labels = check_labels(pick_column(columns, label_column, LABELS, "label", path), path)
+    names = [str(name) for name in pick_column(columns, options.path_column, PATHS, "path", path)]
+    has_root, folder = options.root is not None, options.root or path.parent
+    hint = "" if has_root else "; with --root FOLDER, paths are relative to that folder and its links are followed"
     items = [
-        Item(name, label, split, FileBytes(safe_join(root or path.parent, name, path)))
-        for name, label, split in zip(names, labels, splits, strict=True)
+        Item(name, label, split, FileBytes(safe_join(folder, name, path, has_root, hint)))
+        for name, (label, split) in zip(names, read_labels(columns, options, labelled, path), strict=True)
     ]
     return Source(items, notes=tuple(_describe_repeated(items)))
 
@@ -79,22 +70,28 @@ def _first(words: Sequence[str], limit: int = 3) -> str:
     return ", ".join(words[:limit]) + (", ..." if len(words) > limit else "")
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetCell:
-    """Reads the bytes of an image in a Parquet file."""
+def read_image_parquet(path: Path, options: PackOptions, labelled: bool) -> Source:
+    """List the pictures of a Parquet file that has a column of encoded images, with their labels and splits."""
+    images = options.image_column or find_columns(path)[1]
+    columns = _read_parquet(path, images)
+    with open_parquet(path) as pyarrow:
+        metadata = pyarrow.parquet.read_metadata(path)
+        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    labels = read_labels(columns, options, True, path) if labelled else [("", None)] * sum(sizes)
+    places = ((group, row) for group, rows in enumerate(sizes) for row in range(rows))
+    return Source([
+        Item(f"row {number}", label, split, partial(_read_parquet_cell, path, *place, images))
+        for number, (place, (label, split)) in enumerate(zip(places, labels, strict=True))
+    ])  # fmt: skip
 
-    path: Path
-    group: int
-    row: int
-    column: str
 
-    def __call__(self) -> bytes:
-        """Return the bytes."""
-        value = _read_group(self.path, self.group, self.column)[self.row].as_py()
-        data = value.get("bytes") if isinstance(value, dict) else value
-        if not isinstance(data, bytes):
-            raise BadInput(f"row {self.row} has no bytes of a picture.")
-        return data
+def _read_parquet_cell(path: Path, group: int, row: int, column: str) -> bytes:
+    """Return the bytes of an image in a Parquet file."""
+    value = _read_group(path, group, column)[row].as_py()
+    data = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(data, bytes):
+        raise BadInput(f"row {row} has no bytes of a picture.")
+    return data
 
 
 @lru_cache(maxsize=4)
@@ -104,41 +101,13 @@ def _read_group(path: Path, group: int, name: str) -> Any:
     return pyarrow.parquet.ParquetFile(path).read_row_group(group, [name]).column(name)
 
 
-def image_column_of(path: Path) -> str:
-    """Return the name of a Parquet file's column of encoded images; empty where it has none."""
+def find_columns(path: Path) -> tuple[list[str], str]:
+    """Return the names of the columns of a Parquet file, and that of encoded images; empty where it has none."""
     with open_parquet(path) as pyarrow:
-        fields = pyarrow.parquet.read_schema(path)
-        is_text = pyarrow.types.is_string
-        return next((one.name for one in fields if one.name.lower() in IMAGES and not is_text(one.type)), "")
-
-
-def read_image_parquet(path: Path, label_column: str = "", split_column: str = "") -> Source:
-    """List the pictures of a Parquet file that has a column of encoded images, with their labels and splits."""
-    images = image_column_of(path)
-    with open_parquet(path) as pyarrow:
-        file = pyarrow.parquet.ParquetFile(path)
-        plain = [one.name for one in file.schema_arrow if one.name != images and _is_plain(one.type)]
-        columns = {name: file.read([name]).column(name).to_pylist() for name in plain}
-        groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-    labels = check_labels(pick_column(columns, label_column, LABELS, "label", path), path)
-    splits = read_splits(columns, split_column, path)
-    places = ((group, row) for group, rows in enumerate(groups) for row in range(rows))
-    return Source([
-        Item(f"row {number}", label, split, ParquetCell(path, *place, images))
-        for number, (place, label, split) in enumerate(zip(places, labels, splits, strict=True))
-    ])  # fmt: skip
-
-
-def _is_plain(kind: Any) -> bool:
-    import pyarrow.types
-
-    return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_large_string(kind))
-
-
-def column_names(path: Path) -> list[str]:
-    """Return the names of the columns of a Parquet file."""
-    with open_parquet(path) as pyarrow:
-        return list(pyarrow.parquet.read_schema(path).names)
+        schema, types = pyarrow.parquet.read_schema(path), pyarrow.types
+        is_encoded = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_struct)
+        images = [one.name for one in schema if one.name.lower() in IMAGES and any(is_(one.type) for is_ in is_encoded)]
+        return list(schema.names), images[0] if images else ""
 
 
 @contextmanager
@@ -155,18 +124,21 @@ def open_parquet(path: Path) -> Iterator[Any]:
 def read_columns(path: Path) -> Columns:
     """Return the columns of a CSV, TSV or Parquet file, all of one length."""
     check_file(path)
-    names, columns = (_read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_delimited)(path)
+    return _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_delimited(path)
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
     if len(set(names)) < len(names):
         raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
-    return dict(zip(names, columns, strict=True))
 
 
-def _read_delimited(path: Path) -> tuple[list[str], list[list[str]]]:
+def _read_delimited(path: Path) -> Columns:
     text = io.StringIO(read_text(path, MAX_TEXT).removeprefix("\ufeff"), newline="")
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_guess_delimiter(text, path), strict=True)
         filled = (row for row in rows if row)
         names = [name.strip() for name in next(filled, [])]
+        _check_names(names, path)
         columns: list[list[str]] = [[] for _ in names]
         for number, row in enumerate(filled, 2):
             if len(row) != len(names):
@@ -175,7 +147,7 @@ def _read_delimited(path: Path) -> tuple[list[str], list[list[str]]]:
                 column.append(value)
     if not columns or not columns[0]:
         raise BadInput(f"{path} needs a row of column names and rows below it.")
-    return names, columns
+    return dict(zip(names, columns, strict=True))
 
 
 def _guess_delimiter(text: io.StringIO, path: Path) -> str:
@@ -186,16 +158,24 @@ def _guess_delimiter(text: io.StringIO, path: Path) -> str:
     return max((usual, ",", ";", "\t"), key=first.count)
 
 
-def _read_parquet(path: Path) -> tuple[list[str], list[Any]]:
+def _read_parquet(path: Path, images: str = "") -> Columns:
+    """Return the columns of a Parquet file, without that of images."""
     with open_parquet(path) as pyarrow:
-        about = pyarrow.parquet.read_metadata(path)
-        groups = [about.row_group(index) for index in range(min(about.num_row_groups, MAX_ROWS))]
-        values = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
-        size = sum(group.total_byte_size for group in groups)
-        if about.num_rows > MAX_ROWS or values > MAX_VALUES or size > 1 << 30:
-            raise BadInput(f"{path} has {about.num_rows} rows of {values} values, {size >> 20} MB: that is too much.")
-        table = pyarrow.parquet.read_table(path)
-        return table.column_names, [_column_values(column) for column in table.columns]
+        metadata = pyarrow.parquet.read_metadata(path)
+        names = [name for name in metadata.schema.to_arrow_schema().names if name != images]
+        _check_names(names, path)
+        groups = [metadata.row_group(index) for index in range(min(metadata.num_row_groups, MAX_ROWS))]
+        chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] != images]
+        values, size = (
+            sum(getattr(chunk, key) for chunk in chunks) for key in ("num_values", "total_uncompressed_size")
+        )
+        if metadata.num_rows > MAX_ROWS or values > MAX_VALUES or size > MAX_BYTES:
+            raise BadInput(
+                f"{path} has {metadata.num_rows} rows of {values} values, {size >> 20} MB: that is too much."
+            )
+        table = pyarrow.parquet.read_table(path, columns=names)
+        return {name: _column_values(table.column(name)) for name in names}
 
 
 def _column_values(column: Any) -> Any:
@@ -223,7 +203,7 @@ def pick_column(columns: Columns, name: str, usual: Sequence[str], what: str, pa
     for candidate, values in columns.items():
         if candidate.lower() in usual:
             return values
-    among = f" among {', '.join(islice(columns, SHOWN))}" if columns else ""
+    among = f" among {', '.join(islice(columns, MAX_LISTED))}" if columns else ""
     raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
 
 
@@ -242,32 +222,41 @@ def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
     for number, label in enumerate(labels, 1):
         if isinstance(label, list | tuple | dict | np.ndarray):
             raise BadInput(f"the label of item {number} of {path} is several values: give one text or number.")
-        names.append("" if label is None else str(label).strip())
+        names.append("" if label is None else str(decode_text(label)).strip())
         if not names[-1]:
             raise BadInput(f"item {number} of {path} has no label.")
     return names
 
 
+def read_labels(columns: Columns, options: PackOptions, labelled: bool, path: Path) -> Sequence[tuple[str, str | None]]:
+    """Return the label and the split of each row; an empty label and None where they are not needed."""
+    if not labelled:
+        return [("", None)] * len(next(iter(columns.values())))
+    labels = check_labels(pick_column(columns, options.label_column, LABELS, "label", path), path)
+    return list(zip(labels, read_splits(columns, options.split_column, path), strict=True))
+
+
 def read_splits(columns: Columns, name: str, path: Path) -> list[str | None]:
     """Return the split of each row; None for all where no column says so."""
-    if not name and "split" not in columns:
+    if not name and not any(column.lower() == "split" for column in columns):
         return [None] * len(next(iter(columns.values())))
-    values = [str(value).strip().lower() for value in pick_column(columns, name, ("split",), "split", path)]
+    values = [
+        str(decode_text(value)).strip().lower() for value in pick_column(columns, name, ("split",), "split", path)
+    ]
     for value in values:
         if value not in SPLIT_NAMES:
             raise BadInput(f"{path}: {describe_unknown_name('split', value, SPLITS)}")
     return [SPLIT_NAMES[value] for value in values]
 
 
-def read_huggingface(path: Path, image_column: str = "", label_column: str = "") -> Source:
+def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the pictures of a data set with their labels and, where it has several parts, their splits."""
     with as_bad_input(ImportError, "a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'."):
         import datasets
     if not path.is_dir():
         raise BadInput(f"there is no folder {path}.")
-    with as_bad_input(
-        Exception, f"{path} is not a data set saved by save_to_disk", "."
-    ):  # the library raises many kinds
+    unreadable = as_bad_input(Exception, f"{path} is not a data set saved by save_to_disk", ".")
+    with unreadable:  # the library raises exceptions of many kinds
         loaded = datasets.load_from_disk(str(path))
     parts: dict[str | None, Any] = {None: loaded}
     if isinstance(loaded, datasets.DatasetDict):
@@ -276,25 +265,27 @@ def read_huggingface(path: Path, image_column: str = "", label_column: str = "")
             parts = {None: next(iter(loaded.values()))}
         elif None in parts or len(parts) < len(loaded):
             raise BadInput(f"{path} has splits {', '.join(loaded)}: train, validation and test are understood.")
-    items = [
-        item for split, part in parts.items() for item in _list_part(part, split, path, image_column, label_column)
-    ]
-    return Source(items)
+    return Source([
+        item for split, part in parts.items() for item in _list_part(part, split, path, options, labelled)
+    ])  # fmt: skip
 
 
-def _list_part(part: Any, split: str | None, path: Path, image_column: str, label_column: str) -> list[Item]:
+def _list_part(part: Any, split: str | None, path: Path, options: PackOptions, labelled: bool) -> list[Item]:
     import datasets
 
-    image_name = _pick_name(part, image_column, datasets.Image, PATHS, "image", path)
-    label_name = _pick_name(part, label_column, datasets.ClassLabel, LABELS, "label", path)
+    image_name = _pick_name(part, options.image_column, datasets.Image, PATHS, "image", path)
     if not isinstance(part.features[image_name], datasets.Image):
         raise BadInput(f"column {image_name!r} of {path} holds {part.features[image_name]}, not images.")
     raw = part.cast_column(image_name, datasets.Image(decode=False))
-    values, named = part.select_columns([label_name])[label_name], part.features[label_name]
-    text = [named.int2str(value) for value in values] if isinstance(named, datasets.ClassLabel) else list(values)
+    labels = [""] * len(part)
+    if labelled:
+        label_name = _pick_name(part, options.label_column, datasets.ClassLabel, LABELS, "label", path)
+        values, feature = part.select_columns([label_name])[label_name], part.features[label_name]
+        is_numbered = isinstance(feature, datasets.ClassLabel)
+        labels = check_labels([feature.int2str(value) for value in values] if is_numbered else values, path)
     return [
         Item(f"{split or path.name}[{index}]", label, split, partial(_read_cell, raw, image_name, index, path))
-        for index, label in enumerate(check_labels(text, path))
+        for index, label in enumerate(labels)
     ]
 
 

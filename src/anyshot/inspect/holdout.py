@@ -265,8 +265,8 @@ def measure_holdout_pictures(
         raise BadInput("none of the pictures could be read.")
     result = measure_holdout(classifier.classifier, embedded.features, embedded.labels, embedded.names)
     shown = {mistake.place: embedded.items[mistake.place] for mistake in result.mistakes[:MOST_MISTAKES]}
-    read = classifier.backbone.read
-    return result, {place: make_thumbnail(read(item.read(), item.name, item.box)) for place, item in shown.items()}
+    prepare = classifier.backbone.prepare
+    return result, {place: make_thumbnail(prepare(item.read(), item.name, item.box)) for place, item in shown.items()}
 
 
 def _join_distinct(names: np.ndarray) -> str:

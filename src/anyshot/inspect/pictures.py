@@ -46,7 +46,7 @@ def read_picture(examples: Source, embedder: Embedder) -> ReadPicture:
 
     def read(image: int) -> np.ndarray:
         item = examples.items[image]
-        return embedder.read(item.read(), item.name, item.box)
+        return embedder.prepare(item.read(), item.name, item.box)
 
     return read
 

@@ -11,8 +11,6 @@ One name means the same in every verb (`--model`):
 
 import contextlib
 import hashlib
-import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -22,11 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image
 from torch import Tensor, nn
 
 from anyshot.data.frames import Frames
-from anyshot.data.pictures import Box, Resample, evaluation_square, explain_unreadable
+from anyshot.data.pictures import Box, Resample, describe_failure, evaluation_square
 from anyshot.errors import BadInput
 from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
 from anyshot.models.devices import embedding_device, map_in_threads
@@ -37,6 +34,7 @@ from anyshot.tables import read_table
 
 DEFAULT_EMBEDDER = "efficientnet-lite0"
 LEAST_SIDE, MOST_SIDE = 32, 1024
+Image = UInt8[np.ndarray, "height width channel"]
 Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
@@ -61,10 +59,10 @@ class Embedder:
             for a function, which has to be given again.
         about: What a model card should say of it.
         model: The trained model, where it is one of ours.
-        pixels: Makes the same as a torch module, of pixels from 0 to 255 "image channel side side", for export.
+        make_pixel_network: Makes a torch module of pixels from 0 to 255 "image channel side side", for export.
         weights: Hashes what the network has learned; None for a function, whose features cannot be kept.
         file: The bytes of the network, where it is a file that a classifier has to carry along.
-        under: The trained model whose features the head of `model` was trained on, which has to be carried too.
+        base_model: The trained model whose features the head of `model` was trained on, which has to be carried too.
     """
 
     network: Callable[[Any], Float[np.ndarray, "image ..."]]
@@ -74,10 +72,10 @@ class Embedder:
     name: str = ""
     about: dict[str, Any] = field(default_factory=dict)
     model: Model | None = None
-    pixels: Callable[[], nn.Module] | None = None
+    make_pixel_network: Callable[[], nn.Module] | None = None
     weights: Callable[[], str] | None = None
     file: bytes | None = None
-    under: Model | None = None
+    base_model: Model | None = None
 
     @cached_property
     def content(self) -> str:
@@ -91,14 +89,14 @@ class Embedder:
         return hashlib.sha256(repr(how).encode()).hexdigest()[:32]
 
     @property
-    def whole(self) -> Model | None:
+    def pixel_model(self) -> Model | None:
         """The trained model that sees the pixels, backbone and all; it prepares images of any size itself."""
-        return self.under if self.model is None or self.model.recipe.frozen else self.model
+        return self.base_model if self.model is None or self.model.recipe.frozen else self.model
 
     @property
     def colours(self) -> int:
         """Channels of the pixels that its network sees."""
-        return 3 if self.whole is None else self.whole.channels
+        return 3 if self.pixel_model is None else self.pixel_model.channels
 
     def features(
         self,
@@ -118,16 +116,16 @@ class Embedder:
             def embed(start: int) -> np.ndarray:
                 batch = images[start : start + BATCH]
                 if isinstance(batch, Frames):
-                    batch = [self.square(frame) for frame in batch]
+                    batch = [self.crop_square(frame) for frame in batch]
                 batch = np.asarray(batch)
-                return _embed_missing(batch, stored, lambda rows: self.embedded(self._squares(rows)))
+                return _embed_missing(batch, stored, lambda rows: self.run_network(self._squares(rows)))
 
-            for part in map(embed, starts) if self.whole is not None else map_in_threads(embed, starts):
+            for part in map(embed, starts) if self.pixel_model is not None else map_in_threads(embed, starts):
                 parts.append(part)
                 done(float(len(part)))
         return np.concatenate(parts)
 
-    def embedded(self, pictures: UInt8[np.ndarray, "image height width colour"]) -> Float[np.ndarray, "image ..."]:
+    def run_network(self, pictures: UInt8[np.ndarray, "image height width colour"]) -> Float[np.ndarray, "image ..."]:
         """What the network gives for pictures of its size, checked."""
         features = np.asarray(self.network(pictures))
         if features.ndim not in (2, 3) or len(features) != len(pictures) or features.dtype.kind != "f":
@@ -142,78 +140,41 @@ class Embedder:
     def feature_shape(self) -> tuple[int, ...]:
         """Return the shape of the features of one picture; a network that has not run yet is tried on a black one."""
         if self.content not in _FEATURE_SHAPES:
-            self.embedded(np.zeros((1, self.side, self.side, self.colours), np.uint8))
+            self.run_network(np.zeros((1, self.side, self.side, self.colours), np.uint8))
         return _FEATURE_SHAPES[self.content]
 
-    def square(
-        self, data: bytes | UInt8[np.ndarray, "height width channel"], box: Box | None = None
-    ) -> UInt8[np.ndarray, "side side 3"]:
-        """The central square of a picture, or of a box in it, as the backbone's own evaluation would see it."""
+    def crop_square(self, data: bytes | Image, box: Box | None = None) -> UInt8[np.ndarray, "side side 3"]:
+        """Return the central square of a picture, or of a box in it, upright, in colour and at the network's size."""
+        if isinstance(data, np.ndarray) and data.shape[-1] == 1:
+            data = np.repeat(data, 3, -1)
         return evaluation_square(data, self.side, self.margin, box, self.resample)
 
-    def read(
-        self,
-        data: bytes | UInt8[np.ndarray, "height width channel"],
-        name: object = "a picture",
-        box: Box | None = None,
+    def prepare(
+        self, data: bytes | Image, name: object = "a picture", box: Box | None = None
     ) -> UInt8[np.ndarray, "side side 3"]:
-        """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
+        """Return what the network sees of a picture (`crop_square`).
+
+        Raises:
+            BadInput: The picture cannot be read; the message has its name.
+        """
         try:
-            if isinstance(data, np.ndarray) and data.shape[-1] == 1:
-                data = np.repeat(data, 3, -1)
-            with _QUIET:
-                return self.square(data, box)
-        except (
-            OSError,
-            ValueError,
-            SyntaxError,
-            Image.DecompressionBombError,
-            Image.DecompressionBombWarning,
-        ) as error:
-            start = data[:64] if isinstance(data, bytes) else b""
-            raise BadInput(f"{name} cannot be read as an image: {explain_unreadable(error, start)}.") from None
+            return self.crop_square(data, box)
+        except Exception as error:  # a broken picture can fail in any way
+            raise BadInput(describe_failure(name, error, data)) from None
 
     def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
-        if self.whole is not None or images.shape[1:] == (self.side, self.side, 3):
+        if self.pixel_model is not None or images.shape[1:] == (self.side, self.side, 3):
             return images
-        return np.stack([self.square(image if image.shape[2] == 3 else image.repeat(3, 2)) for image in images])
-
-
-class _SilencedPillow:
-    """Silence Pillow's warnings while any thread decodes; an image that would fill the memory is an error.
-
-    Filters of warnings belong to the process, so the last thread puts them back.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._before = warnings.catch_warnings()
-                self._before.__enter__()
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._before.__exit__(None, None, None)
-
-
-_QUIET = _SilencedPillow()
+        return np.stack([self.crop_square(image) for image in images])
 
 
 def open_cached(
-    embeds: Embedder, cache: FeatureCache | None
+    embedder: Embedder, cache: FeatureCache | None
 ) -> contextlib.AbstractContextManager[CachedFeatures | None]:
     """Open the cached features of a network; none without a cache, or for a function, whose content is unknown."""
-    if cache is None or not embeds.content:
+    if cache is None or not embedder.content:
         return contextlib.nullcontext()
-    return cache.open(f"{embeds.content}-{PREPARATION}", embeds.feature_shape)
+    return cache.open(f"{embedder.content}-{PREPARATION}", embedder.feature_shape)
 
 
 def _embed_missing(batch: Images, stored: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
@@ -275,7 +236,9 @@ def _own(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Em
         model.kind.margin,
         about=about,
         model=model,
-        pixels=lambda: PixelNetwork(model, [255 * value for value in mean], [255 * value for value in deviation]),
+        make_pixel_network=lambda: PixelNetwork(
+            model, [255 * value for value in mean], [255 * value for value in deviation]
+        ),
         weights=lambda: hash_weights(
             model.backbone.state_dict(), recipe.backbone, recipe.size, recipe.feature_scale, model.channels
         ),
@@ -297,15 +260,15 @@ def _on_frozen(model: Model, path: Path | None, registry: Registry, fetch: bool)
             raise BadInput(f"{recipe.name} was trained on features of {recipe.backbone!r}, not on pictures: {missing}")
 
         return Embedder(refuse, SIZE, about={"backbone": f"{recipe.backbone}, frozen; {trained}"}, model=model)
-    pixels = inner.pixels
+    make_inner = inner.make_pixel_network
     return replace(
         inner,
         network=lambda pictures: model.features(inner.network(pictures)),
         name="",
         about={"backbone": f"{inner.about['backbone']}; {trained}"},
         model=model,
-        pixels=None if pixels is None else lambda: nn.Sequential(pixels(), model),
-        under=inner.whole,
+        make_pixel_network=None if make_inner is None else lambda: nn.Sequential(make_inner(), model),
+        base_model=inner.pixel_model,
     )
 
 
@@ -374,7 +337,7 @@ def _lite0(size: str) -> Embedder:
         resample="bicubic",
         name=f"{DEFAULT_EMBEDDER}:{side}" if size else DEFAULT_EMBEDDER,
         about=about,
-        pixels=lambda: PixelNetwork(_lite0_network(), [127.5] * 3, [127.5] * 3),
+        make_pixel_network=lambda: PixelNetwork(_lite0_network(), [127.5] * 3, [127.5] * 3),
         weights=lambda: LITE0_SHA256,
     )
 

@@ -1,45 +1,28 @@
-"""Images to features: examples of any source embedded once, taken from the cache the next time, and written to files.
-
-`embed_path` writes shards for millions of pictures. What a shard holds depends on its own pictures alone, and a shard
-appears complete or not at all: the same command goes on with those that are missing, and any number of workers, here
-or on Ray, end with the same files.
-"""
+"""Images to features: the examples of any source are embedded, taken from the cache the next time, written to files."""
 
 import contextlib
-import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from anyshot.data.features import SHARDS, is_shard, read_shards, shard_path, write_feature_file, write_shard
+from anyshot.data.features import write_feature_file
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_source
-from anyshot.data.pack import Embedding
-from anyshot.data.source import (
-    NO_FEATURES,
-    FileBytes,
-    Item,
-    SelectSplits,
-    SkippedFile,
-    Source,
-    describe_source,
-    no_picture,
-)
+from anyshot.data.pack import Embedding, Results, fingerprint, pack
+from anyshot.data.pictures import describe_failure
+from anyshot.data.source import NO_FEATURES, Item, SelectSplits, SkippedFile, Source, describe_source, no_picture
+from anyshot.data.store import open_store
 from anyshot.errors import BadInput
-from anyshot.files import locked, read_json, remove_leftovers, write_json
 from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import BATCH, Embedder, load_embedder, open_cached
 from anyshot.models.registry import load_registry
 from anyshot.progress import OnMessage, no_message, progress
-
-SHARD_ROWS = 1024  # pictures of a shard: 5 MB of features of the default network
+from anyshot.text import count_noun
 
 # ---------------------------------------------------------------------------------------------------------- embedding
 
@@ -101,8 +84,13 @@ def embed_items(
         items: The pictures.
         cache: Features of earlier runs; only pictures that it does not have are embedded.
     """
+    return _embed_batches(embedder, [items[start : start + BATCH] for start in range(0, len(items), BATCH)], cache)
+
+
+def _embed_batches(
+    embedder: Embedder, batches: Iterable[Sequence[Item]], cache: FeatureCache | None
+) -> Iterator[list[EmbeddedItem]]:
     with open_cached(embedder, cache) as cached:
-        batches = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
         yield from map_in_threads(partial(_embed_batch, embedder, cached), batches)
 
 
@@ -111,20 +99,21 @@ def _embed_batch(embedder: Embedder, cached: CachedFeatures | None, batch: Seque
     pictures: dict[int, np.ndarray] = {}
     keys: dict[int, bytes] = {}
     for place, item in enumerate(batch):
+        data: bytes | np.ndarray = b""
         try:
             data = item.read()
             keys[place] = hash_picture(data, item.box) if cached is not None else b""
             row = cached.get(keys[place]) if cached is not None else None
             if row is None:
-                pictures[place] = embedder.read(data, item.name, item.box)
+                pictures[place] = embedder.crop_square(data, item.box)
             else:
                 done[place] = EmbeddedItem(item, row)
         except FileNotFoundError:
             done[place] = EmbeddedItem(item, None, why=f"there is no file {item.name}.")
-        except (BadInput, OSError) as error:
-            done[place] = EmbeddedItem(item, None, why=str(error))
+        except Exception as error:  # a broken picture, or the file that it lies in, can fail in any way
+            done[place] = EmbeddedItem(item, None, why=describe_failure(item.name, error, data))
     if pictures:
-        features = embedder.embedded(np.stack(list(pictures.values())))
+        features = embedder.run_network(np.stack(list(pictures.values())))
         for (place, pixels), row in zip(pictures.items(), features, strict=True):
             done[place] = EmbeddedItem(batch[place], row, pixels)
             if cached is not None:
@@ -175,11 +164,15 @@ def describe_unreadable(reasons: Sequence[str], limit: int = 10) -> str:
 def as_packing_embedding(embedder: Embedder, cache: FeatureCache | None = None) -> Embedding:
     """Return what makes `anyshot pack` store features of images."""
 
-    def chunks(items: Sequence[Item]) -> Iterator[list[np.ndarray | str]]:
-        for batch in embed_items(embedder, items, cache):
-            yield [one.why if one.features is None else np.atleast_2d(one.features).astype(np.float32) for one in batch]
+    def embed(parts: Sequence[Sequence[Item]]) -> Iterator[Results]:
+        return map(_as_results, _embed_batches(embedder, parts, cache))
 
-    return Embedding({"backbone": embedder.about["backbone"], "content": embedder.content}, chunks)
+    return Embedding({"backbone": embedder.about["backbone"], "content": embedder.content}, embed)
+
+
+def _as_results(batch: Sequence[EmbeddedItem]) -> Results:
+    """Return the features "position channel" of pictures, or the reasons why there are none."""
+    return [one.why if one.features is None else np.atleast_2d(one.features).astype(np.float32) for one in batch]
 
 
 # --------------------------------------------------------------------------------------------------- examples of a path
@@ -236,9 +229,9 @@ def read_examples(
             return source
         if embedder is None:
             raise BadInput(f"{path} holds pictures, not features: name what embeds them.")
-        if source.store is not None:
+        if source.images is not None:
             with progress("embedding", float(len(source.items))) as advance:
-                return replace(source, features=embedder.features(source.store.items, advance, cache))
+                return replace(source, features=embedder.features(source.images, advance, cache))
         embedded = embed_pictures(embedder, source.items, cache, say=say)
     if not embedded.has_features:
         raise BadInput(f"no picture of {path} can be read.")
@@ -251,13 +244,13 @@ def read_examples(
 
 
 def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int = 0, using: Path | None = None) -> str:
-    """Embed the pictures of a path and write their features.
+    """Embed the pictures of a path and write their features; interrupted, the same call goes on.
 
     Args:
         path: Any path of pictures.
-        out: A file (.npz, .parquet) for plain arrays, or a folder for shards.
+        out: A file (.npz, .parquet) for plain arrays, or a folder for a store, which may hold millions.
         model: What embeds the pictures, as `load_embedder` takes it.
-        on: Where shards are made: here, ray, or ray://ADDRESS.
+        on: Where the pictures of a store are embedded: here, ray, or ray://ADDRESS.
         workers: Processes on Ray; one a core by default.
         using: A Python file with heads and backbones of the user's.
 
@@ -272,28 +265,18 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         embedder = load_embedder(model, registry=load_registry(using))
         if out.suffix.lower() in (".npz", ".parquet"):
             return _write_file(embedder, items, out)
-        about = {
-            "format": 1,
-            "backbone": embedder.about["backbone"],
-            "content": embedder.content,
-            "pictures": len(items),
-            "shards": -(-len(items) // SHARD_ROWS),
-            "source": _fingerprint(items),
-        }
-        with _shard_folder(out, about):
-            missing = [number for number in range(about["shards"]) if not is_shard(shard_path(out, number))]
-            tasks = [(number, items[number * SHARD_ROWS : (number + 1) * SHARD_ROWS]) for number in missing]
-            with progress(f"embedding {len(items)} pictures", float(len(items))) as advance:
-                advance(float(SHARD_ROWS * (about["shards"] - len(missing))))
-                if on == "here":
-                    for number, part in tasks:
-                        advance(float(_embed_shard(embedder, part, shard_path(out, number))))
-                else:
-                    for rows in _embed_on_ray(on, tasks, out.resolve(), model, workers, using):
-                        advance(float(rows))
-    skipped = sum(len(shard.skipped) for shard in read_shards(out))
-    words = f"; {skipped} could not be read, and are named in the shards" if skipped else ""
-    return f"{out}: {len(items) - skipped} pictures in {about['shards']} shards{words}."
+        embedding = as_packing_embedding(embedder)
+        # As in a file of features, examples keep the splits of the source; `pack` divides classes instead.
+        about = {**embedding.about, "example_splits": any(item.split for item in items)}
+        about["fingerprint"] = fingerprint(items, path, about)
+    if (out / "store.json").is_file() and open_store(out).about.get("fingerprint") == about["fingerprint"]:
+        store = open_store(out)  # made by the same command before
+    else:
+        embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
+        store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
+    skipped = len(store.about["skipped"])
+    named = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
+    return f"{out}: features of {count_noun(len(store.items), 'picture')}{named}."
 
 
 def _write_file(embedder: Embedder, items: Sequence[Item], out: Path) -> str:
@@ -307,72 +290,32 @@ def _write_file(embedder: Embedder, items: Sequence[Item], out: Path) -> str:
     return f"{out}: {len(embedded.items)} pictures, features of {shape} values.\n{unreadable}".rstrip()
 
 
-@contextlib.contextmanager
-def _shard_folder(out: Path, about: dict[str, Any]) -> Iterator[None]:
-    """Lock the folder of the shards, and check that it is empty or holds shards of the same pictures and model."""
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
-        remove_leftovers(out)  # a killed process may have begun to write shards.json
-        if (out / SHARDS).is_file():
-            if read_json(out / SHARDS) != about:
-                raise BadInput(f"{out} holds features of other pictures, or of another model: choose another folder.")
-        elif any(out.iterdir()):
-            raise BadInput(f"{out} has other things in it: choose another folder.")
-        write_json(out / SHARDS, about)
-        yield
-
-
-def _embed_shard(embedder: Embedder, items: Sequence[Item], path: Path) -> int:
-    """Embed the pictures of one shard; returns how many there are."""
-    embedded = [one for batch in embed_items(embedder, items) for one in batch]
-    rows = [np.atleast_2d(one.features) for one in embedded if one.features is not None]
-    readable = [one.item for one in embedded if one.features is not None]
-    skipped = tuple((one.item.name, one.why) for one in embedded if one.features is None)
-    write_shard(path, Source(readable, features=np.stack(rows) if rows else NO_FEATURES, skipped=skipped))
-    return len(items)
-
-
 class _RayWorker:
     """An embedder in a process of Ray's."""
 
-    def __init__(self, model: str, using: Path | None, out: Path) -> None:
-        self.embedder, self.out = load_embedder(model, registry=load_registry(using)), out
+    def __init__(self, model: str, using: Path | None) -> None:
+        self.embedder = load_embedder(model, registry=load_registry(using))
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, int]:
-        number, items = row["item"]
-        return {"rows": _embed_shard(self.embedder, items, shard_path(self.out, number))}
+    def embed(self, part: Sequence[Item]) -> Results:
+        return _as_results(_embed_batch(self.embedder, None, part))
 
 
 def _embed_on_ray(
-    on: str, tasks: Sequence[tuple[int, Sequence[Item]]], out: Path, model: str, workers: int, using: Path | None
-) -> Iterator[int]:
-    """Embed shards in processes of Ray's; yields the number of pictures of each."""
+    on: str, workers: int, model: str, using: Path | None, parts: Sequence[Sequence[Item]]
+) -> Iterator[Results]:
+    """Embed chunks of pictures in processes of Ray's; yields their features in order."""
     try:
         import ray
-        import ray.data
+        from ray.util import ActorPool
     except ImportError:
-        raise BadInput("`--on ray` needs the extra: pip install 'anyshot[ray]' 'ray[data]'.") from None
-    started = not ray.is_initialized()
-    if started:
+        raise BadInput("`--on ray` needs the extra: pip install 'anyshot[ray]'.") from None
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
         ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="warning")
     try:
-        many = workers or int(ray.cluster_resources().get("CPU", 1))
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        shards = ray.data.from_items(list(tasks), override_num_blocks=max(1, len(tasks))) if tasks else None
-        if shards is not None:
-            arguments = {"model": model, "using": using, "out": out}
-            done = shards.map(_RayWorker, fn_constructor_kwargs=arguments, concurrency=min(many, len(tasks)))
-            for row in done.iter_rows():
-                yield int(row["rows"])
+        count = min(workers or int(ray.cluster_resources().get("CPU", 1)), len(parts))
+        actors = [ray.remote(_RayWorker).remote(model, using) for _ in range(count)]
+        yield from ActorPool(actors).map(lambda actor, part: actor.embed.remote(part), parts) if actors else ()
     finally:
-        if started:
+        if starts_ray:
             ray.shutdown()
-
-
-def _fingerprint(items: Sequence[Item]) -> str:
-    """Hash what must be equal for an interrupted run to go on."""
-    digest = hashlib.sha256()
-    for item in items:
-        size = os.path.getsize(item.read.path) if isinstance(item.read, FileBytes) and item.read.path.is_file() else 0
-        digest.update(repr((item.name, item.class_name, item.split, size)).encode("utf-8", "backslashreplace"))
-    return digest.hexdigest()[:32]

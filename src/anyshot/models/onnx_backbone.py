@@ -32,14 +32,14 @@ DEFAULT_SIDE, MAX_SIDE, MAX_MARGIN = 224.0, 4096, 4
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
-def onnx_metadata(embeds: Embedder, output: str) -> dict[str, str]:
+def onnx_metadata(embedder: Embedder, output: str) -> dict[str, str]:
     """Return the metadata of a file of this embedder that takes pixels from 0 to 255."""
     return {
-        "anyshot.side": str(embeds.side),
-        "anyshot.margin": repr(embeds.margin),
-        "anyshot.resample": embeds.resample,
-        "anyshot.mean": " ".join(["0"] * embeds.colours),
-        "anyshot.deviation": " ".join(["1"] * embeds.colours),
+        "anyshot.side": str(embedder.side),
+        "anyshot.margin": repr(embedder.margin),
+        "anyshot.resample": embedder.resample,
+        "anyshot.mean": " ".join(["0"] * embedder.colours),
+        "anyshot.deviation": " ".join(["1"] * embedder.colours),
         "anyshot.output": output,
     }
 

@@ -54,7 +54,9 @@ def timm_embedder(name: str, fetch: bool = True) -> Embedder:
         resample="bilinear" if resample == "bilinear" else "bicubic",
         name=f"timm:{name}",
         about={"backbone": f"timm:{name}"},
-        pixels=lambda: PixelNetwork(model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]),
+        make_pixel_network=lambda: PixelNetwork(
+            model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]
+        ),
         weights=lambda: hash_weights(model.state_dict(), config["mean"], config["std"]),
     )
 
