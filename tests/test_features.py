@@ -494,7 +494,8 @@ def test_embeddings_of_anything_go_end_to_end(tmp_path, monkeypatch):
     assert "image" not in card.lower()
     assert "FewShotClassifier.load" in card
     answers = json.loads(run("anyshot predict topics unlabelled.npz --format json", monkeypatch).out)
-    assert [row["class"] for row in answers] == sentences(5, 1)["labels"].tolist()
+    assert [row["best"][0]["class"] for row in answers] == sentences(5, 1)["labels"].tolist()
+    assert sum(row["class"] is None for row in answers) <= 1  # of 15, where one in twenty may be refused
     result = json.loads(run("anyshot test topics new.npz --json", monkeypatch).out)
     assert (result["examples"], result["right"]) == (15, 15)
     advice = run("anyshot advise texts.npz --episodes 50", monkeypatch).out
