@@ -199,17 +199,3 @@ def test_ties_are_told():
 def test_public_names():
     for name in anyshot.__all__:
         assert getattr(anyshot, name) is not None
-
-
-def test_a_head_that_adapts_answers_from_products_as_from_vectors(monkeypatch):
-    """A table of all inner products, the products of each support, and, of more images than dimensions, the fit."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(4), 12)
-    for d in (20, 60):
-        features = rng.normal(size=(4, d))[labels] + 2 * rng.normal(size=(48, d))
-        monkeypatch.setattr("anyshot.measure.engine.PRODUCT_IMAGES", 4096)
-        table = evaluate(features, labels, "posterior", [1, 2, 8], 4, 4, 20).accuracies("posterior")
-        monkeypatch.setattr("anyshot.measure.engine.PRODUCT_IMAGES", 0)
-        np.testing.assert_array_equal(
-            evaluate(features, labels, "posterior", [1, 2, 8], 4, 4, 20).accuracies("posterior"), table
-        )

@@ -34,7 +34,7 @@ from anyshot.classify.onnx_export import export_backbone
 from anyshot.data.source import Item, Source
 from anyshot.data.store import open_store, write_store
 from anyshot.measure.evaluate import evaluate_store
-from anyshot.models import empirical, onnx_backbone
+from anyshot.models import onnx_backbone
 from anyshot.models.cache import MAX_OPEN, FeatureCache, cache_folder, hash_picture
 from anyshot.models.efficientnet import load_pretrained
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
@@ -494,7 +494,8 @@ def test_embeddings_of_anything_go_end_to_end(tmp_path, monkeypatch):
     assert "image" not in card.lower()
     assert "FewShotClassifier.load" in card
     answers = json.loads(run("anyshot predict topics unlabelled.npz --format json", monkeypatch).out)
-    assert [row["class"] for row in answers] == sentences(5, 1)["labels"].tolist()
+    assert [row["best"][0]["class"] for row in answers] == sentences(5, 1)["labels"].tolist()
+    assert sum(row["class"] is None for row in answers) <= 1  # of 15, where one in twenty may be refused
     result = json.loads(run("anyshot test topics new.npz --json", monkeypatch).out)
     assert (result["examples"], result["right"]) == (15, 15)
     advice = run("anyshot advise texts.npz --episodes 50", monkeypatch).out
@@ -748,16 +749,3 @@ def test_vectors_in_single_precision_are_read_as_in_double():
         assert one.accuracy == other.accuracy
     units = normalize(torch.from_numpy(rows)).numpy().astype(np.float64)
     np.testing.assert_array_equal(Float64View(rows, as_units=True)[labels == 1], units[labels == 1])
-
-
-def test_examples_left_out_in_parts_are_left_out_the_same(monkeypatch):
-    rng = np.random.default_rng(0)
-    owner = torch.arange(60) % 7
-    vectors = torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(60, 20))) + torch.eye(20)[owner], dim=1)
-    moments = empirical.moments_of(vectors, owner)
-    fit = empirical.fit_support(moments)
-    whole = empirical.leave_one_out(fit, moments, vectors, owner)
-    monkeypatch.setattr(empirical, "PART", 8)
-    parts = empirical.leave_one_out(fit, moments, vectors, owner)
-    for name in ("logits", "owner", "new_class"):
-        torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-9)

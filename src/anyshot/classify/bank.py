@@ -323,7 +323,7 @@ class ClassBank:
         import pyarrow
 
         head = classifier.learned_head_.head
-        if head.adapts:
+        if head.estimator is not None:
             raise BadInput(
                 f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
                 "answers with the readout posterior, fitted on examples of other classes."

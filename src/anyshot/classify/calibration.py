@@ -15,9 +15,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.optimize import brentq
 
 from anyshot.classify.support import Support
-from anyshot.models import empirical
-from anyshot.models.empirical import Base, Fit, LeftOut, Moments
-from anyshot.models.law import BoundHead
+from anyshot.models.law import BoundHead, Estimator, Examples, LeaveOneOut, Moments, Parameters
 
 CHUNK_FLOATS = 20_000_000  # numbers that are worked on at once: 160 MB
 TURNS = 8  # groups of a class that are left out in turn when it is not the query's: more would hardly change a mean
@@ -56,34 +54,33 @@ def measure_groups(vectors: np.ndarray, owner: np.ndarray, groups: Groups, count
     return GroupSizes(sums[groups], sizes[groups], counts[owner] - sizes[groups])
 
 
-def fit_posterior(
+def estimate(
+    estimator: Estimator,
     support: Support,
-    vectors: Float[np.ndarray, "image d"],
+    examples: Float[np.ndarray, "image d"],
     owner: Int[np.ndarray, " image"],
     groups: Groups,
-    base: Base | None = None,
-) -> tuple[Fit, LeftOut]:
-    """Estimate how images vary, and return the logits of examples with their groups left out.
-
-    This is the only place where the classifier calls the estimator of the posterior.
+    base: Parameters | None = None,
+) -> tuple[Parameters, LeaveOneOut]:
+    """Fit a head to a support, and return what it estimates and the logits of examples with their groups left out.
 
     Args:
+        estimator: The head's.
         support: The classes, with their scatter.
-        vectors: Some of their examples.
+        examples: The vectors of some of their examples.
         owner: The rows of their classes.
         groups: Their groups, counted from 0; no group has examples of two classes.
-        base: Other classes, if there are any.
+        base: What is known of other classes, if there are any.
     """
-    assert support.scatter is not None
-    moments = Moments(
-        torch.from_numpy(support.counts.copy()),
-        torch.from_numpy(support.means),
-        torch.from_numpy(support.scatter.copy()),
-        support.degrees_of_freedom,
-    )
-    examples = _tensor(vectors), _tensor(owner), _tensor(groups)
-    fit = empirical.adapt(moments, examples, base)
-    return fit, empirical.leave_one_out(fit, moments, *examples)
+    known = Examples(_tensor(examples), _tensor(owner), _tensor(groups))
+    if len(examples) == support.counts.sum() < examples.shape[1]:  # the scatter would be much larger than they are
+        moments = estimator.moments_of(known.vectors.double(), known.owner)
+    else:
+        assert support.scatter is not None
+        sums = _tensor(support.counts), torch.from_numpy(support.means), _tensor(support.scatter)
+        moments = Moments(*sums, support.degrees_of_freedom)
+    parameters = estimator.fit(moments, known, base)
+    return parameters, estimator.leave_one_out(moments, known, parameters)
 
 
 def leave_one_out(
@@ -254,15 +251,26 @@ class Coverage:
     unknown_rejected: float
 
 
-def rejection(logits: Scores, owner: Int[np.ndarray, " image"], rate: float) -> Coverage:
-    """Return the threshold that rejects a share `rate` of known images, from leave-one-out logits, and its coverage."""
-    best = logits.max(1)
+def rejection(
+    logits: Scores, owner: Int[np.ndarray, " image"], rate: float, evidence: Scores | None = None
+) -> Coverage:
+    """Return the threshold that rejects a share `rate` of known images, and what it does.
+
+    Args:
+        logits: Of images that were left out.
+        owner: Their classes.
+        rate: The share.
+        evidence: What speaks for each class over none of these; the logits where None.
+    """
+    evidence = logits if evidence is None else evidence
+    best = evidence[np.arange(len(logits)), logits.argmax(1)]
     # A new image of a known class falls below this quantile with at most the chance `rate`.
     rank = int(np.floor(rate * (len(best) + 1)))
     threshold = -np.inf if rank == 0 else float(np.sort(best)[rank - 1])
     is_accepted: Bool[np.ndarray, " image"] = best >= threshold
     is_right = logits.argmax(1) == owner
-    others = np.where(np.arange(logits.shape[1]) == owner[:, None], -np.inf, logits).max(1)
+    is_own = np.arange(logits.shape[1]) == owner[:, None]
+    others = np.where(is_own, -np.inf, evidence)[np.arange(len(logits)), np.where(is_own, -np.inf, logits).argmax(1)]
     return Coverage(
         threshold,
         float(is_accepted.mean()),

@@ -28,9 +28,9 @@ from anyshot.classify.keys import Keys, hash_groups, hash_rows
 from anyshot.classify.support import Support, build_support, find_repeats, uninterrupted
 from anyshot.classify.topk import TopK
 from anyshot.errors import BadInput, as_bad_input, look_up
-from anyshot.models.empirical import Base, Fit, fit_base
+from anyshot.models.gaussian import read_base
 from anyshot.models.heads import EMBEDS
-from anyshot.models.law import BoundHead, Embed, Parameters
+from anyshot.models.law import BoundHead, Embed, Estimator, Parameters
 from anyshot.models.readouts import Readout
 from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
 
@@ -228,7 +228,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     keys[is_new],
                     hashes[is_new],
                     keep=self.keep,
-                    has_scatter=self.learned_head_.head.adapts,
+                    has_scatter=self.learned_head_.head.estimator is not None,
                 )
                 if is_fresh:
                     self._set_support(support)
@@ -409,7 +409,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.learned_ = _tensors(self.parameters or untrained_parameters(self.head, blank, registry))
         self.fitted_: Parameters = {}
         self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
-        self.fitted_ = self._fit_base() if head.adapts and self.base is not None else self._fit_readout(readout)
+        self.fitted_ = self._fit_readout(readout) if head.estimator is None else self._fit_base(head.estimator)
         self.apply_ = readout.applied
         self.learned_head_ = readout.bind(BoundHead(head, self.learned_), self.fitted_)
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
@@ -417,11 +417,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with as_bad_input((RuntimeError, KeyError), unfit):
             self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
 
-    def _fit_base(self) -> Parameters:
-        """Return what the posterior has to know of other classes."""
-        if isinstance(self.base, Mapping):
-            return _tensors(self.base)
-        return fit_base(*self._base_vectors()).tensors()
+    def _fit_base(self, estimator: Estimator) -> Parameters:
+        """Return what a head that is fitted to the support has to know of other classes."""
+        if self.base is None:
+            return {}
+        return (
+            read_base(_tensors(self.base))
+            if isinstance(self.base, Mapping)
+            else estimator.fit_base(*self._base_vectors())
+        )
 
     def _base_vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
         assert isinstance(self.base, tuple)
@@ -453,7 +457,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _set_support(self, support: Support) -> "FewShotClassifier":
         """Begin a new fitted state of these classes."""
-        base = Base.of(self.fitted_) if self.fitted_ and self.learned_head_.head.adapts else None
+        base = (self.learned_head_.head.estimator and self.fitted_) or None
         before: FittedState | None = self.__dict__.get("state_")
         state = FittedState(support, self.learned_head_, self.scale, self.reject, base, self.index)
         if before is not None:
@@ -512,12 +516,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return bound
 
     @property
-    def fit_(self) -> Fit:
-        """What a head that is fitted on the support has estimated."""
-        fit: Fit = self._fitted("fit")
-        return fit
-
-    @property
     def scale_(self) -> float:
         """The factor of the logits."""
         return float(self._fitted("scale"))
@@ -566,7 +564,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def logits_of(self, vectors: Vectors) -> Float[np.ndarray, "image way"]:
         """Return logits of `vectors`, for those who ask several classifiers about the same images."""
         with self._lock:
-            scale, bound, prototypes, query = self.scale_, self.head_, self.prototypes_, self._coordinates(vectors)
+            scale, bound, prototypes, query = self.scale_, self.head_, self.prototypes_, self._transform(vectors)
         return scale * bound.score(query, prototypes).numpy()
 
     def evidence_of(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
@@ -576,17 +574,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         judged (`unjudged_`).
         """
         with self._lock:
-            best, support = self._top(vectors, 1), self.state_.support
-            evidence = best.scores[:, 0] * self.scale_
-            if self.head_.head.adapts:
-                fit = self.fit_
-                evidence = evidence - fit.new_class(self._coordinates(vectors)).numpy() * (self.scale_ / fit.scale)
+            best = self._top(vectors, 1).rows[:, 0]
+            evidence = self.state_.evidence_of(vectors, best)
             if len(unjudged := self.unjudged_):
-                evidence = np.where(np.isin(support.labels_of(best.rows[:, 0]), unjudged), np.inf, evidence)
+                evidence = np.where(np.isin(self.state_.support.labels_of(best), unjudged), np.inf, evidence)
             return evidence
 
-    def _coordinates(self, vectors: Vectors) -> Float[torch.Tensor, "image d"]:
-        return self.state_.coordinates(torch.from_numpy(np.require(vectors, requirements="W")))
+    def _transform(self, vectors: Vectors) -> Float[torch.Tensor, "image z"]:
+        return self.state_.bound.transform(torch.from_numpy(np.require(vectors, requirements="W")))
 
     def _top(self, vectors: Vectors, k: int, with_sums: bool = False) -> TopK:
         """Return the best classes of each image, as rows of the support; with sums also what makes probabilities."""
@@ -595,7 +590,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             if state.searches:
                 return state.top(vectors, k, with_sums)
             scale = state.scale if with_sums else 1.0
-            order, bound, prototypes, query = state.order, state.bound, state.prototypes, self._coordinates(vectors)
+            order, bound, prototypes, query = state.order, state.bound, state.prototypes, self._transform(vectors)
         scores = bound.score(query, prototypes).numpy()
         best = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
         log_sums = logsumexp(scale * scores, axis=1) if with_sums else None
@@ -610,9 +605,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with self._lock:
             support, bound = self.support_, self.head_
             here = support.owner == np.searchsorted(support.labels, label)
-            mine = self._coordinates(support.examples[here])
+            mine = torch.from_numpy(support.examples[here])
             alone = bound.head.refined(mine, torch.ones(len(mine), dtype=torch.int64), bound.parameters)
-            scores = bound.score(self._coordinates(vector[None]), alone)[0]
+            scores = bound.score(self._transform(vector[None]), alone)[0]
         return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":

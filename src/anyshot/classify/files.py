@@ -317,7 +317,7 @@ def read_classifier(
         _check_arguments(positions, features, arguments)
         if (file := config.get("made_with")) and arguments["head"] not in (registry or BUILTIN).heads:
             raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
-        has_scatter = (registry or BUILTIN).head(arguments["head"]).adapts
+        has_scatter = (registry or BUILTIN).head(arguments["head"]).estimator is not None
         labels = _read_labels(config, tensors, folder)
         support = _read_support(labels, tensors, arguments["keep"], has_scatter, folder)
     # Tensors of other shapes or types fail in any way, in any head.

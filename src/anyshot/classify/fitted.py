@@ -15,8 +15,7 @@ from anyshot.classify import calibration
 from anyshot.classify.groups import find_near_copies, join_groups
 from anyshot.classify.support import Support
 from anyshot.classify.topk import ClassSearch, TopK, is_product
-from anyshot.models.empirical import Base, Fit, LeftOut
-from anyshot.models.law import BoundHead
+from anyshot.models.law import BoundHead, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once
 
@@ -40,7 +39,7 @@ class FittedState:
         learned: BoundHead,
         scale: float | None,
         reject: float,
-        base: Base | None = None,
+        base: Parameters | None = None,
         has_index: bool = False,
         is_calibrated: bool = False,
     ) -> None:
@@ -60,7 +59,7 @@ class FittedState:
     @property
     def fits_support(self) -> bool:
         """Whether the head estimates from the support how images vary."""
-        return self.learned.head.adapts
+        return self.learned.head.estimator is not None
 
     @property
     def is_large(self) -> bool:
@@ -120,50 +119,41 @@ class FittedState:
         return is_single
 
     @cached_property
-    def posterior(self) -> tuple[Fit, LeftOut]:
+    def estimated(self) -> tuple[Parameters, LeaveOneOut]:
         """What a head that is fitted on the support estimates, and its exemplars with their groups left out."""
         support, _ = self.sample
+        assert self.learned.head.estimator is not None
         chosen = calibration.choose_queries(support, 8 * calibration.QUERIES)
         groups = np.unique(self.groups[chosen], return_inverse=True)[1].reshape(-1)
         vectors, owner = support.exemplars.vectors[chosen], support.exemplars.owner[chosen]
-        return calibration.fit_posterior(support, vectors, owner, groups, self.base)
-
-    @property
-    def fit(self) -> Fit:
-        """What a head that is fitted on the support estimates."""
-        return self.posterior[0]
+        return calibration.estimate(self.learned.head.estimator, support, vectors, owner, groups, self.base)
 
     @cached_property
     def bound(self) -> BoundHead:
         """The head with all that it needs."""
         if not self.fits_support:
             return self.learned
-        return BoundHead(self.learned.head, {**self.learned.parameters, "spread": self.fit.spread})
-
-    def coordinates(self, vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
-        """Return what the head sees of vectors."""
-        return self.fit.coordinates(vectors) if self.fits_support else vectors
+        return BoundHead(self.learned.head, {**self.learned.parameters, **self.estimated[0]})
 
     @cached_property
     def prototypes(self) -> Float[torch.Tensor, "way refined"]:
         """What queries are scored against, in order of the labels."""
         counts = self.support.counts[self.order]
         means = torch.from_numpy(self.support.sums[self.order] / counts[:, None])
-        return self.bound.head.refined(self.coordinates(means), torch.from_numpy(counts), self.bound.parameters)
+        return self.bound.head.refined(means, torch.from_numpy(counts), self.bound.parameters)
 
     @cached_property
     def search(self) -> ClassSearch:
         """What finds the best of many classes."""
         # It must not refer to this object: the rows would stay in memory until Python looks for reference cycles.
-        coordinates = self.fit.coordinates if self.fits_support else _unchanged
-        return ClassSearch(self.support, self.bound, coordinates, self.has_index)
+        return ClassSearch(self.support, self.bound, self.has_index)
 
     @cached_property
     def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """Scores of exemplars of the sample left out with their groups, and the rows of their classes in it."""
         if self.fits_support:
-            fit, left = self.posterior
-            return left.logits.numpy() / fit.scale, left.owner.numpy()
+            parameters, left = self.estimated
+            return (left.logits / parameters["scale"]).numpy(), left.owner.numpy()
         return calibration.leave_one_out(self.learned, self.sample[0], self.groups)
 
     @property
@@ -189,7 +179,7 @@ class FittedState:
         if self.given_scale is not None:
             return float(self.given_scale)
         if self.fits_support:
-            return self.fit.scale
+            return float(self.estimated[0]["scale"])
         support = self.sample[0]
         if self.is_calibrated:
             scores, owner = self.left_out
@@ -207,15 +197,13 @@ class FittedState:
         """What the rejection threshold does; None where nothing can be left out."""
         if self.is_large:
             evidence = self._evidence_among_all()
-            owner = np.zeros(len(evidence), int)
-        elif self.fits_support and len(self.groups):
-            fit, left = self.posterior
-            evidence = (left.logits - left.new_class[:, None]).numpy() * (self.scale / fit.scale)
-            owner = left.owner.numpy()
-        else:
-            scores, owner = self.left_out
-            evidence = self.scale * scores
-        return calibration.rejection(evidence, owner, self.reject) if len(owner) else None
+            return calibration.rejection(evidence, np.zeros(len(evidence), int), self.reject) if len(evidence) else None
+        logits, owner = self.left_out_logits
+        evidence = logits
+        if self.fits_support and len(owner):
+            parameters, left = self.estimated
+            evidence = self.scale * (left.evidence / parameters["scale"]).numpy()
+        return calibration.rejection(logits, owner, self.reject, evidence) if len(owner) else None
 
     @cached_property
     def recalls(self) -> Float[np.ndarray, " way"]:
@@ -231,36 +219,31 @@ class FittedState:
         """Return the best classes of each image among many, as rows of the support."""
         return self.search.top(vectors, k, self.scale if with_sums else None)
 
+    def evidence_of(
+        self, vectors: Float[np.ndarray, "image d"], rows: Int[np.ndarray, " image"]
+    ) -> Float[np.ndarray, " image"]:
+        """Return what speaks for a class, given by its row in the support, of each image."""
+        counts = self.support.counts[rows]
+        return self._evidence(vectors, self.support.sums[rows] / counts[:, None], counts)
+
+    def _evidence(self, vectors: np.ndarray, means: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " image"]:
+        rows = [torch.from_numpy(np.require(x, requirements="W"))[:, None] for x in (vectors, means, counts)]
+        return self.scale * self.bound.evidence(*rows)[:, 0, 0].numpy()
+
     def _evidence_among_all(self) -> Float[np.ndarray, "image 2"]:
         """Return what speaks for the own class of left-out exemplars, and for the best of all other classes."""
-        support, _ = self.sample
+        support, rows = self.sample
         many = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.support)))
         chosen = calibration.choose_queries(support, 0)
-        left = calibration.measure_groups(support.examples, support.owner, self.groups, support.counts).left
-        chosen = chosen[left[chosen] > 0]
-        chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
-        parts = [self._compare_with_all(chosen[start : start + PART]) for start in range(0, len(chosen), PART)]
-        own, other, new_class = np.concatenate([np.zeros((3, 0)), *parts], 1)
-        return self.scale * np.stack([own, other], 1) - new_class[:, None]
-
-    def _compare_with_all(self, chosen: Int[np.ndarray, " image"]) -> Float[np.ndarray, "3 image"]:
-        """Return the scores of exemplars for their own class without their group, the best other, and a new class.
-
-        All classes take part.
-        """
-        support, rows = self.sample
-        owner, vectors = support.owner[chosen], support.examples[chosen]
         gone = calibration.measure_groups(support.examples, support.owner, self.groups, support.counts)
-        left = gone.left[chosen]
-        query = self.coordinates(torch.from_numpy(vectors))
-        means = self.coordinates(torch.from_numpy((support.sums[owner] - gone.sums[chosen]) / left[:, None]))
-        prototypes = self.bound.head.refined(means, torch.from_numpy(left), self.bound.parameters)
-        own = self.bound.score(query[:, None], prototypes[:, None])[:, 0, 0].numpy()
-        best = self.search.top(vectors, 2)
-        other = np.where(best.rows[:, 0] == rows[owner], best.scores[:, 1], best.scores[:, 0])
-        new_class = self.fit.new_class(query).numpy() * (self.scale / self.fit.scale) if self.fits_support else 0 * own
-        return np.stack([own, other, new_class])
-
-
-def _unchanged(vectors: Float[torch.Tensor, "*batch d"]) -> Float[torch.Tensor, "*batch d"]:
-    return vectors
+        chosen = chosen[gone.left[chosen] > 0]
+        chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
+        out = np.zeros((len(chosen), 2))
+        for start in range(0, len(chosen), PART):
+            here = chosen[start : start + PART]
+            owner, vectors, left = support.owner[here], support.examples[here], gone.left[here]
+            best = self.search.top(vectors, 2).rows
+            other = np.where(best[:, 0] == rows[owner], best[:, 1], best[:, 0])
+            own = self._evidence(vectors, (support.sums[owner] - gone.sums[here]) / left[:, None], left)
+            out[start : start + PART] = np.stack([own, self.evidence_of(vectors, other)], 1)
+        return out

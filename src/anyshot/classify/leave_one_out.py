@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
-from anyshot.classify.calibration import fit_posterior, leave_one_out
+from anyshot.classify.calibration import estimate, leave_one_out
 from anyshot.classify.copies import Float64View, Labels, Vectors
 from anyshot.classify.groups import Groups
 from anyshot.classify.support import build_support, split_rows
@@ -100,11 +100,11 @@ def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: In
     owner = np.unique(labels[order], return_inverse=True)[1]
     # A group that the user names may have examples of two classes; what is left out is its part in one of them.
     groups = np.unique(np.stack([owner, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
-    if head.head.adapts:
+    if head.head.estimator is not None:
         rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # converted to double some at a time
         ordered = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
         support = build_support(split_rows(ordered), labels[order], has_scatter=True)
-        found = fit_posterior(support, ordered, owner, groups)[1].logits.numpy()
+        found = estimate(head.head.estimator, support, ordered, owner, groups)[1].logits.numpy()
     else:
         keys = order.astype(np.uint64)
         support = build_support([np.asarray(vectors[order], np.float64)], labels[order], keys, keep=None)

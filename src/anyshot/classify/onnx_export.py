@@ -26,6 +26,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.errors import BadInput, as_bad_input, first_line
 from anyshot.files import atomic_write
 from anyshot.models.embedders import Embedder
+from anyshot.models.law import BoundHead
 from anyshot.models.onnx_backbone import MISSING, onnx_metadata
 
 OPSET = 20
@@ -35,9 +36,6 @@ class _Graph(nn.Module):
     """The law in the precision of the features."""
 
     scale: Tensor
-    centre: Tensor
-    matrix: Tensor
-    unseen: Tensor
 
     def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
         super().__init__()
@@ -47,27 +45,18 @@ class _Graph(nn.Module):
         self.register_buffer("scale", torch.tensor(classifier.scale_, dtype=torch.float32))
         for name, value in classifier.head_.parameters.items():
             self.register_buffer(f"learned_{name}", value.float())
-        self.adapts = self.head.adapts
-        if self.adapts:
-            self.register_buffer("centre", classifier.fit_.mean.float())
-            self.register_buffer("matrix", classifier.fit_.matrix.float())
-            nothing = torch.zeros(1, len(classifier.fit_.mean)).double(), torch.zeros(1, dtype=torch.long)
-            unseen = self.head.refined(*nothing, classifier.head_.parameters)
-            self.register_buffer("unseen", unseen.float())  # what a class of no image predicts
 
     def forward(self, inputs: Tensor, prototypes: Tensor, counts: Tensor | None = None) -> tuple[Tensor, ...]:
         features = inputs.unflatten(1, (self.positions, -1)) if self.backbone is None else self.backbone(inputs)
         parameters = {name: getattr(self, f"learned_{name}") for name in self.names}
         vectors = self.apply_readout(self.embed(features, parameters), parameters)
-        query = vectors
-        if self.adapts:
-            query, prototypes = (vectors - self.centre) @ self.matrix, (prototypes - self.centre) @ self.matrix
-        if counts is not None:
-            prototypes = self.head.refined(prototypes, counts, parameters)
-        logits = self.scale * self.head.score(query, prototypes, parameters)
-        if not self.adapts:
+        bound = BoundHead(self.head, parameters)
+        refined = prototypes if counts is None else self.head.refined(prototypes, counts, parameters)
+        logits = self.scale * bound.score(bound.transform(vectors), refined)
+        if self.head.estimator is None or counts is None:
             return logits, vectors
-        return logits, vectors, logits.amax(1) - self.scale * self.head.score(query, self.unseen, parameters)[:, 0]
+        evidence = self.scale * bound.evidence(vectors, prototypes, counts)
+        return logits, vectors, evidence.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
 
 def export_backbone(backbone: Embedder, path: Path) -> None:
@@ -108,7 +97,7 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
     # Two or more of everything while tracing: a size of one would be taken for a constant.
     sample = [value if len(value) > 1 else torch.cat([value] * 3) for value in stored.values()]
     names = ["features" if backbone is None else "images", *stored]
-    outputs = ["logits", "vectors", *(["evidence"] if graph.adapts else [])]
+    outputs = ["logits", "vectors", *(["evidence"] if head.estimator else [])]
     model = _traced(graph, (example, *sample), free, names, outputs)
     # A value of the same name makes the input optional.
     for name, value in stored.items():

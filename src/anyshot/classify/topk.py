@@ -5,7 +5,6 @@ per class and a query of as many numbers, up to a constant of the query. Rows ar
 scored again in float64 from the sums, by the head's own score.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,14 +203,11 @@ class ClassSearch:
     Args:
         support: The classes. Whoever changes them and whoever searches must take turns.
         bound: The head and its parameters.
-        coordinates: What becomes of means and queries before the head sees them.
         has_index: Whether to search by an approximate index.
     """
 
-    def __init__(
-        self, support: Support, bound: BoundHead, coordinates: Callable[[Tensor], Tensor], has_index: bool
-    ) -> None:
-        self._support, self._bound, self._coordinates, self.has_index = support, bound, coordinates, has_index
+    def __init__(self, support: Support, bound: BoundHead, has_index: bool) -> None:
+        self._support, self._bound, self.has_index = support, bound, has_index
         self._memory, self._version = np.zeros((0, 0), np.float32), -1
         self._form: ProductForm | None = None
         self._index: ClassIndex | None = None
@@ -229,7 +225,7 @@ class ClassSearch:
 
     def _top(self, vectors: Float[Tensor, "query d"], k: int, scale: float | None) -> TopK:
         assert self._form is not None
-        query, many = self._coordinates(vectors), min(k + EXTRA, len(self._support))
+        query, many = self._bound.transform(vectors), min(k + EXTRA, len(self._support))
         queries = self._form.queries(query)
         logs = None
         if self._index is not None and scale is None:
@@ -269,7 +265,7 @@ class ClassSearch:
 
     def _prototypes(self, rows: Int[np.ndarray, " row"]) -> Float[Tensor, "row refined"]:
         counts = self._support.counts[rows]
-        means = self._coordinates(torch.from_numpy(self._support.sums[rows] / counts[:, None]))
+        means = torch.from_numpy(self._support.sums[rows] / counts[:, None])
         return self._bound.head.refined(means, torch.from_numpy(counts), self._bound.parameters)
 
     def _order(self, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ def measure_curves(case: AdviceCase) -> Curves:
     """Measure the accuracy of every head at every shot."""
     source = choose_episodes(case)
     plan = source.plan
-    if any(case.registry.head(head).adapts for head in case.heads):
+    if any(case.registry.head(head).estimator for head in case.heads):
         affordable = _affordable_episodes(case.features[0].numel(), plan.way, source.shots)
         plan = replace(plan, episodes=min(plan.episodes, affordable))
     evaluation = evaluate(

@@ -26,10 +26,11 @@ from torch import Tensor
 
 from anyshot.measure.plan import EpisodeBatch, Plan, Shots, expand_patterns
 from anyshot.models.devices import map_in_threads
-from anyshot.models.empirical import scores_of_products, support_scores
 from anyshot.models.law import (
     BoundHead,
     Embed,
+    Examples,
+    Head,
     InnerProductScore,
     Parameters,
     QuadraticScore,
@@ -48,7 +49,6 @@ DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once
 BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
 TABLE_BYTES = 3 << 28  # the largest table of pairs
 BLOCK = 128  # images of a block of the table
-PRODUCT_IMAGES = 4096  # up to so many images the inner products of all pairs are kept for heads fitted to the support
 FITTED_EPISODES = 8  # that a thread fits a head to at a time
 
 
@@ -199,33 +199,36 @@ def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episo
 
 
 def compute_fitted_recalls(
-    vectors: Vectors, plan: Plan, shots: Shots, progress: OnProgress
+    head: Head, vectors: Vectors, plan: Plan, shots: Shots, progress: OnProgress
 ) -> Float[np.ndarray, "pattern episode way"]:
     """Return the recalls of a head that is fitted to each support: one fit per episode and pattern."""
     patterns = expand_patterns(shots, plan)
     out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
-    table = None
-    if vectors.shape[0] <= PRODUCT_IMAGES:
-        rows = _in_double(vectors, np.arange(vectors.shape[0]))
-        table = rows @ rows.mT
 
     def run(first: int) -> int:
         draw = plan.draw(first, min(first + FITTED_EPISODES, plan.episodes))
-        for episode, query in enumerate(draw.query.reshape(len(draw.query), -1)):
+        for episode, images in enumerate(draw.query.reshape(len(draw.query), -1)):
+            query = _in_double(vectors, images)
             for number, counts in enumerate(patterns[:, first + episode]):
-                images = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
+                support = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
                 owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
-                if table is None or len(images) >= vectors.shape[1]:
-                    scores = support_scores(_in_double(vectors, images), owner, _in_double(vectors, query))
-                else:
-                    products = table[images[:, None], images], table[query[:, None], images], table[query, query]
-                    scores = scores_of_products(*products, owner, vectors.shape[1])
-                out[number, first + episode] = recall_of_logits(scores.mT[None, None], plan)[0, 0]
+                logits = score_support(head, _in_double(vectors, support), owner, query)
+                out[number, first + episode] = recall_of_logits(logits.mT[None, None], plan)[0, 0]
         return len(draw.query)
 
     for episodes in map_in_threads(run, range(0, plan.episodes, FITTED_EPISODES), ahead=4):
         progress(episodes / plan.episodes)
     return out
+
+
+def score_support(
+    head: Head, support: Float[Tensor, "image d"], owner: Int[Tensor, " image"], query: Float[Tensor, "query d"]
+) -> Float[Tensor, "query way"]:
+    """Return the scores of queries after a head has estimated its parameters from a support."""
+    assert head.estimator is not None
+    moments = head.estimator.moments_of(support, owner)
+    bound = BoundHead(head, head.estimator.fit(moments, Examples(support, owner), None))
+    return bound.score(bound.transform(query), head.refined(moments.prototypes, moments.counts, bound.parameters))
 
 
 def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:

@@ -228,8 +228,9 @@ class _Task:
         learned = {n: self.parameters.get(n) or untrained_parameters(n, self.maps, registry) for n in names}
         used = learned[pairs[0][0]]
         vectors = compute_vectors(self.maps, how, used)
-        if registry.head(pairs[0][0]).adapts:
-            arrays[pairs[0]] = compute_fitted_recalls(vectors, self.plan, self.patterns, progress)
+        head = registry.head(pairs[0][0])
+        if head.estimator is not None:
+            arrays[pairs[0]] = compute_fitted_recalls(head, vectors, self.plan, self.patterns, progress)
             pairs = pairs[1:]
         bound = [(BoundHead(registry.head(name), learned[name]), readout) for name, readout in pairs]
         fitted = lazy_readout_fits(partial(_base_vectors, self.base, how, used), registry)

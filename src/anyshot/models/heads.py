@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyshot.models import law
 from anyshot.models.attention import attention, attention_folds, attention_parameters
-from anyshot.models.empirical import POSTERIOR_HEAD
+from anyshot.models.gaussian import POSTERIOR_HEAD
 from anyshot.models.gram import class_overlap, gram, reconstruct, reconstruct_old, reconstruct_rows
 from anyshot.models.law import Head, contrastive_logits, cosine, dot, euclidean, flatten, max_pool, mean_pool, normalize
 from anyshot.recipe import Recipe

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -218,6 +218,81 @@ euclidean = InnerProductScore("Euclidean", _euclidean, centred=True)  # Eq. 1: -
 cosine = InnerProductScore("cosine", _cosine)  # Eq. 2
 dot = InnerProductScore("dot", _dot, norms=False)  # Eq. 5
 
+# ------------------------------------------------------------------------------------------ estimating from the support
+
+
+class Moments(NamedTuple):
+    """What is known of the vectors of some classes, as sums over images.
+
+    Attributes:
+        counts: Images of each class.
+        means: Their mean vectors.
+        scatter: The sum over images of (x - class mean)(x - class mean)'.
+        degrees_of_freedom: Images that tell of the variation within classes: all but one of each class.
+        basis: Orthonormal columns that span all vectors, where means and scatter are in these coordinates (and in one
+            more, the length outside of the span, which is 0 here).
+    """
+
+    counts: Int[Tensor, " way"]
+    means: Float[Tensor, "way m"]
+    scatter: Float[Tensor, "m m"]
+    degrees_of_freedom: int
+    basis: Float[Tensor, "d n"] | None = None
+
+    @property
+    def prototypes(self) -> Float[Tensor, "way d"]:
+        """The mean vectors in all dimensions."""
+        return self.means if self.basis is None else self.means[:, :-1] @ self.basis.mT
+
+
+class Examples(NamedTuple):
+    """Vectors of a support, their classes, and the groups (bursts, copies) whose images are left out together.
+
+    Classes and groups are counted from 0; without groups each image is alone.
+    """
+
+    vectors: Float[Tensor, "image d"]
+    owner: Int[Tensor, " image"]
+    groups: Int[Tensor, " image"] | None = None
+
+
+class LeaveOneOut(NamedTuple):
+    """Logits that examples would have got as new images.
+
+    Attributes:
+        logits: For every class, their own included.
+        evidence: The same over the logit of a class of which nothing was seen: what speaks against "none of these".
+        owner: The classes of these examples. Those that are all that their class has are not among them.
+    """
+
+    logits: Float[Tensor, "image way"]
+    evidence: Float[Tensor, "image way"]
+    owner: Int[Tensor, " image"]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How a head estimates parameters from its support.
+
+    Args:
+        fit: `fit(moments, examples, base)` returns parameters by name, among them the factor of the logits, `scale`.
+            Examples are all images of the support or some; `base` is what `fit_base` returned, or None.
+        transform: `transform(vectors, parameters)` returns what the score sees of queries.
+        evidence: `evidence(vectors, means, counts, parameters)` returns what speaks for each class over a class of
+            which nothing was seen, in the unit of scores.
+        leave_one_out: `leave_one_out(moments, examples, parameters)` returns a `LeaveOneOut`.
+        fit_base: `fit_base(vectors, labels)` returns what is to be known of other classes, as tensors by name.
+        moments_of: `moments_of(vectors, owner)` returns the moments of examples.
+    """
+
+    fit: Callable[[Moments, Examples, Parameters | None], Parameters]
+    transform: Callable[[Tensor, Parameters], Tensor]
+    evidence: Callable[[Tensor, Tensor, Tensor, Parameters], Tensor]
+    leave_one_out: Callable[[Moments, Examples, Parameters], LeaveOneOut]
+    fit_base: Callable[[Tensor, Tensor], Parameters]
+    moments_of: Callable[[Tensor, Tensor], Moments]
+
+
 # ----------------------------------------------------------------------------------------------------------------- head
 
 
@@ -247,7 +322,7 @@ class Head:
             than from their mean Gram matrix.
         has_onnx: Whether `refine` can be written as ONNX operators.
         alternative_to: The name of the head that this one is an alternative of: gains are measured against it.
-        adapts: Whether it estimates from the support itself how images vary (`empirical.adapt`).
+        estimator: How it estimates parameters from the support itself; None where it does not.
         temperature: Starting value of `scale` that suits a short training; studies pass it to their recipes.
         lr: Learning rate of a short training from scratch (SGD, one-cycle) that does not diverge.
         auxiliary: `auxiliary(head, parameters, classes, recipe)` returns a weighted term of the training loss, given
@@ -265,7 +340,7 @@ class Head:
     refine_rows: Callable[[Tensor, Parameters], Tensor] | None = None
     has_onnx: bool = True
     alternative_to: str = ""
-    adapts: bool = False
+    estimator: Estimator | None = None
     temperature: float = 1.0
     lr: float = 0.1
     auxiliary: Callable[["Head", Parameters, Tensor, Recipe], Tensor | None] | None = None
@@ -309,6 +384,22 @@ class BoundHead:
         """The score, where the shared products of queries and prototypes are all it needs; else None."""
         score = self.head.score
         return score if self.head.refine is None and isinstance(score, InnerProductScore) else None
+
+    def transform(self, vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch z"]:
+        """Return what the score sees of queries: themselves, unless the head estimates from its support."""
+        estimator = self.head.estimator
+        return vectors if estimator is None else estimator.transform(vectors, self.parameters)
+
+    def evidence(
+        self,
+        vectors: Float[Tensor, "*#batch query d"],
+        means: Float[Tensor, "*#batch way d"],
+        counts: Int[Tensor, "*#batch way"],
+    ) -> Float[Tensor, "*batch query way"]:
+        """Return what speaks for classes rather than none of them: the score, where the head has nothing better."""
+        if self.head.estimator is not None:
+            return self.head.estimator.evidence(vectors, means, counts, self.parameters)
+        return self.score(vectors, self.head.refined(means, counts, self.parameters))
 
     def score(self, query: Tensor, prototypes: Tensor) -> Tensor:
         """Return the logits of queries before they are scaled."""

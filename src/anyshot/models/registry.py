@@ -20,9 +20,9 @@ from torch import Tensor
 
 from anyshot.errors import BadInput, describe_unknown_name, first_line, look_up
 from anyshot.models.backbones import BACKBONES, Backbone
+from anyshot.models.gaussian import POSTERIOR
 from anyshot.models.heads import FEATURE_HEADS, HEADS, PRETRAINING
 from anyshot.models.law import Head, Parameters
-from anyshot.models.posterior import POSTERIOR
 from anyshot.models.readouts import READOUTS, Readout, split_readout_name
 from anyshot.recipe import Recipe
 

@@ -1,0 +1,544 @@
+"""One Gaussian model of classes: images vary about the mean of their class, and class means about a centre.
+
+An image is the mean of its class plus noise of covariance W, and class means have covariance B: the two-covariance
+model, or PLDA, of speaker verification (Ioffe 2006; Brümmer and de Villiers 2010). Its score knows how many images a
+class was learned from. In coordinates in which W is the identity and B is diagonal, b, a class of mean m over k images
+predicts the next image by a normal of mean a m and variance v, dimension by dimension:
+
+    a = k b / (k b + 1),   v = 1 + b / (k b + 1)
+    logit = sum over dimensions of  z a m / v  -  z^2 / (2 v)  -  (a m)^2 / (2 v)  -  log(v) / 2
+
+The **readout** `posterior` estimates W and B on base classes. The **head** `posterior` estimates W from the support
+alone and takes B = r W, or uses W and B of a base that helps. Derivation, constants, limits: docs/posterior.md.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import minimize_scalar
+from scipy.stats import chi2
+from scipy.stats import t as student_t
+from torch import Tensor
+
+from anyshot.errors import BadInput
+from anyshot.models.law import (
+    Counts,
+    Estimator,
+    Examples,
+    Features,
+    Head,
+    LeaveOneOut,
+    Moments,
+    Parameters,
+    Prototypes,
+    QuadraticScore,
+    normalize,
+)
+from anyshot.models.readouts import Readout
+from anyshot.recipe import Recipe
+
+# What the head assumes where the support says nothing; docs/log/posterior.md has what halving and doubling each does.
+RIDGE = 1.0  # images that the sphere is worth to which W is shrunk
+RATIO = 0.8  # r, the variance of class means over W; it counts as much as one more class
+DIMENSIONS = 22.0  # independent dimensions of an image, whatever the length of its vector: the factor of the logits
+DOUBT = 0.5  # standard deviation of the logarithm of the ridge and of the dimensions, before the support is seen
+EVIDENCE = 3.0  # nats by which a support must be predicted better without its base: a Bayes factor of 20
+
+RIDGES = (0.5, 2.0, 4.0)  # multiples of the ridge that the support may prefer: octaves
+LEAST_RATIO, MOST_RATIO = 0.02, 100.0  # numerical bounds of r: no class is without any variation
+LEAST_REST = 0.05  # numerical bound of 1 - leverage, where one image or class makes up nearly all of W
+PART = 512  # images that are left out at once, which bounds the memory
+MOST_COMPARED = 2048  # examples that ridge and factor are chosen on
+
+Vectors = Float[Tensor, "image d"]
+Labels = Int[Tensor, " image"]
+Covariance = Float[Tensor, "d d"]
+Shrinkage = tuple[float, float]  # of W and of B
+Fold = tuple[Moments, Tensor, Tensor]  # the moments of most classes; the images of the others, and their classes
+
+quadratic = QuadraticScore("posterior")
+
+
+# ------------------------------------------------------------------------------------------------------------ the score
+
+
+def predict_class(
+    prototypes: Prototypes, counts: Counts, parameters: Parameters
+) -> Float[Tensor, "*batch way weights"]:
+    """Return the weights of a query's numbers, of their squares and of 1, where W = I and B = diag(spread).
+
+    Args:
+        prototypes: Class means m.
+        counts: Images k behind each; 0 for a class of which none has been seen.
+        parameters: `spread`, the variances b of class means.
+    """
+    spread = parameters["spread"].clamp_min(1e-9)
+    evidence = counts.to(spread.dtype)[..., None] * spread
+    a, v = evidence / (evidence + 1), 1 + spread / (evidence + 1)
+    linear = a / v * prototypes
+    constant = -0.5 * (torch.linalg.vecdot(linear, a * prototypes) + v.log().sum(-1))
+    return torch.cat([linear, (-0.5 / v).expand_as(linear), constant[..., None]], -1)
+
+
+def transform(vectors: Float[Tensor, "*batch d"], parameters: Parameters) -> Float[Tensor, "*batch z"]:
+    """Return coordinates in which W is the identity, scaled to the length that is expected of an image."""
+    z = _whiten(vectors, parameters)
+    return _at_expected_length(z, torch.ones(1).to(z), parameters["spread"])
+
+
+def predict(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Float[Tensor, "*batch way weights"]:
+    """Return the weights of `predict_class` over the number of dimensions, for means of vectors before `transform`.
+
+    How long a vector is tells little of its class. Queries and class means are scaled to the length that is expected of
+    an image and of the mean of so many images (length normalisation, Garcia-Romero and Espy-Wilson 2011). So their
+    cosine is all that counts where B = r W.
+    """
+    z = _whiten(prototypes, parameters)
+    z = _at_expected_length(z, counts.to(z)[..., None], parameters["spread"])
+    return predict_class(z, counts, parameters) / z.shape[-1]
+
+
+def evidence(
+    vectors: Float[Tensor, "*#batch image d"],
+    means: Float[Tensor, "*#batch way d"],
+    counts: Int[Tensor, "*#batch way"],
+    parameters: Parameters,
+) -> Float[Tensor, "*batch image way"]:
+    """Return the log-likelihood ratio of each class over a class of which nothing was seen, per dimension.
+
+    Here lengths count: they tell images of no known class.
+    """
+    z, m = _whiten(vectors, parameters), _whiten(means, parameters)
+    unseen = predict_class(torch.zeros_like(m[..., :1, :]), torch.zeros_like(counts[..., :1]), parameters)
+    return (quadratic(z, predict_class(m, counts, parameters)) - quadratic(z, unseen)) / z.shape[-1]
+
+
+def _whiten(vectors: Float[Tensor, "*batch d"], parameters: Parameters) -> Float[Tensor, "*batch z"]:
+    """Return coordinates in which W is the identity.
+
+    All directions outside the span of the support are alike: one number, a length, stands for them.
+    """
+    if "matrix" not in parameters:  # nothing has been estimated yet
+        return vectors
+    if (basis := parameters.get("basis")) is not None:
+        inside = vectors @ basis
+        outside = torch.linalg.vector_norm(vectors - inside @ basis.mT, dim=-1, keepdim=True)
+        vectors = torch.cat([inside, outside], -1)
+    return (vectors - parameters["mean"]) @ parameters["matrix"]
+
+
+def _at_expected_length(z: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
+    """Return means of so many images, scaled so that the mean of z^2 over its expectation is 1."""
+    square = (z.square() / (spread + 1 / counts)).mean(-1, keepdim=True)
+    return z / square.clamp_min(torch.finfo(z.dtype).tiny).sqrt()
+
+
+# ------------------------------------------------------------------------------------------------- W and r of a support
+
+
+def moments_of(vectors: Vectors, owner: Labels) -> Moments:
+    """Return the moments of vectors whose classes are counted from 0: in their span where they are fewer than d."""
+    if len(vectors) >= vectors.shape[1]:
+        return _sum_images(vectors, owner)
+    basis = torch.linalg.qr(vectors.mT)[0]
+    return _sum_images(_in_span(vectors, basis), owner)._replace(basis=basis)
+
+
+def _in_span(vectors: Vectors, basis: Float[Tensor, "d m"]) -> Float[Tensor, "image m+1"]:
+    """Return the coordinates of examples in their own span; the last is their length outside of it, none."""
+    return torch.nn.functional.pad(vectors @ basis, (0, 1))
+
+
+def _sum_images(vectors: Vectors, owner: Labels) -> Moments:
+    counts = torch.bincount(owner)
+    means = vectors.new_zeros(len(counts), vectors.shape[1]).index_add_(0, owner, vectors) / counts[:, None]
+    residuals = means[owner]
+    torch.sub(vectors, residuals, out=residuals)  # in its place: it is as large as the vectors
+    return Moments(counts, means, residuals.mT @ residuals, len(owner) - len(counts))
+
+
+def fit_moments(moments: Moments, ridge: float = RIDGE, ratio: float = RATIO, rounds: int = 1) -> dict[str, Tensor]:
+    """Return the model of a support, but for the factor of its logits.
+
+    With residuals R about class means m_c of k_c images, w_c = 1 / (r + 1/k_c) and the centre g, the mean of the m_c
+    by these weights,
+
+        W ~ ridge |R|^2 / freedom I + sum R R' + sum_c s_c (m_c - g)(m_c - g)',    s_c = w_c / (1 + r k_c)
+
+    The first term is an inverse-Wishart prior about a sphere. The last one is what an EM step adds: the share of a
+    class mean that is noise within the class, so that single images tell of W too. r is the variance of the class
+    means over W, both as if the images (by generalised cross-validation) and the class had been left out of W.
+
+    Args:
+        moments: Of unit vectors.
+        ridge: Average residuals that the sphere is worth.
+        ratio: r to begin with.
+        rounds: How often r is estimated again.
+    """
+    counts, free, way = moments.counts.to(moments.means.dtype), moments.degrees_of_freedom, len(moments.counts)
+    weights = 1 / (ratio + 1 / counts)
+    centre = weights @ moments.means / weights.sum()
+    about = moments.means - centre
+    between = float(weights @ about.square().sum(1)) / max(way - 1, 1)
+    floor = ridge * max(float(moments.scatter.trace()) / free if free else between, between / MOST_RATIO, 1e-12)
+    share = _share(counts, ratio)
+    matrix = torch.addmm(moments.scatter, (about * share[:, None]).mT, about)
+    matrix.diagonal().add_(floor)
+    size, eye = len(matrix), torch.eye(len(matrix), dtype=matrix.dtype)
+    inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(matrix), eye, upper=False)
+    square = (about @ inverse.mT).square().sum(1)
+    left_out = square / (1 - share * square).clamp_min(LEAST_REST)
+    if free:  # the variance within classes, summed over coordinates
+        inside = max(size - floor * float(inverse.square().sum()) - float(share @ square), 0.0) / free
+        variance = max(inside / max(1 - inside, LEAST_REST), 1e-6)
+    else:
+        variance = max(float(weights @ left_out) / max(way - 1, 1), 1e-6)
+    if rounds and free and way > 1:
+        seen = float(weights.square() @ (left_out / variance * way / (way - 1) - 1 / counts) / weights.square().sum())
+        ratio = min(max((RATIO + (way - 1) * seen) / way, LEAST_RATIO), MOST_RATIO)
+        return fit_moments(moments, ridge, ratio, rounds - 1)
+    return {
+        "mean": centre,
+        "matrix": inverse.mT * (size / variance) ** 0.5,
+        "spread": torch.full_like(centre, ratio),
+        "share": centre.new_tensor(variance / size),  # of an image's outer product in W
+    }
+
+
+def _share(counts: Tensor, ratio: Tensor | float) -> Tensor:
+    """Return the weight in W of the outer product of a class mean of so many images."""
+    return counts / (1 + ratio * counts) ** 2
+
+
+# ---------------------------------------------------------------------------------------------------------- leaving out
+
+
+def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) -> LeaveOneOut:
+    """Return logits of examples as new images: each left out, with its group, of its class mean and of W.
+
+    The centre, r and the factor stay. The images of a group are taken for as many copies of their mean. An example is
+    asked where its class has an image outside of its group.
+
+    Args:
+        moments: Of all images.
+        examples: All images, or some of them. No group has images of two classes.
+        parameters: What `fit` has estimated.
+    """
+    vectors, owner, groups = examples
+    middles, sizes = vectors, torch.ones_like(owner)
+    if groups is not None and len(groups) and int((sizes := torch.bincount(groups)[groups]).max()) > 1:
+        sums = vectors.new_zeros(int(groups.max()) + 1, vectors.shape[1]).index_add_(0, groups, vectors)
+        middles = sums[groups] / sizes[:, None]
+    is_asked = moments.counts[owner] > sizes
+    means = _whiten(moments.prototypes, parameters)
+    leave_out = _leave_out_of_w if "share" in parameters else _leave_out_of_means
+    logits, evidences = means.new_zeros(2, int(is_asked.sum()), len(means))
+    for places in torch.arange(len(logits)).split(PART):
+        here = torch.nonzero(is_asked)[places, 0]
+        query, middle = (_whiten(x[here].to(means), parameters) for x in (vectors, middles))
+        found = leave_out(query, middle, owner[here], sizes[here], means, moments.counts, parameters)
+        logits[places], evidences[places] = (parameters["scale"] * one for one in found)
+    return LeaveOneOut(logits, evidences, owner[is_asked])
+
+
+def _leave_out_of_w(
+    query: Vectors, middle: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor]:
+    """Return scores and evidence where B = r W and the images of a group had a part in W.
+
+    With the residual e of the mean of a group and the class mean m, the matrix of W loses U' K U, where the rows of U
+    are e and m. So inner products grow (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'.
+    """
+    d, ratio, counts = query.shape[1], parameters["spread"][0], counts.to(query)
+    before, left = counts[owner], counts[owner] - sizes
+    rows = torch.stack([middle - means[owner], means[owner]], 1)
+    moved = torch.stack([-sizes / left, torch.ones_like(left)], 1)  # the class mean afterwards, in these rows
+    change = torch.diag_embed(torch.stack([sizes * before / left, _share(before, ratio)], 1))
+    change = parameters["share"] * (change - _share(left, ratio)[:, None, None] * moved[:, :, None] * moved[:, None, :])
+    middle = torch.linalg.solve(torch.eye(2).to(query) - change @ (rows @ rows.mT), change)
+    own = (moved[:, None] @ rows)[:, 0]
+    along = [torch.einsum("nrd,nd->nr", rows, x)[:, None] for x in (query, own)] + [(rows @ means.mT).mT]
+    (query_along, own_along, class_along), to_query = along, along[0] @ middle
+    length = query.square().sum(1) + (to_query * query_along).sum((1, 2))
+    inner = query @ means.mT + (class_along @ to_query.mT)[..., 0]
+    square = means.square().sum(1) + ((class_along @ middle) * class_along).sum(2)
+    mine = torch.arange(len(owner)), owner
+    inner[mine] = (query * own).sum(1) + (to_query * own_along).sum((1, 2))
+    square[mine] = own.square().sum(1) + ((own_along @ middle) * own_along).sum((1, 2))
+    many = counts.expand_as(inner).clone()
+    many[mine] = left
+    tiny = torch.finfo(query.dtype).tiny
+    a, v = many * ratio / (many * ratio + 1), 1 + ratio / (many * ratio + 1)
+    inner, square, length = inner / d, (square / d).clamp_min(tiny), (length / d).clamp_min(tiny)[:, None]
+
+    def score(inner: Tensor, square: Tensor, length: Tensor) -> Tensor:
+        return (a * inner - 0.5 * length - 0.5 * a**2 * square) / v - 0.5 * v.log()
+
+    class_length, image_length = ratio + 1 / many, 1 + ratio  # what is expected of them
+    factor = (class_length / square * image_length / length).sqrt()
+    new_class = -0.5 * length / image_length - 0.5 * image_length.log()
+    return score(inner * factor, class_length, image_length), score(inner, square, length) - new_class
+
+
+def _leave_out_of_means(
+    query: Vectors, middle: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor]:
+    """Return scores and evidence where W and B are of other classes: a group is left out of its class mean only."""
+    left = counts[owner] - sizes
+    own = means[owner] - (middle - means[owner]) * (sizes / left)[:, None]
+    whitened = {"spread": parameters["spread"]}
+    scores = quadratic(transform(query, whitened), predict(means, counts, whitened))
+    speaks = evidence(query, means, counts, whitened)
+    mine = torch.arange(len(owner)), owner
+    scores[mine] = quadratic(transform(query, whitened)[:, None], predict(own, left, whitened)[:, None])[:, 0, 0]
+    speaks[mine] = evidence(query[:, None], own[:, None], left[:, None], whitened)[:, 0, 0]
+    return scores, speaks
+
+
+# ------------------------------------------------------------------------------------------------ fitting to a support
+
+
+def fit(moments: Moments, examples: Examples, base: Parameters | None = None) -> dict[str, Tensor]:
+    """Return what the head estimates from a support: the model, and `scale`, the factor of its logits.
+
+    Ridge and factor are the likeliest of the examples, each left out with its group. A base is used where it helped
+    its own classes, the support lies where its classes lie, and the support is not predicted better without it.
+
+    Args:
+        moments: Of the unit vectors of all images.
+        examples: Unit vectors that are part of the support, all of them or some of each class.
+        base: What `fit_base` returned for other classes.
+    """
+    vectors, owner, groups = examples
+    groups = torch.arange(len(owner)) if groups is None else groups
+    some = groups % max(1, len(owner) // MOST_COMPARED) == 0
+    examples = Examples(vectors[some], owner[some], groups[some].unique(return_inverse=True)[1])
+    inside, basis, d = (moments, examples), moments.basis, vectors.shape[1]
+    if basis is not None:
+        inside = moments._replace(basis=None), examples._replace(vectors=_in_span(examples.vectors.to(basis), basis))
+    model, loss = _with_scale(fit_moments(moments), *inside, d)
+    for times in RIDGES if loss else ():
+        other, other_loss = _with_scale(fit_moments(moments, times * RIDGE, float(model["spread"][0])), *inside, d)
+        other_loss += 0.5 * (np.log(times) / DOUBT) ** 2
+        if other_loss < loss:
+            model, loss = other, other_loss
+    if basis is not None:
+        model["basis"] = basis
+    if base is None or not base["helps"] or is_foreign(moments, base):
+        return model
+    based, based_loss = _with_scale({name: base[name] for name in ("mean", "matrix", "spread")}, moments, examples, d)
+    return model if based_loss - loss > EVIDENCE else based
+
+
+def _with_scale(
+    model: dict[str, Tensor], moments: Moments, examples: Examples, d: int
+) -> tuple[dict[str, Tensor], float]:
+    """Return the model with its likeliest factor, and minus the log-likelihood (in nats) at it, prior included.
+
+    Every class weighs the same, and only classes of which images can be left out are answers: single images are never
+    right, and would favour common classes. The loss is 0 where fewer than two classes have such images.
+    """
+    expected = min(DIMENSIONS, d)
+    left_out = leave_one_out(moments, examples, model | {"scale": moments.means.new_tensor(1.0)})
+    asked, owner = left_out.owner.unique(return_inverse=True)
+    if len(asked) < 2:
+        return model | {"scale": moments.means.new_tensor(expected)}, 0.0
+    scores, weights = left_out.logits[:, asked], 1 / torch.bincount(owner)[owner].to(left_out.logits)
+    weights *= len(weights) / weights.sum()
+
+    def loss(log: float) -> float:
+        losses = torch.nn.functional.cross_entropy(expected * np.exp(log) * scores, owner, reduction="none")
+        return float(weights @ losses) + 0.5 * (log / DOUBT) ** 2
+
+    best = minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded")
+    return model | {"scale": moments.means.new_tensor(expected * np.exp(best.x))}, float(best.fun)
+
+
+# ---------------------------------------------------------------------------------------------------------- with a base
+
+
+def fit_base(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
+    """Return W and B of other classes, and whether they help to tell apart classes of their kind.
+
+    They help where W and B of three quarters of them tell single images of the others apart better than a cosine does,
+    beyond the 95 % interval over classes. Fewer than eight classes of two images are too few to tell.
+    """
+    vectors, owner = normalize(vectors.double()), labels.unique(return_inverse=True)[1]
+    several = (torch.bincount(owner) > 1)[owner]
+    vectors, owner = vectors[several], owner[several].unique(return_inverse=True)[1]
+    counts = torch.bincount(owner).double()
+    if len(counts) < 2 * FOLDS:
+        return {"helps": torch.zeros((), dtype=torch.float64)}
+    shrinkage, folds = _choose_shrinkage(vectors, owner)
+    gains = torch.cat([_gains(*fold, shrinkage) for fold in folds])
+    half_width = float(student_t.ppf(0.975, len(gains) - 1) * gains.std()) / len(gains) ** 0.5
+    helps = (gains.mean() > half_width).double()
+    return {**diagonalise(_sum_images(vectors, owner), *shrinkage), "counts": counts, "helps": helps}
+
+
+def _gains(learned: Moments, others: Vectors, theirs: Labels, shrinkage: Shrinkage) -> Float[Tensor, " class_"]:
+    """Return by how much, class by class, W and B of some classes beat a cosine on single images of others."""
+    fitted = diagonalise(learned, *shrinkage)
+    z, u = (others - fitted["mean"]) @ fitted["matrix"], normalize(others)
+    rank, is_query = _halves(theirs)
+    answer = theirs[is_query]
+    gains = z.new_zeros(int(theirs.max()) + 1)
+    for turn in range(TURNS):
+        single = rank == turn % torch.bincount(theirs, ~is_query)[theirs].long()
+        weights = predict_class(z[single], torch.ones_like(theirs[single]), fitted)
+        both = quadratic(z[is_query], weights), u[is_query] @ u[single].mT
+        is_right, is_right_by_cosine = ((scores.argmax(1) == answer).double() for scores in both)
+        gains += torch.bincount(answer, is_right - is_right_by_cosine) / torch.bincount(answer) / TURNS
+    return gains
+
+
+def is_foreign(moments: Moments, base: Parameters) -> bool:
+    """Return whether a support lies where classes of the base's kind would hardly lie.
+
+    The mean of the support's class means lies about that of the base with a variance that B and the noise of the means
+    give it. Beyond the 95 % quantile of chi-squared, of as many dimensions as are taken for independent, it is foreign.
+    """
+    z = _whiten(moments.prototypes, base).mean(0)
+    both = [(base["spread"] + (1 / counts).mean()) / len(counts) for counts in (moments.counts, base["counts"])]
+    return float((z.square() / sum(both)).mean()) > float(chi2.ppf(0.95, DIMENSIONS)) / DIMENSIONS
+
+
+def read_base(tensors: Parameters) -> Parameters:
+    """Return a base from saved tensors, also from those of version 0.1, which hold its scatter within classes."""
+    if "scatter" not in tensors:
+        return tensors
+    numbers, counts = tensors["numbers"].tolist(), tensors["counts"]
+    helps = len(counts) >= 2 * FOLDS and (len(numbers) < 3 or numbers[2] > 0)
+    moments = Moments(counts, tensors["means"], tensors["scatter"], max(int(numbers[1]), 1))
+    fitted = diagonalise(moments, *DEFAULT_SHRINKAGE)
+    return {**fitted, "counts": counts, "helps": torch.tensor(float(helps), dtype=torch.float64)}
+
+
+# ---------------------------------------------------------------------------------------------------------- the readout
+
+LEAST_SPREAD = 1e-3  # of classes in a direction, in units of the spread within a class
+# How far W and B are shrunk to multiples of the identity: what is tried, from what many base classes allow to few.
+SHRINKAGES = ((0.3, 0.05), (0.5, 0.1), (0.7, 0.1), (0.7, 0.3), (0.9, 0.7))
+DEFAULT_SHRINKAGE = (0.5, 0.1)  # where none can be chosen: the best single pair for trained models
+FOLDS = 4  # parts of the base classes, each of which is told apart with what the others say
+DIRECTIONS = 320  # random directions that long vectors are seen in while the shrinkage is chosen
+TURNS = 8  # images of a base class that are, in turn, its only one
+TRIED_SHOTS = ((1, 1), (4, 4), (16, 16), (1, 16))  # of the one and the other half of the classes
+
+
+def whiten(vectors: Float[Tensor, "*batch d"], fitted: Parameters) -> Float[Tensor, "*batch d"]:
+    """Return the coordinates z of the readout: unit vectors about the base's centre, in the fitted directions."""
+    return (normalize(vectors - fitted["centre"]) - fitted["mean"]) @ fitted["matrix"]
+
+
+def fit_posterior(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
+    """Return W and B of base classes; how far they are shrunk is chosen by splitting these classes.
+
+    Raises:
+        BadInput: There are fewer than eight base classes, or one of them has a single image.
+    """
+    classes = labels.unique(return_inverse=True)[1]
+    x = vectors.double()
+    centre = x.mean(0)
+    counts = torch.bincount(classes)
+    if len(counts) < 2 * FOLDS or int(counts.min()) < 2:
+        raise BadInput(
+            f"the posterior is fitted on at least {2 * FOLDS} base classes of two images or more; there are "
+            f"{len(counts)}, the smallest of {int(counts.min())}."
+        )
+    u = normalize(x - centre)
+    fitted = {"centre": centre, **diagonalise(_sum_images(u, classes), *_choose_shrinkage(u, classes)[0])}
+    return {name: value.to(vectors.dtype) for name, value in fitted.items()}
+
+
+def _choose_shrinkage(u: Vectors, classes: Labels) -> tuple[Shrinkage, list[Fold]]:
+    """Return the shrinkage that tells a quarter of the classes apart best, fitted on the others, and these folds.
+
+    Long vectors are seen in some random directions only: these keep the mean variance, which is what both covariances
+    are shrunk to.
+    """
+    if u.shape[1] > DIRECTIONS:
+        chance = torch.Generator().manual_seed(0)
+        u = u @ torch.linalg.qr(torch.randn(u.shape[1], DIRECTIONS, generator=chance, dtype=u.dtype))[0]
+    folds = [_split(u, classes, fold) for fold in range(FOLDS)]
+    return max(SHRINKAGES, key=lambda shrinkage: sum(_accuracy(*fold, shrinkage) for fold in folds)), folds
+
+
+def diagonalise(moments: Moments, shrink_within: float, shrink_between: float) -> dict[str, Tensor]:
+    """Return coordinates in which W is the identity and B diagonal, both shrunk to multiples of the identity."""
+    means, within = moments.means, moments.scatter / moments.degrees_of_freedom
+    between = torch.cov(means.mT) - within * (1 / moments.counts.to(means)).mean()
+    factor = torch.linalg.cholesky(_shrunk(within, shrink_within))
+    half = torch.linalg.solve_triangular(factor, _shrunk(between, shrink_between), upper=False)
+    spread, turn = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.mT, upper=False))
+    matrix = torch.linalg.solve_triangular(factor.mT, turn, upper=True)
+    return {"mean": means.mean(0), "matrix": matrix, "spread": spread.clamp_min(LEAST_SPREAD)}
+
+
+def _shrunk(covariance: Covariance, share: float) -> Covariance:
+    size = (covariance.trace() / len(covariance)).clamp_min(torch.finfo(covariance.dtype).tiny)
+    return (1 - share) * covariance + share * size * torch.eye(len(covariance), dtype=covariance.dtype)
+
+
+def _split(u: Vectors, classes: Labels, fold: int) -> Fold:
+    """Return the moments of most classes, and the images of the others, class by class, with their classes."""
+    out = torch.arange(int(classes.max()) + 1) % FOLDS == fold
+    place = torch.where(out, out.cumsum(0), (~out).cumsum(0)) - 1
+    is_out = out[classes]
+    order = classes[is_out].argsort(stable=True)
+    return _sum_images(u[~is_out], place[classes[~is_out]]), u[is_out][order], place[classes[is_out]][order]
+
+
+def _halves(owner: Labels) -> tuple[Labels, Bool[Tensor, " image"]]:
+    """Return the rank of each image in its class, of images class by class, and whether it is in the second half."""
+    counts = torch.bincount(owner)
+    rank = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
+    return rank, rank >= counts[owner] // 2
+
+
+def _accuracy(learned: Moments, others: Vectors, theirs: Labels, shrinkage: Shrinkage) -> float:
+    """Return how many images of the second half of each class are told apart, given some of the first half."""
+    fitted = diagonalise(learned, *shrinkage)
+    z = (others - fitted["mean"]) @ fitted["matrix"]
+    rank, is_query = _halves(theirs)
+    right = 0.0
+    for few, more in TRIED_SHOTS:
+        here = ~is_query & (rank < torch.where(theirs % 2 == 0, few, more))
+        moments = _sum_images(z[here], theirs[here])
+        weights = predict_class(moments.means, moments.counts, fitted)
+        right += float((quadratic(z[is_query], weights).argmax(1) == theirs[is_query]).double().mean())
+    return right
+
+
+def as_posterior(head: Head) -> Head | None:
+    """Return the head that reads the fitted coordinates in place of another."""
+    head = replace(head, couples=False, refine_folds=None, refine_rows=None, has_onnx=True, estimator=None)
+    return replace(head, refine=predict_class, score=quadratic)
+
+
+POSTERIOR = Readout(fit_posterior, whiten, as_posterior)
+
+
+# ------------------------------------------------------------------------------------------------------------- the head
+
+
+def unit_vectors(features: Features, parameters: Parameters) -> Float[Tensor, "*batch d"]:
+    """Return all positions side by side, as a vector of length one."""
+    return normalize(features.flatten(-2))
+
+
+def _assumed(features: Features, recipe: Recipe) -> dict[str, Tensor]:
+    """Return the parameters before there is a support: as if W were the identity and B so many times it."""
+    return {"spread": torch.full((features[0].numel(),), RATIO)}
+
+
+POSTERIOR_HEAD = Head(
+    unit_vectors,
+    quadratic,
+    predict,
+    _assumed,
+    alternative_to="proto",
+    estimator=Estimator(fit, transform, evidence, leave_one_out, fit_base, moments_of),
+)
