@@ -119,15 +119,10 @@ def move_example(
         new_label: The class that it should be in, known or new.
         x: The features of the example, needed where it is no exemplar.
     """
-    removed = classifier.take_out(label, key, x)
-    part = removed.support if isinstance(removed, RemovedExamples) else removed
+    removed: Any = classifier.take_out(label, key, x)
+    has_pictures = isinstance(removed, RemovedExamples)
+    part: Support = removed.support if has_pictures else removed
     known = KeySet(np.array([key], np.uint64), np.zeros(1, np.int64))
-    moved = Support(
-        np.array([new_label]), part.sums, part.counts, part.exemplars, known,
-        keep=part.keep, has_scatter=part.has_scatter,
-    )  # fmt: skip
-    if isinstance(classifier, ImageClassifier):
-        thumbnails = removed.thumbnails if isinstance(removed, RemovedExamples) else {}
-        classifier.put_back(RemovedExamples(moved, thumbnails))
-    else:
-        classifier.put_back(moved)
+    options: Any = {"keep": part.keep, "has_scatter": part.has_scatter}
+    moved: Any = Support(np.array([new_label]), part.sums, part.counts, part.exemplars, known, **options)
+    classifier.put_back(RemovedExamples(moved, removed.thumbnails) if has_pictures else moved)
