@@ -118,7 +118,7 @@ class Evaluation:
             lines.append(f"An interval over new classes needs {absent}.")
         if self.copies:
             lines += [
-                f"{self.copies} of the {len(plan.labels)} examples are copies of others: the accuracies are optimistic,",
+                f"{self.copies} of {len(plan.labels)} examples are copies of others: the accuracies are optimistic,",
                 "because a query may be equal to an example that was learned.",
             ]
         if self.ties:
