@@ -22,6 +22,7 @@ from anyshot.classify.calibration import calibration_error
 from anyshot.cli import main as cli
 from anyshot.inspect.holdout import measure_holdout
 from anyshot.inspect.pages import render_test
+from anyshot.progress import progress
 
 
 @pytest.fixture
@@ -353,6 +354,39 @@ def test_evaluate_measures_the_shots_that_fit(here, monkeypatch):
     fewer = run(f"anyshot evaluate photos {rest}", monkeypatch)
     assert "measuring 1, 2, 4 shots and 4 instead of 16 queries." in fewer.err
     assert run(f"anyshot evaluate photos {rest} --shots 32", monkeypatch).code == 2
+
+
+def test_evaluate_says_that_examples_are_copies(tmp_path, monkeypatch):
+    """Pure noise, each vector three times: a query that is equal to a support example is recognised."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 1200)).astype(np.float32), np.arange(60) % 6
+    np.savez("noise.npz", features=X, labels=y)
+    np.savez("copies.npz", features=np.r_[X, X, X], labels=np.r_[y, y, y])
+    rest = "--shots 5 --queries 5 --episodes 50"
+    assert "copies" not in run(f"anyshot evaluate noise.npz {rest}", monkeypatch).out
+    out = run(f"anyshot evaluate copies.npz {rest} -o result", monkeypatch).out
+    assert "120 of 180 examples are copies of others: the accuracies are optimistic" in out
+    for path in ("result", "result/table.csv", "result/recalls.npz"):  # a report takes what an evaluation wrote
+        assert run(f"anyshot report {path} -o page.html", monkeypatch).out == "open page.html\n"
+    done = run("anyshot report noise.npz", monkeypatch)
+    assert (done.code, "noise.npz is no run: name the folder of a study" in done.err) == (2, True)
+
+
+def test_a_table_that_names_a_picture_twice_is_reported(here, monkeypatch):
+    rows = [f"photos/{name}/{place}.png,{name}" for name in ("red", "green", "blue") for place in range(4)]
+    Path("t.csv").write_text("\n".join(["path,label", *rows, rows[0], "photos/red/1.png,blue"]) + "\n")
+    err = run("anyshot fit t.csv --model run -o twice", monkeypatch).err
+    assert "the table names 2 pictures more than once" in err
+    assert "1 picture of them under different labels (photos/red/1.png: blue and red)" in err
+
+
+def test_the_time_left_is_not_guessed_from_nothing(capsys):
+    with progress("working", 1.0, every=0.0) as advance:
+        advance(0.0001)
+        advance(0.5)
+    first, second, _ = capsys.readouterr().err.splitlines()
+    assert (first, "s left" in second) == ("working:   0%", True)
 
 
 def test_onnx_says_what_else_is_needed(here, monkeypatch):

@@ -277,7 +277,7 @@ def test_many_remove_and_undo_at_once(monkeypatch):
         thread.join()
     assert problems == []
     assert served.class_names == ["stays"]
-    assert len(served._removals) <= 3
+    assert len(served._undos) <= 3
 
 
 @pytest.mark.parametrize("name", ["two  blanks", "a\nline", "x" * 150, "\u202eturned"])

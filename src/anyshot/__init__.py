@@ -18,9 +18,12 @@ if TYPE_CHECKING:  # for type checkers and editors; the table below does the sam
     from anyshot.classify.bank import ClassBank as ClassBank
     from anyshot.classify.classifier import FewShotClassifier as FewShotClassifier
     from anyshot.classify.images import ImageClassifier as ImageClassifier
+    from anyshot.data.open import open_source as open_source
     from anyshot.errors import BadInput as BadInput
     from anyshot.errors import MissingFile as MissingFile
     from anyshot.inspect.advice import advise as advise
+    from anyshot.inspect.corrections import apply_corrections as apply_corrections
+    from anyshot.inspect.unlabelled import rank_unlabelled as rank_unlabelled
     from anyshot.measure.evaluate import evaluate as evaluate
     from anyshot.measure.plan import Protocol as Protocol
     from anyshot.measure.recalls import Recalls as Recalls
@@ -58,13 +61,16 @@ _MODULES = {
     "Registry": "models.registry",
     "Study": "study.study",
     "advise": "inspect.advice",
+    "apply_corrections": "inspect.corrections",
     "decompose": "measure.sensitivity",
     "evaluate": "measure.evaluate",
     "list_backbones": "models.registry",
     "list_heads": "models.registry",
     "list_readouts": "models.registry",
     "load_model": "models.model",
+    "open_source": "data.open",
     "packed": "study.study",
+    "rank_unlabelled": "inspect.unlabelled",
     "read_recalls": "measure.recalls",
 }
 __all__ = [*_MODULES, "__version__"]

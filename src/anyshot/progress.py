@@ -68,8 +68,9 @@ def _print_lines(title: str, total: float, every: float) -> Iterator[Advance]:
         now = time.monotonic()
         if now - last >= every and done > 0:
             last = now
-            left = (now - start) * (total - done) / done
-            print(f"{title}: {done / total:4.0%}, {left:.0f} s left  {note}".rstrip(), file=sys.stderr, flush=True)
+            # Before the first percent what is done is mostly preparation, which says nothing of the rest.
+            left = f", {(now - start) * (total - done) / done:.0f} s left" if done >= 0.01 * total else ""
+            print(f"{title}: {done / total:4.0%}{left}  {note}".rstrip(), file=sys.stderr, flush=True)
 
     yield advance
     if last > start:  # Whoever saw it begin also sees it end.

@@ -13,21 +13,25 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.cli.classifiers import CurveOptions
 from anyshot.cli.fitting import make_features_classifier
 from anyshot.cli.folders import open_classifier
-from anyshot.cli.options import ReadOptions, parse_way
-from anyshot.data.open import has_features
+from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
+from anyshot.data.open import has_features, open_pictures, read_vectors
 from anyshot.data.source import Source, select_splits
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
-from anyshot.inspect.advice import advise
+from anyshot.inspect.advice import Advice, advise
 from anyshot.inspect.case import AdviceOptions, heads_for
+from anyshot.inspect.corrections import apply_corrections
 from anyshot.inspect.holdout import measure_holdout, measure_holdout_pictures
-from anyshot.inspect.pages import render_advice, render_test
-from anyshot.inspect.pictures import describe_pictures, make_thumbnails
+from anyshot.inspect.pages import render_advice, render_ranking, render_test
+from anyshot.inspect.pictures import describe_pictures, make_thumbnails, read_picture
+from anyshot.inspect.sections import as_text
+from anyshot.inspect.unlabelled import describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
-from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
-from anyshot.models.features import read_examples, select_pictures
+from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
+from anyshot.models.features import embed_pictures, read_examples, select_pictures
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
+from anyshot.tables import round_row, write_table
 from anyshot.text import to_printable
 
 
@@ -64,10 +68,10 @@ def advise_source(
     source: Path,
     curve: CurveOptions,
     options: ReadOptions,
+    chosen: ExampleOptions,
     model: str,
-    heads: Sequence[str],
     holdout: Path | None,
-    split: Sequence[str],
+    unlabelled: Path | None,
     out: Path | None,
 ) -> str:
     """Give advice for features, a store or a folder of pictures.
@@ -82,16 +86,10 @@ def advise_source(
         make_features_classifier(source, model, registry)  # refuses a model of pictures
     else:
         embeds = load_embedder(model or DEFAULT_EMBEDDER, registry=registry)
-    if holdout is not None and has_features(holdout, options.layout) != (embeds is None):
-        raise BadInput(f"{holdout} must be of the same kind as {source}: both pictures, or both features.")
-    everything = read_examples(source, embeds, options.features(), options.layout, say=print_message)
-    rows, summary = select_splits(everything.splits, split, for_test=False)
-    print_message(f"  {summary}." if summary else "")
-    examples = everything.select(rows)
-    held_out = _select_test(everything, split)
-    if holdout is not None:
-        choose = partial(select_splits, wanted=(), for_test=True)
-        held_out = read_examples(holdout, embeds, options.features(), options.layout, choose, print_message)
+    for other in (holdout, unlabelled):
+        if other is not None and has_features(other, options.layout) != (embeds is None):
+            raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
+    examples, held_out = _read(source, options, chosen, holdout, embeds)
     known: AdviceOptions = {"names": examples.names, "registry": registry}
     if held_out is not None:
         known["holdout"] = held_out.features, held_out.labels
@@ -100,24 +98,65 @@ def advise_source(
         known["embed"] = {trained.head: trained.embed} if trained.embed else {}
     if embeds is not None:
         known = describe_pictures(examples, embeds, known, options.features())
-    tried = heads or _default_heads(trained, examples.features)
+    heads = curve.heads or _default_heads(trained, examples.features)
     with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
         known["progress"] = advance
         advice = advise(
-            examples.features, examples.labels, tried, curve.shots, way, curve.episodes, curve.seed, **known
+            examples.features, examples.labels, heads, curve.shots, way, curve.episodes, curve.seed, **known
         )
     if out is not None:
+        jpegs = make_thumbnails(known.get("picture"), advice.pictures)
         write_json(out / "advice.json", advice.to_dict())
         write_text(out / "advice.md", advice.to_markdown())
-        write_text(out / "advice.html", render_advice(advice, make_thumbnails(known.get("picture"), advice.pictures)))
-    return to_printable(advice.to_text())
+        write_text(out / "advice.html", render_advice(advice, jpegs, str(source)))
+        print_message(f"open {out / 'advice.html'}")
+    text = advice.to_text()
+    if unlabelled is not None:
+        text += f"\n\n{_rank(unlabelled, advice, embeds, options, out)}"
+    return to_printable(text)
 
 
-def _select_test(examples: Source, wanted: Sequence[str]) -> Source | None:
-    """Return the examples for testing, unless advice is wanted from them or there are none."""
-    if "test" not in examples.splits or "test" in wanted:
-        return None
-    return examples.select([row for row, split in enumerate(examples.splits) if split == "test"])
+def _rank(unlabelled: Path, advice: Advice, embeds: Embedder | None, options: ReadOptions, out: Path | None) -> str:
+    """Rank unlabelled examples, and write the table and the page of them."""
+    if embeds is None:
+        examples = read_vectors(unlabelled, options.layout)
+    else:
+        with open_pictures([unlabelled], options.layout) as pictures:
+            examples = embed_pictures(embeds, pictures.items, options.features(), say=print_message)
+    if not examples.items:
+        raise BadInput(f"{unlabelled} has no picture that can be read.")
+    case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
+    labels = np.array(case.class_names)[case.labels]
+    ranking = rank_unlabelled(case.features, labels, examples.features, classifier=case.fit(advice.best))
+    rows = [
+        {"rank": place, "path": names[one.example], "likeliest": one.likeliest, "probability": one.probability}
+        for place, one in enumerate(ranking, 1)
+    ]
+    if out is not None:
+        read = None if embeds is None else read_picture(examples, embeds)
+        jpegs = make_thumbnails(read, [one.example for one in ranking])
+        write_table(out / "label-next.csv", [round_row(row) for row in rows])
+        write_text(out / "label-next.html", render_ranking(ranking, names, case.class_names, jpegs, str(unlabelled)))
+        print_message(f"open {out / 'label-next.html'}")
+    return as_text("", [describe_ranking(ranking, names)]).lstrip()
+
+
+def _read(
+    source: Path, options: ReadOptions, chosen: ExampleOptions, holdout: Path | None, embeds: Embedder | None
+) -> tuple[Source, Source | None]:
+    """Return the examples that advice is taken from, and those held out: by default the test folder of the source."""
+    everything = read_examples(source, embeds, options.features(), options.layout, say=print_message)
+    rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
+    print_message(f"  {summary}." if summary else "")
+    examples, held_out = everything.select(rows), None
+    if chosen.corrections is not None:
+        examples = apply_corrections(examples, chosen.corrections)
+    if holdout is not None:
+        choose = partial(select_splits, wanted=(), for_test=True)
+        held_out = read_examples(holdout, embeds, options.features(), options.layout, choose, print_message)
+    elif "test" in everything.splits and "test" not in chosen.split:
+        held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
+    return examples, held_out
 
 
 def _load_trained_head(model: str, registry: Registry) -> FewShotClassifier | None:

@@ -4,8 +4,8 @@ A class is a mean of its examples, so that nothing is trained.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ import numpy as np
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing
 from anyshot.classify.images import ImageClassifier
+from anyshot.classify.keys import hash_rows
+from anyshot.cli.fitting import open_to_learn
 from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
-from anyshot.cli.options import EmbedOptions, ReadOptions
-from anyshot.data.layout import SourceOptions
-from anyshot.data.open import has_features, open_pictures, read_vectors
-from anyshot.data.source import Item, describe_notes, select_splits
+from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
+from anyshot.data.open import open_pictures, read_vectors
+from anyshot.data.source import Source, describe_notes
 from anyshot.errors import BadInput, as_bad_input, look_up
-from anyshot.inspect.fit_report import RepeatedExamples
+from anyshot.inspect.corrections import Correction, move_example, read_corrections
+from anyshot.inspect.fit_report import FitReport
 from anyshot.models.cache import FeatureCache
-from anyshot.models.features import describe_unreadable, embed_pictures, read_examples, select_pictures
+from anyshot.models.features import describe_unreadable, embed_pictures, read_examples
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun
@@ -31,7 +33,7 @@ MOST_NAMES = 5  # new classes that are named
 
 
 def add_examples(
-    model: Path, sources: Sequence[Path], options: ReadOptions, to: str, out: Path | None, split: Sequence[str]
+    model: Path, sources: Sequence[Path], options: ReadOptions, examples: ExampleOptions, to: str, out: Path | None
 ) -> str:
     """Teach a classifier more examples, in its folder or into another; return what changed.
 
@@ -39,66 +41,37 @@ def add_examples(
     """
     if not sources:
         raise BadInput("name the examples to learn: files, folders, archives or tables.")
+    if to and examples.corrections is not None:
+        raise BadInput("with --to all examples get one label, so that there is nothing to correct: leave one out.")
     with open_destination(out or model) as save:
         replaced = describe_existing(out) if out is not None else ""
-        classifier, cache = open_classifier(model, options.registry()), options.features()
-        before = _count_by_name(classifier)
-        copies = RepeatedExamples(get_estimator(classifier))
+        classifier = open_classifier(model, options.registry())
+        before, report = _count_by_name(classifier), FitReport(classifier=get_estimator(classifier))
+        backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
+        opened: AbstractContextManager[Source]
         for source in sources:
-            if isinstance(classifier, FewShotClassifier):
-                vectors, names = _read_vectors(source, options.layout, to, split)
-                copies.add_features(vectors, names, [f"{source.name}[{index}]" for index in range(len(names))])
-                classifier.partial_fit(vectors, np.array(_as_labels(classifier, names)))
-            elif to:
-                with open_pictures([source], options.layout) as pictures:
-                    print_message("\n".join(describe_notes(pictures)))
-                    _learn(classifier, pictures.items, [to] * len(pictures.items), cache, copies)
+            if not to:
+                hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
+                opened = open_to_learn(source, options, examples, backbone, hint)
+            elif backbone is not None:
+                opened = open_pictures([source], options.layout)
             else:
-                with _open_labelled(source, options.layout, split) as items:
-                    _learn(classifier, items, [item.class_name for item in items], cache, copies)
+                opened = contextlib.nullcontext(read_vectors(source, options.layout))
+            with opened as found:
+                print_message("\n".join(describe_notes(found)) if to else "")
+                labels = _as_labels(get_estimator(classifier), [to] * len(found.items) if to else found.labels)
+                if isinstance(classifier, ImageClassifier):
+                    with progress("learning", 1.0) as advance:
+                        unreadable = classifier.learn(
+                            found.items, labels, advance, options.features(), seen=report.add_pictures
+                        )
+                    print_message(describe_unreadable(unreadable))
+                else:
+                    report.add(found.features, list(map(str, labels)), found.names)
+                    classifier.partial_fit(found.features, np.array(labels))
         save(classifier)
-    print_message(str(copies))
+    print_message(report.describe_repeats())
     return _describe_change(classifier, out or model, _describe_added(before, _count_by_name(classifier))) + replaced
-
-
-@contextlib.contextmanager
-def _open_labelled(source: Path, layout: SourceOptions, split: Sequence[str]) -> Iterator[Sequence[Item]]:
-    """Open the pictures of a source that has labels; the error of one without says how they can be given."""
-    choose = partial(select_splits, wanted=split, for_test=False)
-    with contextlib.ExitStack() as stack:
-        try:
-            items = stack.enter_context(select_pictures(source, layout, choose, print_message))
-        except BadInput as error:
-            if not source.exists():
-                raise
-            raise BadInput(f"{error} If its pictures are all of one class, name it: --to CLASS.") from None
-        yield items
-
-
-def _read_vectors(
-    source: Path, layout: SourceOptions, to: str, split: Sequence[str]
-) -> tuple[np.ndarray, Sequence[str]]:
-    """Return the vectors of a source of features, and the class of each."""
-    if to:
-        vectors = read_vectors(source, layout).features
-        return vectors, [to] * len(vectors)
-    if not has_features(source, layout):
-        raise BadInput(f"this classifier is one of features: {source} should be a file or a store of such.")
-    choose = partial(select_splits, wanted=split, for_test=False)
-    examples = read_examples(source, None, None, layout, choose, print_message)
-    return examples.features, examples.labels
-
-
-def _learn(
-    classifier: ImageClassifier,
-    items: Sequence[Item],
-    names: Sequence[str],
-    cache: FeatureCache | None,
-    copies: RepeatedExamples,
-) -> None:
-    labels = _as_labels(classifier.classifier, names)
-    with progress("learning", 1.0) as advance:
-        print_message(describe_unreadable(classifier.learn(items, labels, advance, cache, seen=copies.add_pictures)))
 
 
 def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
@@ -141,14 +114,20 @@ def _describe_change(classifier: Classifier, out: Path, change: str) -> str:
 
 
 def remove_classes_or_examples(
-    model: Path, names: Sequence[str], options: EmbedOptions, examples: Sequence[Path], of: str, out: Path | None
+    model: Path,
+    names: Sequence[str],
+    options: EmbedOptions,
+    examples: Sequence[Path],
+    of: str,
+    corrections: Path | None,
+    out: Path | None,
 ) -> str:
     """Make a classifier forget classes, or single examples, in its folder or into another; return what changed.
 
     The arguments are those of the verb.
     """
-    if bool(names) == bool(examples):
-        raise BadInput("name classes to remove, or examples: --examples FILES.")
+    if bool(names) == bool(examples or corrections):
+        raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
     with open_destination(out or model) as save:
         replaced = describe_existing(out) if out is not None else ""
         classifier = open_classifier(model, options.registry())
@@ -156,6 +135,8 @@ def remove_classes_or_examples(
             labels = _labels_by_name(classifier)
             classifier.remove([look_up("class", name, labels) for name in names])
             change = f"{count_noun(len(set(names)), 'class')} removed"
+        elif corrections is not None:
+            change = _correct(classifier, read_corrections(corrections), examples, options.features())
         else:
             change = _remove_examples(classifier, examples, of, options.features())
         save(classifier)
@@ -166,20 +147,37 @@ def _labels_by_name(classifier: Classifier) -> dict[str, Any]:
     return {str(label): label for label in get_estimator(classifier).classes_}
 
 
+def _correct(
+    classifier: Classifier, corrections: Sequence[Correction], sources: Sequence[Path], cache: FeatureCache | None
+) -> str:
+    """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
+    backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
+    found = [read_examples(source, backbone, cache, say=print_message) for source in sources]
+    rows = {(item.name, item.class_name): x for one in found for item, x in zip(one.items, one.features, strict=True)}
+    labels, counts = _labels_by_name(classifier), {"keep": 0, "drop": 0, "relabel": 0}
+    for one in corrections:
+        counts[one.decision] += 1
+        if one.decision == "keep":
+            continue
+        label, x = look_up("class", one.label, labels), rows.get((one.path, one.label))
+        key = int(hash_rows(x[None])[0] if x is not None else int(one.key or "0", 16))
+        what = f"{one.path or one.key} of {one.label} cannot be corrected"
+        with as_bad_input(BadInput, what, "; --examples FOLDER names the pictures that the corrections are of."):
+            if one.decision == "drop":
+                classifier.take_out(label, key, x)
+            else:
+                move_example(classifier, label, key, _as_labels(get_estimator(classifier), [one.new_label])[0], x)
+    return f"{count_noun(counts['drop'], 'example')} dropped, {counts['relabel']} relabelled"
+
+
 def _remove_examples(
     classifier: Classifier, sources: Sequence[Path], class_name: str, cache: FeatureCache | None
 ) -> str:
-    """Forget single examples: pictures, or rows of files of features.
-
-    Raises:
-        BadInput: Where one is not an example of the classifier, or of two classes neither of which is that of its
-            folder; then nothing is forgotten.
-    """
-    estimator = get_estimator(classifier)
+    """Forget single examples, pictures or rows of files of features: all of them, or none if one is not found."""
     if isinstance(classifier, FewShotClassifier):
-        parts = {source: read_vectors(source).features for source in sources}
-        names = [f"{source.name}[{row}]" for source, part in parts.items() for row in range(len(part))]
-        features = np.concatenate(list(parts.values()))
+        parts = [read_vectors(source) for source in sources]
+        names = [name for part in parts for name in part.names]
+        features = np.concatenate([part.features for part in parts])
     else:
         with open_pictures(sources) as pictures:
             embedded = embed_pictures(classifier.backbone, pictures.items, cache, say=print_message)
@@ -187,7 +185,7 @@ def _remove_examples(
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
         names, features = embedded.names, embedded.features
     wanted = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None
-    pairs = zip(estimator.find_examples(features), names, features, strict=True)
+    pairs = zip(get_estimator(classifier).find_examples(features), names, features, strict=True)
     removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}
     for (label, key), row in removed.items():
         classifier.take_out(label, key, row)

@@ -6,7 +6,15 @@ from typing import Literal
 
 from cyclopts import Parameter
 
-from anyshot.cli.options import DeviceOptions, EmbedOptions, OptionalOut, OutOption, ReadOptions, Splits
+from anyshot.cli.options import (
+    DeviceOptions,
+    EmbedOptions,
+    ExampleOptions,
+    OptionalOut,
+    OutOption,
+    ReadOptions,
+    Splits,
+)
 
 
 def fit(
@@ -15,11 +23,11 @@ def fit(
     *,
     out: OutOption,
     options: ReadOptions = ReadOptions(),
+    examples: ExampleOptions = ExampleOptions(),
     model: str = "",
     head: str = "",
     reject: float = 0.05,
     keep: int = 32,
-    split: Splits = (),
 ) -> None:
     """Make a classifier from a folder of class folders of pictures, or from features of anything.
 
@@ -32,6 +40,7 @@ def fit(
             .safetensors, .parquet).
         out: Folder for the classifier; `anyshot predict`, `anyshot test` and `anyshot serve` take it.
         options: How sources are read and networks run.
+        examples: What is learned from.
         model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
             trained model, timm:NAME, or an .onnx file.
         head: posterior, proto, cosine-proto, frn or cosine-frn, or one that has to be trained, with the model that was;
@@ -39,11 +48,10 @@ def fit(
         reject: Share of photos like the classes' own examples that may be called none of these. More of the photos of
             other days will be, as `anyshot test` tells; choose a smaller share then.
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
-        split: What to learn from, where the source is divided: train by default.
     """
     from anyshot.cli.fitting import fit_source
 
-    print(fit_source(source, out, options, model, head, split, reject=reject, keep=keep))
+    print(fit_source(source, out, options, examples, model, head, reject=reject, keep=keep))
 
 
 def predict(
@@ -104,9 +112,9 @@ def add(
     /,
     *sources: Path,
     options: ReadOptions = ReadOptions(),
+    examples: ExampleOptions = ExampleOptions(),
     to: str = "",
     out: OptionalOut = None,
-    split: Splits = (),
 ) -> None:
     """Add examples to a classifier, of the classes it has or of new ones; nothing is trained.
 
@@ -114,13 +122,13 @@ def add(
         model: Folder of a classifier, made by `anyshot fit`.
         sources: Pictures in class folders, or what else `anyshot fit` reads; with --to, pictures of one class.
         options: How sources are read and networks run.
+        examples: What is learned from.
         to: The class that all these pictures are of, old or new.
         out: Folder for the changed classifier; its own by default.
-        split: What to learn from, where a source is divided: train by default.
     """
     from anyshot.cli.changing import add_examples
 
-    print(add_examples(model, sources, options, to, out, split))
+    print(add_examples(model, sources, options, examples, to, out))
 
 
 def remove(
@@ -130,6 +138,7 @@ def remove(
     options: EmbedOptions = EmbedOptions(),
     examples: tuple[Path, ...] = (),
     of: str = "",
+    corrections: Path | None = None,
     out: OptionalOut = None,
 ) -> None:
     """Remove classes, or single examples, from a classifier.
@@ -140,11 +149,13 @@ def remove(
         options: Where networks come from and where they run.
         examples: Instead of classes: pictures that it learned from (files of features, where it learned from such).
         of: The class to take these from, where a picture is an example of two.
+        corrections: Table of reviewed labels, as the pages of `anyshot advise` and `anyshot serve` write it: what it
+            drops is forgotten, what it relabels moves to the other class. With --examples, the pictures that it is of.
         out: Folder for the changed classifier; its own by default.
     """
     from anyshot.cli.changing import remove_classes_or_examples
 
-    print(remove_classes_or_examples(model, classes, options, examples, of, out))
+    print(remove_classes_or_examples(model, classes, options, examples, of, corrections, out))
 
 
 def merge(*models: Path, out: OutOption, using: Path | None = None) -> None:
@@ -163,15 +174,17 @@ def merge(*models: Path, out: OutOption, using: Path | None = None) -> None:
 @Parameter(name="*", group="Shot curve")
 @dataclass(frozen=True)
 class CurveOptions:
-    """Shot curve: which episodes it is measured on.
+    """Shot curve: which heads are compared, on which episodes.
 
     Attributes:
+        heads: Heads to compare; all that need no training, and the model's own, by default.
         shots: Shots you expect in use; the head is chosen for them. All that can be measured by default.
         way: Classes to tell apart at once; 'all' for every class, which is the default.
         episodes: Draws of support and queries.
         seed: Seed of the draws.
     """
 
+    heads: tuple[str, ...] = ()
     shots: tuple[int, ...] = ()
     way: str = "all"
     episodes: int = 400
@@ -184,10 +197,10 @@ def advise(
     *,
     curve: CurveOptions = CurveOptions(),
     options: ReadOptions = ReadOptions(),
+    examples: ExampleOptions = ExampleOptions(),
     model: str = "",
-    heads: tuple[str, ...] = (),
     holdout: Path | None = None,
-    split: Splits = (),
+    unlabelled: Path | None = None,
     out: OptionalOut = None,
 ) -> None:
     """Say which head to use, what more labelled examples would bring and what looks wrong.
@@ -196,17 +209,19 @@ def advise(
         source: Features with labels (.npz, .npy, .safetensors, .parquet), a store, or a folder of class folders.
         curve: What heads are compared on.
         options: How sources are read and networks run.
+        examples: What advice is taken from.
         model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
             trained model, timm:NAME, or an .onnx file.
-        heads: Heads to compare; all that need no training, and the model's own, by default.
         holdout: More examples of the same classes, best photos of other days: how accurate it is on them. By default
             the test folder of the source, where it has one.
-        split: What to take advice from, where the source is divided: train by default.
-        out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md).
+        unlabelled: Pictures (or features) without labels: which of them to label next, best first.
+        out: Folder for the page (advice.html), the numbers (advice.json) and the text (advice.md). On the page labels
+            that may be wrong and copies are kept, corrected or dropped with a click, into a table for --corrections.
+            With --unlabelled also a page (label-next.html) and a table (label-next.csv).
     """
     from anyshot.cli.advising import advise_source
 
-    print(advise_source(source, curve, options, model, heads, holdout, split, out))
+    print(advise_source(source, curve, options, examples, model, holdout, unlabelled, out))
 
 
 def export(model: str, /, *, out: OutOption, using: Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """`anyshot fit` and `anyshot export`: make a classifier from any source, and write it for other programs."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,54 +12,83 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing
 from anyshot.classify.images import ImageClassifier
 from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
-from anyshot.cli.options import ReadOptions
+from anyshot.cli.options import ExampleOptions, ReadOptions
 from anyshot.data.open import has_features
-from anyshot.data.source import select_splits
+from anyshot.data.source import Source, select_splits
 from anyshot.errors import BadInput
+from anyshot.inspect.corrections import apply_corrections, read_corrections
 from anyshot.inspect.fit_report import FitReport
-from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
-from anyshot.models.features import describe_unreadable, read_examples, select_pictures
+from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
+from anyshot.models.features import describe_unreadable, embed_pictures, open_examples
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun
 
 
 def fit_source(
-    source: Path, out: Path, options: ReadOptions, model: str, head: str, split: Sequence[str], **arguments: Any
+    source: Path, out: Path, options: ReadOptions, examples: ExampleOptions, model: str, head: str, **arguments: Any
 ) -> str:
-    """Fit a classifier to a source and save it; examples for testing are not learned from.
-
-    The arguments are those of the verb.
-    """
+    """Fit a classifier to a source and save it; the arguments are those of the verb, the last ones the classifier's."""
     with open_destination(out) as save:
         replaced, registry = describe_existing(out), options.registry()
         if head:
             registry.head(head)  # before the work, so that a misspelling is reported at once
             arguments["head"] = head
-        choose = partial(select_splits, wanted=split, for_test=False)
         classifier: Classifier
         if has_features(source, options.layout):
             classifier = make_features_classifier(source, model, registry, **arguments)
-            examples = read_examples(source, None, None, options.layout, choose, print_message)
-            report = FitReport(len(examples.labels))
-            report.add_features(examples.features, examples.labels, examples.names)
-            classifier.fit(examples.features, np.array(examples.labels))
+            with open_to_learn(source, options, examples) as found:
+                report = FitReport(len(found.items))
+                report.add(found.features, found.labels, found.names)
+                classifier.fit(found.features, np.array(found.labels))
         else:
             classifier = pictures = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
             with (
-                select_pictures(source, options.layout, choose, print_message) as items,
+                open_to_learn(source, options, examples, pictures.backbone) as found,
                 progress("learning", 1.0) as advance,
             ):
-                report = FitReport(len(items))
-                labels = [item.class_name for item in items]
-                unreadable = pictures.learn(items, labels, advance, options.features(), seen=report.add_pictures)
+                report = FitReport(len(found.items))
+                unreadable = pictures.learn(
+                    found.items, found.labels, advance, options.features(), seen=report.add_pictures
+                )
             print_message(describe_unreadable(unreadable))
         save(classifier)
-    print_message(str(report.repeats))
+    print_message(report.describe_repeats())
     estimator, noun = get_estimator(classifier), "picture" if isinstance(classifier, ImageClassifier) else "example"
     classes = count_noun(len(estimator.classes_), "class")
     summary = f"{out}: {classes}, {describe_counts(classifier, noun)}.{replaced}"
     return f"{summary} {report.describe_accuracy(estimator, out)}".rstrip()
+
+
+@contextlib.contextmanager
+def open_to_learn(
+    path: Path, options: ReadOptions, examples: ExampleOptions, backbone: Embedder | None = None, hint: str = ""
+) -> Iterator[Source]:
+    """Open the examples to learn from: those of the chosen splits, with corrected labels.
+
+    Args:
+        path: Where they are.
+        options: How they are read.
+        examples: Which are chosen, and the corrections.
+        backbone: What embeds pictures: corrections may name these by keys, which are hashes of their features.
+        hint: The end of the error where there are no labels.
+    """
+    choose = partial(select_splits, wanted=examples.split, for_test=False)
+    with contextlib.ExitStack() as stack:
+        try:
+            source = stack.enter_context(open_examples(path, options.layout, choose, print_message))
+        except BadInput as error:
+            raise BadInput(f"{error}{hint}") if hint and path.exists() else error from None
+        if source.has_features != (backbone is None):
+            has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
+            raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
+        if examples.corrections is not None:
+            corrections = read_corrections(examples.corrections)
+            if backbone is not None and not all(one.path for one in corrections):
+                source = embed_pictures(backbone, source.items, options.features(), say=print_message)
+            source = apply_corrections(source, corrections)
+            print_message(f"  {count_noun(len(corrections), 'correction')} applied.")
+        yield source
 
 
 def make_features_classifier(source: Path, model: str, registry: Registry, **arguments: Any) -> FewShotClassifier:

@@ -67,6 +67,21 @@ class ReadOptions(EmbedOptions):
     layout: Annotated[SourceOptions, Parameter(name="*", group="Source")] = field(default_factory=SourceOptions)
 
 
+@Parameter(name="*", group="Examples")
+@dataclass(frozen=True)
+class ExampleOptions:
+    """Examples: which of the source are learned from, and under which labels.
+
+    Attributes:
+        split: What to learn from, where the source is divided: train by default.
+        corrections: Table of reviewed labels, as the page of `anyshot advise` and that of `anyshot serve` write it:
+            examples are relabelled or dropped before they are learned.
+    """
+
+    split: Splits = ()
+    corrections: Path | None = None
+
+
 def parse_way(way: str) -> int:
     """Return a number of classes; 0 stands for 'all'."""
     if way != "all" and not way.isdigit():

@@ -131,7 +131,7 @@ def report(*runs: Path, out: OutOption = Path("report.html"), text: bool = False
     """Write the results of runs as one HTML page that opens without a network, or print them.
 
     Args:
-        runs: Folders that a study or an evaluation wrote; several are shown together.
+        runs: Folders that a study or `anyshot evaluate --out` wrote, or their table.csv; several are shown together.
         out: The page to write; report.html by default.
         text: Print a summary, the sensitivities and a heatmap instead.
         paper: Add what holds in the paper; without runs, a report of the paper's printed grids.

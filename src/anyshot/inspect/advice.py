@@ -36,11 +36,12 @@ STEPS: tuple[Callable[[AdviceCase], Any], ...] = (
 class Advice:
     """The results of all steps. The fields of each are also attributes of the whole: `advice.best`, `advice.curves`."""
 
+    case: AdviceCase
     results: tuple[Any, ...]
 
     def __getattr__(self, name: str) -> Any:
         """Look a name up in the results of the steps."""
-        for result in () if name.startswith("_") or name in ("results", "section") else self.results:
+        for result in () if name.startswith("_") or name in ("case", "results", "section") else self.results:
             if hasattr(result, name):
                 return getattr(result, name)
         raise AttributeError(f"advice has no attribute {name!r}.")
@@ -130,6 +131,6 @@ def advise(
 
     reported: AdviceOptions = {**options, "progress": progress}
     case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **reported)
-    advice = Advice(tuple(case.result(step) for step in STEPS))
+    advice = Advice(case, tuple(case.result(step) for step in STEPS))
     progress(1 - told)
     return advice

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.copies import Float64View
 from anyshot.classify.groups import Groups, find_groups
+from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeftOut, leave_out
 from anyshot.errors import BadInput
 from anyshot.measure.inputs import check_features, check_labels
@@ -154,10 +155,16 @@ class AdviceCase:
         return leave_out(fitted.learned_head_, fitted.vectors(self.features.numpy()), self.labels, self.groups)
 
     def describe(self, example: int) -> dict[str, Any]:
-        """Return the number, the name and the label of an example, for JSON."""
+        """Return the number, the name, the label and the key of an example, for JSON."""
         names = self.options.get("names", ())
         name = names[example] if example < len(names) else f"example {example}"
-        return {"image": example, "name": name, "label": self.class_names[self.labels[example]]}
+        key = hash_rows(self.features[example].reshape(1, -1).numpy())[0]
+        return {
+            "image": example,
+            "name": name,
+            "label": self.class_names[self.labels[example]],
+            "key": f"{key:016x}",
+        }
 
 
 def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:

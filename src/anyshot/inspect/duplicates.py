@@ -58,8 +58,8 @@ def _describe(rows: list[dict[str, Any]], *, has_pictures: bool) -> Section:
         )
     listed = [
         [
-            picture_cell(row["one"]),
-            picture_cell(row["other"]),
+            picture_cell(row["one"], row["other"]["label"] if row["conflict"] else ""),
+            picture_cell(row["other"], row["one"]["label"] if row["conflict"] else ""),
             f"{row['one']['label']} or {row['other']['label']}?" if row["conflict"] else row["one"]["label"],
             f"{row['likeness']:.0%}",
         ]

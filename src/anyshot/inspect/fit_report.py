@@ -19,42 +19,53 @@ MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: the
 MOST_NAMED = 3  # pairs that a sentence names
 
 
-class RepeatedExamples:
-    """Examples that were learned twice: equal to the last number, whatever their files and labels.
+class FitReport:
+    """Collects examples while they are learned.
 
     Args:
-        classifier: What has learned some examples before; those that it still has are recognised.
+        most: How many come at most, whose features are collected for the accuracy; of too many they are not.
+        classifier: What has learned some examples before, which are recognised when they come again.
     """
 
-    def __init__(self, classifier: FewShotClassifier | None = None) -> None:
+    def __init__(self, most: int = 0, classifier: FewShotClassifier | None = None) -> None:
         self.pairs: list[tuple[str, str]] = []
         self.conflicts: list[tuple[str, str]] = []
         self._noun = "example"
+        self._features = FeatureBuffer(most) if 0 < most <= MOST_EXAMPLES else None
+        self._labels: list[str] = []
+        self._names: list[str] = []
+        self._times: list[float | None] = []
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
-            support = classifier.support_
-            keys, owner = support.all_keys
-            labels = support.labels[owner].tolist()
+            keys, owner = classifier.support_.all_keys
+            labels = classifier.support_.labels[owner].tolist()
             self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
 
     def add_pictures(self, batch: LearnedBatch) -> None:
-        """Compare some more pictures."""
+        """Collect some more pictures."""
         self._noun = "picture"
-        self._compare(batch.keys, [str(label) for label in batch.labels], [one.item.name for one in batch.examples])
+        features = [example.features for example in batch.examples if example.features is not None]
+        names = [example.item.name for example in batch.examples]
+        self.add(np.stack(features), list(map(str, batch.labels)), names, batch.keys)
+        self._times += batch.times
 
-    def add_features(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
-        """Compare some more features."""
-        self._compare(hash_rows(features), labels, names)
-
-    def _compare(self, keys: Keys, labels: Sequence[str], names: Sequence[str]) -> None:
+    def add(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str], keys: Keys | None = None) -> None:
+        """Collect some more examples; their keys are computed where they are not given."""
+        keys = hash_rows(features) if keys is None else keys
         for key, label, name in zip(keys.tolist(), labels, names, strict=True):
             if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
             first, other = self._first.get(key, (name, label))
             if first != name:
                 (self.pairs if other == label else self.conflicts).append((name, first or f"one of {other} before"))
+        if self._features is not None:
+            for row in features:
+                self._features.add(row)
+            self._labels += labels
+            self._names += names
 
-    def __str__(self) -> str:
+    def describe_repeats(self) -> str:
+        """Return which examples are there twice, equal to the last number, under one label or two."""
         sentences = []
         for pairs, one, several, what in (
             (self.conflicts, "has", "have", "two labels, one of which is wrong"),
@@ -67,55 +78,17 @@ class RepeatedExamples:
                 sentences.append(f"{count_noun(len(pairs), self._noun)} {verb} {what}: {named}{more}.")
         return " ".join(sentences)
 
-
-class FitReport:
-    """Collects what is needed of the examples while they are learned.
-
-    Args:
-        most: How many will be learned at most; of too many only equal ones are looked for.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.repeats = RepeatedExamples()
-        self._features = FeatureBuffer(most) if most <= MOST_EXAMPLES else None
-        self._labels: list[str] = []
-        self._names: list[str] = []
-        self._times: list[float | None] = []
-
-    def add_pictures(self, batch: LearnedBatch) -> None:
-        """Collect some more pictures."""
-        self.repeats.add_pictures(batch)
-        if self._features is not None:
-            for example in batch.examples:
-                if example.features is not None:
-                    self._features.add(example.features)
-            self._labels += [str(label) for label in batch.labels]
-            self._names += [example.item.name for example in batch.examples]
-            self._times += batch.times
-
-    def add_features(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> None:
-        """Collect some more features."""
-        self.repeats.add_features(features, labels, names)
-        if self._features is not None:
-            for row in features:
-                self._features.add(row)
-            self._labels += labels
-            self._names += names
-
     def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:
         """Return how accurate a classifier is, as far as its own examples tell; nothing where none can be left out."""
-        if classifier.coverage_ is None or len(classifier.classes_) < 2:
+        coverage = classifier.coverage_
+        if coverage is None or len(classifier.classes_) < 2:
             return ""
+        accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
+        if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
+            features, labels = self._features.array, np.unique(self._labels, return_inverse=True)[1]
+            units = Float64View(features.reshape(len(features), -1), as_units=True)
+            groups = find_groups(units, labels, self._names, self._times)
+            accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
         error = classifier.support_calibration_error()
-        return f"{self._leave_out(classifier).sentences} {test} Expected calibration error {error:.1%}."
-
-    def _leave_out(self, classifier: FewShotClassifier) -> LeaveOneOutAccuracy:
-        """Return the accuracy that `anyshot advise` gives for the same head and examples."""
-        assert classifier.coverage_ is not None
-        if not self._labels or self._features is None:
-            return LeaveOneOutAccuracy(classifier.coverage_.accuracy_of_all)
-        features, labels = self._features.array, np.unique(self._labels, return_inverse=True)[1]
-        units = Float64View(features.reshape(len(features), -1), as_units=True)
-        groups = find_groups(units, labels, self._names, self._times)
-        return leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
+        return f"{accuracy.sentences} {test} Expected calibration error {error:.1%}."

@@ -119,7 +119,7 @@ def _describe_section(unlikely: list[dict[str, Any]], sure: list[dict[str, Any]]
             f"Least likely under their own label ({len(unlikely)})",
             ["example", "label", "probability of it", "looks like"],
             [
-                [picture_cell(row), row["label"], f"{row['own_probability']:.1g}", row["looks_like"]]
+                [picture_cell(row, row["looks_like"]), row["label"], f"{row['own_probability']:.1g}", row["looks_like"]]
                 for row in unlikely[:MOST_LISTED]
             ],
         ),
@@ -127,14 +127,15 @@ def _describe_section(unlikely: list[dict[str, Any]], sure: list[dict[str, Any]]
             f"Most likely of another class ({len(sure)})",
             ["example", "label", "looks like", "probability"],
             [
-                [picture_cell(row), row["label"], row["looks_like"], f"{row['probability']:.0%}"]
+                [picture_cell(row, row["looks_like"]), row["label"], row["looks_like"], f"{row['probability']:.0%}"]
                 for row in sure[:MOST_LISTED]
             ],
         ),
     ]
     sentences = (
         "There are two rankings: the first finds labels mixed up at random, the second those confused with a class "
-        "that looks alike. Look at them from the top, until the labels are right."
+        "that looks alike. Look at them from the top, until the labels are right; on the page (--out FOLDER) a click "
+        "keeps, corrects or drops each, into a table for `anyshot fit --corrections`."
     )
     tables = [table for table in tables if table.rows]
     return Section("Labels that may be wrong", [sentences if tables else "None."], tables)

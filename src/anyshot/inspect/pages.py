@@ -1,9 +1,13 @@
-"""The pages of `advise` and `test`: one file each that needs no network and no script, in the design of the report."""
+"""The pages of `advise` and `test`: one file each that needs no network, in the design of the report.
+
+On the pages of `advise` a person decides on examples; a script makes a table of the decisions, which can be downloaded.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -12,6 +16,7 @@ from markupsafe import Markup
 
 from anyshot.inspect.holdout import HoldoutResult
 from anyshot.inspect.sections import Section
+from anyshot.inspect.unlabelled import RankedExample, describe_ranking
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, apply_theme, inline_data
 from anyshot.show.pages import fill_template
 
@@ -21,12 +26,13 @@ if TYPE_CHECKING:
 Jpegs = Mapping[int, bytes]
 
 
-def render_advice(advice: "Advice", jpegs: Jpegs | None = None) -> str:
+def render_advice(advice: "Advice", jpegs: Jpegs | None = None, source: str = "SOURCE") -> str:
     """Return the page of advice.
 
     Args:
         advice: The advice.
         jpegs: Small JPEGs of `advice.pictures`, by the number of the example.
+        source: The path of the examples, for the command that applies corrections.
     """
     facts = [
         (f"{advice.accuracy:.1%}", "held out" if advice.holdout else "left out"),
@@ -35,7 +41,36 @@ def render_advice(advice: "Advice", jpegs: Jpegs | None = None) -> str:
         (str(len(advice.suspects)), "labels that may be wrong"),
         (str(advice.conflicts), "copies under two labels"),
     ]
-    return _render("Advice", "advice", advice.headline, facts, advice.sections, jpegs or {}, draw_curves(advice))
+    review = {
+        "kind": "corrections",
+        "file": "corrections.csv",
+        "command": f"anyshot fit {quote(source)} --corrections corrections.csv --out CLASSIFIER",
+        "classes": [row["class"] for row in advice.classes],
+    }
+    sections = advice.sections
+    return _render("Advice", "advice", advice.headline, facts, sections, jpegs or {}, draw_curves(advice), review)
+
+
+def render_ranking(
+    ranking: Sequence[RankedExample], names: Sequence[str], classes: Sequence[str], jpegs: Jpegs, source: str
+) -> str:
+    """Return the page of unlabelled examples that are to be labelled next.
+
+    Args:
+        ranking: The ranking.
+        names: The names of all unlabelled examples.
+        classes: The names of the classes.
+        jpegs: Small JPEGs of the examples, by their numbers.
+        source: The path of the unlabelled examples, for the command that adds them.
+    """
+    review = {
+        "kind": "labels",
+        "file": "labels.csv",
+        "command": f"anyshot add CLASSIFIER labels.csv --root {quote(source)}",
+        "classes": classes,
+    }
+    headline = f"Label these {len(ranking)} of {len(names)} examples first."
+    return _render("What to label next", "advice", headline, [], [describe_ranking(ranking, names)], jpegs, "", review)
 
 
 def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
@@ -63,6 +98,7 @@ def _render(
     sections: Sequence[Section],
     jpegs: Jpegs,
     figure: str = "",
+    review: Mapping[str, Any] | None = None,
 ) -> str:
     encoded = {place: b64encode(jpeg).decode() for place, jpeg in jpegs.items()}
     css = files("anyshot.report").joinpath("page.css").read_text(encoding="utf-8")
@@ -76,6 +112,8 @@ def _render(
         pictures=encoded,
         figure=Markup(figure),
         css=Markup(css),
+        review=review,
+        script=Markup(Path(__file__).with_name("review.js").read_text(encoding="utf-8")),
     )
 
 

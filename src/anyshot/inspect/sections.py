@@ -7,10 +7,16 @@ MOST_PRINTED = 20  # rows of a table in a terminal; the page and the JSON have m
 
 
 class Picture(NamedTuple):
-    """An example in a table: shown where there is a picture of it, named elsewhere."""
+    """An example in a table: shown where there is a picture of it, named elsewhere.
+
+    The label that it has, one that it may rather have, and its key are for a review (`anyshot.inspect.corrections`).
+    """
 
     image: int
     name: str
+    label: str = ""
+    suggestion: str = ""
+    key: str = ""
 
 
 Cell = str | Picture
@@ -34,9 +40,9 @@ class Section(NamedTuple):
     """What the data are too few to say, in sentences."""
 
 
-def picture_cell(row: dict[str, Any]) -> Picture:
+def picture_cell(row: dict[str, Any], suggestion: str = "") -> Picture:
     """Return the cell of an example that `AdviceCase.describe` describes."""
-    return Picture(row["image"], row["name"])
+    return Picture(row["image"], row["name"], row["label"], suggestion, row["key"])
 
 
 def join_some(names: Sequence[str], most: int = 5) -> str:

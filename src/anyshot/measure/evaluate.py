@@ -54,11 +54,13 @@ class Evaluation:
         plan: The episodes.
         recalls: The recalls of each head and readout, from which paired differences can still be computed.
         message: What stopping early has found, where it was asked for.
+        copies: Examples whose features are equal to those of an earlier one.
     """
 
     plan: Plan
     recalls: Sequence[Recalls]
     message: str = ""
+    copies: int = 0
 
     def __iter__(self) -> Iterator[Row]:
         return (row for one in self.recalls for row in one.rows())
@@ -114,6 +116,11 @@ class Evaluation:
         if any(np.isnan(row["ci95_classes"]) for row in rows):
             absent = f"three classes, each absent from {LEAST_WITHOUT} episodes"
             lines.append(f"An interval over new classes needs {absent}.")
+        if self.copies:
+            lines += [
+                f"{self.copies} of {len(plan.labels)} examples are copies of others: the accuracies are optimistic,",
+                "because a query may be equal to an example that was learned.",
+            ]
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
         return "\n".join([*lines, self.message] if self.message else lines)
@@ -182,6 +189,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         look_up("kind of unequal shots", shots, UNEQUAL)
     plan = plan or Plan(codes, len(names) if way == "all" else way, _largest(shots), queries, episodes, seed, names)
     groups = _group_by_embedding(_fitting_pairs(heads, readouts, registry), embed or {}, registry)
+    copies = _count_copies(maps)
     looks = list_looks(plan.episodes) if stop_early else [plan.episodes]
     share = scale_progress(progress, 1 / max(1, len(groups) * len(looks)))
 
@@ -196,12 +204,18 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         columns = [{**(about or {}), "head": h, "readout": r, **head_columns(h, registry.head(h))} for h, r in tested]
         unequal = expand_patterns(patterns, part) if isinstance(shots, str) else None
         wrapped = _wrap_recalls(columns, [arrays[pair] for pair in tested], part, shot_names, unequal, dirichlet)
-        return Evaluation(part, wrapped)
+        return Evaluation(part, wrapped, copies=copies)
 
     if not stop_early:
         return test(plan.episodes)
     evaluation, message = run_until_apart(test, looks, lambda one, level: compare_accuracies(one.recalls, level))
     return replace(evaluation, message=message)
+
+
+def _count_copies(maps: Maps) -> int:
+    """Return how many rows are equal to an earlier one, judged by some 512 of their numbers."""
+    rows = maps.flatten(1)[:, :: max(1, maps[0].numel() // 512)].numpy()
+    return len(rows) - len({hash(row.tobytes()) for row in rows})
 
 
 def _largest(shots: Sequence[int] | str) -> int:

@@ -35,4 +35,5 @@ def _findings(runs: Sequence[Path], *, paper: bool) -> "Findings":
 
     if not runs and not paper:
         raise BadInput("name at least one run's folder, or give --paper for a report of the paper's own numbers.")
-    return read_runs(runs) if runs else paper_findings()
+    folders = [path.parent if path.is_file() and path.name in ("table.csv", "recalls.npz") else path for path in runs]
+    return read_runs(folders) if runs else paper_findings()

@@ -109,7 +109,7 @@ def _read_cells(folder: Path) -> list[Row]:
     if not folder.exists():
         raise BadInput(f"there is no folder {folder}.")
     if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder: a report is made from folders that hold a table.csv.")
+        raise BadInput(f"{folder} is no run: name the folder of a study, or what `anyshot evaluate --out` wrote.")
     path = folder / "table.csv"
     if not path.exists():
         why = "it is empty" if not any(folder.iterdir()) else "it has no table.csv"

@@ -5,7 +5,10 @@ GET    /api/classes                   classes, counts, recalls, examples, calibr
 POST   /api/classes/examples?name=    an image as the body: one more example of a class, old or new
 DELETE /api/classes/examples?name=&key=   remove an example
 DELETE /api/classes?name=             remove a class
-POST   /api/undo?removal=             put back what was removed, by the number that the removal answered with
+GET    /api/review                    examples whose labels may be wrong, and copies
+POST   /api/corrections?name=&key=&decision=&new_name=   keep, relabel or drop an example; answers with a number
+GET    /api/corrections               all such decisions as a table (CSV) for `anyshot fit --corrections`
+POST   /api/undo?removal=             undo a removal or a correction, by the number that it answered with
 POST   /api/classify                  an image as the body: its class, probabilities of all classes, nearest examples;
                                       with by_shot=true also the answers with fewer examples per class
 GET    /api/thumbnails/KEY            a small JPEG of an example
@@ -16,7 +19,7 @@ POST   /api/save                      write to the folder that the server was st
 import os
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, HTTPException, Query, Request
@@ -33,7 +36,7 @@ from anyshot.serve.uploads import MAX_NAME_LENGTH, NAME_PATTERN, check_class_nam
 from anyshot.text import to_one_line
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-SCRIPTS = ("page", "server", "ask", "cards", "camera")
+SCRIPTS = ("page", "server", "ask", "cards", "camera", "review")
 ASSETS = {"page.css": "text/css", "icon.svg": "image/svg+xml"} | {f"{name}.js": "text/javascript" for name in SCRIPTS}
 
 
@@ -55,10 +58,12 @@ IMAGE_BODY: dict[str, Any] = {
     }
 }
 JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}, "description": "A small picture."}}
+CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}, "description": "A table."}}
 UPLOAD_CODES = (408, 413, 415, 503)
 NewName = Annotated[
     str, Query(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": NAME_PATTERN})
 ]
+Decision = Literal["keep", "relabel", "drop"]
 Key = Annotated[str, Query(pattern="^[0-9a-f]{16}$")]
 
 
@@ -118,8 +123,22 @@ def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
 
     @app.delete("/api/classes/examples", responses=_describe_problems(404))
     async def remove_example(name: str, key: Key) -> dict[str, Any]:
-        removal = await run(served.remove, name, int(key, 16))
+        removal = await run(served.correct, name, int(key, 16), "drop")
         return await run(served.describe) | {"removal": removal}
+
+    @app.get("/api/review", responses=_describe_problems())
+    async def review() -> list[dict[str, Any]]:
+        return await run(served.list_doubtful)
+
+    @app.post("/api/corrections", responses=_describe_problems(404))
+    async def correct(name: str, key: Key, decision: Decision, new_name: str = "") -> dict[str, Any]:
+        new = check_class_name(new_name) if decision == "relabel" and new_name not in served.class_names else new_name
+        removal = await run(served.correct, name, int(key, 16), decision, new)
+        return await run(served.describe) | {"removal": removal}
+
+    @app.get("/api/corrections", responses=_describe_problems() | CSV, response_class=Response)
+    def corrections() -> Response:
+        return Response(served.corrections(), media_type="text/csv")
 
     @app.post("/api/undo", responses=_describe_problems(404))
     async def undo(removal: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 import { ask, askAgain, picture, whenChosen } from "/ask.js";
 import { fromCamera } from "/camera.js";
 import { showClass, showClasses, whenAsked } from "/cards.js";
+import { whenDecided } from "/review.js";
 import { at, call, make, many, named, percent, say } from "/server.js";
 
 const removals = []; // that can be undone, the last one last
@@ -67,8 +68,8 @@ function add(name, files) {
   });
 }
 
-const remove = (path, words) => change(async () => {
-  const about = await call("DELETE", path);
+const remove = (path, words, method = "DELETE") => change(async () => {
+  const about = await call(method, path);
   removals.push(about.removal);
   notice(words, true);
   return about;
@@ -85,6 +86,7 @@ function undoLast() {
 }
 
 whenChosen(showClass);
+whenDecided((path, words) => remove(path, words, "POST"));
 whenAsked({
   add,
   removeClass: async (name) => { if (await remove(named("/api/classes", name), `Removed the class ${name}.`)) at("notice").querySelector("button").focus(); },

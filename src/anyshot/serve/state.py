@@ -16,13 +16,20 @@ from fastapi import HTTPException
 from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.copies import find_copies
 from anyshot.classify.files import read_version
-from anyshot.classify.images import ImageClassifier, RemovedExamples
+from anyshot.classify.groups import Groups
+from anyshot.classify.images import ImageClassifier
+from anyshot.classify.leave_one_out import leave_out
 from anyshot.files import locked
+from anyshot.inspect.corrections import COLUMNS, Correction, move_example
+from anyshot.inspect.labels import SURE, UNLIKELY, rank_suspects
+from anyshot.tables import to_csv
 
 Result = TypeVar("Result")
 MAX_CLASSES = 1000  # that the page shows
 MAX_REMOVALS = 100  # that can be undone
+MAX_DOUBTFUL = 100  # examples that are listed for review
 NEAREST_EXAMPLES = 4  # shown beside an answer
 LIKELIEST_CLASSES = 3  # of which nearest examples are shown
 
@@ -44,8 +51,9 @@ class ServedClassifier:
         self._change_lock, self._save_lock = threading.Lock(), threading.Lock()
         self._fewer_shots_lock = threading.Lock()
         self._fewer_shots: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
-        self._removals: dict[int, RemovedExamples] = {}
-        self._removal_numbers = itertools.count(1)
+        self._undos: dict[int, Callable[[ImageClassifier], object]] = {}
+        self._corrections: dict[int, Correction] = {}
+        self._numbers = itertools.count(1)
 
     @property
     def class_names(self) -> list[str]:
@@ -59,40 +67,101 @@ class ServedClassifier:
             names = list_class_names(classifier)
             if name not in names and len(names) >= MAX_CLASSES:
                 raise HTTPException(409, f"There are {MAX_CLASSES} classes: remove one first.")
-            label = classifier.classes_[names.index(name)] if name in names else _convert_label(name, classifier)
+            label = _find_label(classifier, name) if name in names else _convert_label(name, classifier)
             classifier.partial_fit([image], [label])
 
         self._change(learn)
 
-    def remove(self, name: str, key: int | None = None) -> int:
-        """Remove a class, or one of its examples, and return the number by which that can be undone."""
+    def remove(self, name: str) -> int:
+        """Remove a class, and return the number by which that can be undone."""
 
         def forget(classifier: ImageClassifier) -> int:
-            names = list_class_names(classifier)
-            if name not in names:
-                raise HTTPException(404, "There is no such class.")
-            index, support = names.index(name), classifier.classifier.support_
-            if key is not None and key not in support.keys[support.owner == index]:
-                raise HTTPException(404, "There is no such example.")
-            removed = classifier.take_out(classifier.classes_[index], key)
-            number = next(self._removal_numbers)
-            self._removals[number] = removed
-            if len(self._removals) > MAX_REMOVALS:
-                self._removals.pop(next(iter(self._removals)))
-            return number
+            removed = classifier.take_out(_find_label(classifier, name))
+            return self._remember(lambda later: later.put_back(removed))
 
         return self._change(forget)
 
+    def correct(self, name: str, key: int, decision: str, new_name: str = "") -> int:
+        """Keep, relabel or drop an example of a class, and return the number by which that can be undone.
+
+        Args:
+            name: The class that has it.
+            key: The key of the example.
+            decision: keep, which only ends the doubt, relabel or drop.
+            new_name: The class that it is moved to, known or new.
+        """
+
+        def apply(classifier: ImageClassifier) -> int:
+            label, support = _find_label(classifier, name), classifier.classifier.support_
+            if key not in support.exemplar_keys_of(label):
+                raise HTTPException(404, "There is no such example.")
+            correction = Correction("", f"{key:016x}", name, decision, new_name)
+            if decision == "keep":
+                return self._remember(lambda later: later, correction)
+            names = list_class_names(classifier)
+            new = None
+            if decision == "relabel":
+                new = _find_label(classifier, new_name) if new_name in names else _convert_label(new_name, classifier)
+            if new is None or new in support.labels_with(key):  # there already: it only leaves the wrong class
+                removed = classifier.take_out(label, key)
+                return self._remember(lambda later: later.put_back(removed), correction)
+            move_example(classifier, label, key, new)
+            return self._remember(lambda later: move_example(later, new, key, label), correction)
+
+        return self._change(apply)
+
     def undo(self, removal: int) -> None:
-        """Put back what was removed."""
+        """Undo a removal or a correction."""
 
-        def put_back(classifier: ImageClassifier) -> None:
-            if removal not in self._removals:
+        def restore(classifier: ImageClassifier) -> None:
+            if removal not in self._undos:
                 raise HTTPException(404, "This removal was undone before, or is too old.")
-            classifier.put_back(self._removals[removal])
-            del self._removals[removal]  # Only now: a failed attempt can be repeated.
+            self._undos[removal](classifier)
+            del self._undos[removal]  # Only now: a failed attempt can be repeated.
+            self._corrections.pop(removal, None)
 
-        self._change(put_back)
+        self._change(restore)
+
+    def corrections(self) -> str:
+        """Return all corrections as a table (CSV) that `anyshot fit`, `add` and `remove` take."""
+        return to_csv([COLUMNS, *self._corrections.values()])
+
+    def list_doubtful(self) -> list[dict[str, Any]]:
+        """Return examples whose labels may be wrong, and copies of others, without those that a person kept."""
+        current = self.current
+        if not is_fitted(current) or current.classifier.state_.is_large or len(current.classes_) < 2:
+            return []
+        inner = current.classifier
+        support, names = inner.support_, list_class_names(current)
+        vectors, owner, keys = support.examples, support.owner, [f"{key:016x}" for key in support.keys.tolist()]
+        groups = Groups(inner.state_.groups, ("features",))
+        result = leave_out(inner.learned_head_, vectors, owner, groups)
+        scored = np.flatnonzero(result.is_scored)
+        suspects = rank_suspects(result.scores[scored], owner[scored], scored)
+        rows = [
+            (one.image, f"looks like {names[one.looks_like]}", names[one.looks_like], "")
+            for one in sorted(suspects, key=lambda one: one.log_own)
+            if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
+        ]
+        for one, other, _ in find_copies(vectors, owner):
+            is_conflict = owner[one] != owner[other]
+            rows.append((other, f"is also in {names[owner[one]]}", names[owner[one]] if is_conflict else "", keys[one]))
+        kept = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
+        return [
+            {"key": keys[image], "name": names[owner[image]], "why": why, "suggestion": suggestion, "other": other}
+            for image, why, suggestion, other in rows
+            if (keys[image], names[owner[image]]) not in kept
+        ][:MAX_DOUBTFUL]
+
+    def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
+        """Number a change, so that it can be undone as long as it is not too old."""
+        number = next(self._numbers)
+        self._undos[number] = undo
+        if correction is not None:
+            self._corrections[number] = correction
+        if len(self._undos) > MAX_REMOVALS:
+            self._undos.pop(next(iter(self._undos)))
+        return number
 
     def save(self, merge: bool = False) -> None:
         """Write the current classifier to its folder; concurrent calls wait for each other.
@@ -202,6 +271,14 @@ def is_fitted(classifier: ImageClassifier) -> bool:
 def list_class_names(classifier: ImageClassifier) -> list[str]:
     """Return the names of the classes, as a page shows them."""
     return [str(label) for label in classifier.classes_] if is_fitted(classifier) else []
+
+
+def _find_label(classifier: ImageClassifier, name: str) -> Any:
+    """Return the label of a class by its name."""
+    names = list_class_names(classifier)
+    if name not in names:
+        raise HTTPException(404, "There is no such class.")
+    return classifier.classes_[names.index(name)]
 
 
 def _convert_label(name: str, classifier: ImageClassifier) -> Any:

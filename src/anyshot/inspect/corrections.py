@@ -1,0 +1,128 @@
+"""Corrections: labels that a person has reviewed, as a table that is applied to examples or to a classifier.
+
+    path,key,label,decision,new_label
+    cat/7.jpg,a1b2c3d4e5f60718,cat,relabel,dog
+
+The page of `anyshot advise` and that of `anyshot serve` write such tables; `anyshot fit`, `add` and `remove` take them.
+An example is known by its path in the source, or by its key (`anyshot.classify.keys`) where the table has no path.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.images import ImageClassifier, RemovedExamples
+from anyshot.classify.keys import KeySet, hash_rows
+from anyshot.classify.support import Support
+from anyshot.data.source import Source
+from anyshot.data.tables import read_columns
+from anyshot.errors import BadInput, as_bad_input
+from anyshot.text import group_by
+
+COLUMNS = ("path", "key", "label", "decision", "new_label")
+DECISIONS = ("keep", "relabel", "drop")
+
+
+class Correction(NamedTuple):
+    """What a person decided on one example.
+
+    Attributes:
+        path: The name of the example in its source; may be empty where there is a key.
+        key: The key of the example as 16 hexadecimal digits; may be empty where there is a path.
+        label: The label that it has.
+        decision: keep, relabel or drop.
+        new_label: The label that it should have, where it is relabelled.
+    """
+
+    path: str
+    key: str
+    label: str
+    decision: str
+    new_label: str = ""
+
+
+def read_corrections(path: str | Path) -> list[Correction]:
+    """Read a table of corrections (.csv, .tsv or .parquet).
+
+    Raises:
+        BadInput: A decision is unknown or incomplete, or two rows decide differently on one example.
+    """
+    columns = read_columns(Path(path))
+    count = len(next(iter(columns.values())))
+    cells = (columns.get(name) or [""] * count for name in COLUMNS)
+    corrections = [Correction(*(str(cell or "").strip() for cell in row)) for row in zip(*cells, strict=True)]
+    for number, one in enumerate(corrections, 2):
+        _check(one, f"row {number} of {path}")
+    for (example, _, label), rows in group_by(corrections, lambda one: one[:3]).items():
+        if len(set(rows)) > 1:
+            raise BadInput(f"{path} decides differently on {example or rows[0].key} of {label} in two rows.")
+    return list(dict.fromkeys(corrections))
+
+
+def _check(one: Correction, where: str) -> None:
+    """Raise a BadInput if a correction is incomplete."""
+    if one.decision not in DECISIONS:
+        raise BadInput(f"{where} decides {one.decision!r}: a decision is keep, relabel or drop.")
+    if not (one.path or one.key) or (one.decision == "relabel" and not one.new_label):
+        raise BadInput(f"{where} must name a path or key, and for relabel a new_label.")
+    with as_bad_input(ValueError, f"{where} has the key {one.key!r}, not 16 hexadecimal digits."):
+        int(one.key or "0", 16)
+
+
+def apply_corrections(source: Source, corrections: str | Path | Sequence[Correction]) -> Source:
+    """Return a source with its labels corrected, without the examples that are dropped.
+
+    Args:
+        source: Labelled examples (`anyshot.open_source`). It needs features where the corrections have keys only.
+        corrections: A table of corrections, or its path.
+
+    Raises:
+        BadInput: The corrections are of an example that the source does not have, or drop all of them.
+    """
+    if isinstance(corrections, str | Path):
+        corrections = read_corrections(corrections)
+    by_name = group_by(range(len(source.items)), lambda row: (source.items[row].name, source.items[row].class_name))
+    by_key: dict[tuple[str, str], list[int]] = {}
+    if source.has_features and not all(one.path for one in corrections):
+        keys = hash_rows(source.features.reshape(len(source.items), -1)).tolist()
+        by_key = group_by(range(len(keys)), lambda row: (f"{keys[row]:016x}", source.items[row].class_name))
+    labels: dict[int, str] = {}
+    for one in corrections:
+        rows = by_name.get((one.path, one.label)) if one.path else by_key.get((one.key, one.label))
+        if rows is None:
+            raise BadInput(
+                f"there is no example {one.path or one.key} of {one.label!r} to correct: were the corrections made for "
+                "other examples?"
+            )
+        labels |= dict.fromkeys(rows, {"keep": one.label, "drop": "", "relabel": one.new_label}[one.decision])
+    rest = [row for row in range(len(source.items)) if labels.get(row) != ""]
+    if not rest:
+        raise BadInput("the corrections drop every example.")
+    chosen = source.select(rest)
+    items = [replace(i, class_name=labels.get(row, i.class_name)) for row, i in zip(rest, chosen.items, strict=True)]
+    return replace(chosen, items=items)
+
+
+def move_example(
+    classifier: FewShotClassifier | ImageClassifier, label: Any, key: int, new_label: Any, x: Any = None
+) -> None:
+    """Move an example of a classifier to another class.
+
+    Args:
+        classifier: The classifier.
+        label: The class that has the example.
+        key: The key of the example.
+        new_label: The class that it should be in, known or new.
+        x: The features of the example, needed where it is no exemplar.
+    """
+    removed: Any = classifier.take_out(label, key, x)
+    has_pictures = isinstance(removed, RemovedExamples)
+    part: Support = removed.support if has_pictures else removed
+    known = KeySet(np.array([key], np.uint64), np.zeros(1, np.int64))
+    options: Any = {"keep": part.keep, "has_scatter": part.has_scatter}
+    moved: Any = Support(np.array([new_label]), part.sums, part.counts, part.exemplars, known, **options)
+    classifier.put_back(RemovedExamples(moved, removed.thumbnails) if has_pictures else moved)

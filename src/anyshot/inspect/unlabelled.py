@@ -1,0 +1,110 @@
+"""What to label next: unlabelled examples, ranked by how much their labels are expected to help.
+
+An unlabelled example u is covered by the nearest labelled one s as far as k(u, s) = exp(-|u - s|^2 / d), where d is the
+usual squared distance within a class, and counts the more the less its two likeliest classes differ in probability. The
+next example of the ranking is the one whose label would raise the sum of coverages most (uncertainty herding, Bae et
+al. 2024). benchmarks/labelling.py compares this with other rules and with random choice (docs/log/labelling.md).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.copies import Float64View, WithinClassDistance
+from anyshot.errors import BadInput
+from anyshot.inspect.sections import Cell, Picture, Section, Table
+from anyshot.measure.inputs import check_features, check_labels
+
+MOST_RANKED = 100  # examples of a ranking: after so many labels, rank the others anew
+MOST_COMPARED = 5_000  # unlabelled examples that are compared, a random sample of more: their kernel takes 100 MB
+
+
+class RankedExample(NamedTuple):
+    """An unlabelled example of a ranking: its number, and its likeliest class with the probability of that."""
+
+    example: int
+    likeliest: str
+    probability: float
+
+
+def rank_unlabelled(
+    features: ArrayLike,
+    labels: ArrayLike,
+    unlabelled: ArrayLike,
+    most: int = MOST_RANKED,
+    classifier: FewShotClassifier | None = None,
+) -> list[RankedExample]:
+    """Rank unlabelled examples; those come first whose labels are expected to help most.
+
+    Args:
+        features: Features of the labelled examples.
+        labels: Their labels.
+        unlabelled: Features of the unlabelled examples.
+        most: How many to return at most.
+        classifier: What was fitted to the labelled examples; one with the default head where None.
+
+    Raises:
+        BadInput: The features of labelled and unlabelled examples have different shapes, or there are not two classes.
+    """
+    x, pool = check_features(features), check_features(unlabelled)
+    names, owner = check_labels(labels, len(x))
+    if x.shape[1:] != pool.shape[1:]:
+        raise BadInput("labelled and unlabelled examples must have features of the same shape.")
+    if len(names) < 2:
+        raise BadInput("a ranking needs labelled examples of at least 2 classes.")
+    if classifier is None:
+        classifier = FewShotClassifier().fit(x.numpy(), np.array(names)[owner])
+    sample = np.sort(np.random.default_rng(0).permutation(len(pool))[:MOST_COMPARED])
+    probabilities = classifier.predict_proba(pool.numpy()[sample])
+    second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
+    labelled = Float64View(x.flatten(1).numpy(), as_units=True)
+    usual = WithinClassDistance.estimate(labelled, owner).distance or 1.0
+    units = Float64View(pool.flatten(1).numpy(), as_units=True)[sample].astype(np.float32)
+    ranking = _herd(
+        _similarities(units, units, usual),
+        _similarities(units, labelled[:].astype(np.float32), usual).max(1),
+        (1 - first + second).astype(np.float32),
+        most,
+    )
+    likeliest = classifier.classes_[probabilities.argmax(1)]
+    return [RankedExample(int(sample[i]), str(likeliest[i]), float(first[i])) for i in ranking]
+
+
+def _similarities(
+    one: Float[np.ndarray, "one d"], other: Float[np.ndarray, "other d"], usual: float
+) -> Float[np.ndarray, "one other"]:
+    """Return the Gaussian kernel of vectors of length one."""
+    return np.exp((2 * one @ other.T - 2) / np.float32(usual))
+
+
+def _herd(
+    similarities: Float[np.ndarray, "example example"],
+    coverage: Float[np.ndarray, " example"],
+    weights: Float[np.ndarray, " example"],
+    most: int,
+) -> list[int]:
+    """Return the examples that raise the weighted sum of coverages most, one after the other."""
+    ranking: list[int] = []
+    for _ in range(min(most, len(coverage))):
+        sums = weights @ np.maximum(similarities, coverage[:, None])
+        sums[ranking] = -1
+        ranking.append(int(sums.argmax()))
+        coverage = np.maximum(coverage, similarities[:, ranking[-1]])
+    return ranking
+
+
+def describe_ranking(ranking: Sequence[RankedExample], names: Sequence[str]) -> Section:
+    """Return a ranking as a section of advice, with the examples by their numbers."""
+    rows: list[list[Cell]] = [
+        [Picture(one.example, names[one.example], "", one.likeliest), one.likeliest, f"{one.probability:.0%}"]
+        for one in ranking
+    ]
+    sentence = (
+        "Examples whose labels are expected to help most come first: unsure ones that are like many others, and unlike "
+        "what is labelled or comes before them."
+    )
+    return Section("What to label next", [sentence], [Table("", ["example", "likeliest", "probability"], rows)])
