@@ -223,29 +223,13 @@ def _page(source: StudySource, only: str, folder: Path) -> str:
     words += ["--heads", *source.heads] if source.heads else []
     words += ["--only", only] if only else []
     scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.has_sensitivity]
-    columns = [
-        "setting",
-        "head",
-        "readout",
-        "sensitivity",
-        "over episodes",
-        "over new classes",
-        "by seed",
-        "noise floor",
-    ]
+    columns = ["setting", "head", "readout", "sensitivity"]
+    columns += ["over episodes", "over new classes", "by seed", "noise floor"]
     cells = []
     for row in read_table(folder / "sensitivity.csv"):
         score, noise = (format_decimals(row[name]) for name in ("sensitivity", "noise_floor"))
-        cells.append(
-            [
-                GridKey.of_row(row).setting,
-                row["head"],
-                row["readout"],
-                score,
-                *summaries.describe_uncertainties(row),
-                noise,
-            ]
-        )
+        named = [GridKey.of_row(row).setting, row["head"], row["readout"]]
+        cells.append([*named, score, *summaries.describe_uncertainties(row), noise])
     first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=3)
     drawn = sorted((folder / "figures").glob("*.svg"))
     return fill_template(
