@@ -70,6 +70,8 @@ class _Mode(TorchFunctionMode):
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
         if isinstance(first, Pretended) and name == "tolist":
             return first.held.tolist()
+        if isinstance(first, Pretended) and name == "new_tensor":  # makes a tensor on the device of its own
+            return Pretended(first.held.new_tensor(*args[1:], **kwargs))
         if isinstance(first, Pretended) and name == "embedding_bag":  # makes tensors on its input's device itself
             assert all(isinstance(one, Pretended) for one in args if torch.is_tensor(one)), "tensors on the cpu"
             return Pretended(func(*tree_map(_held, args), **tree_map(_held, kwargs)))
@@ -119,7 +121,10 @@ def _is_cpu(args, kwargs):
 @contextmanager
 def pretended_gpu():
     """Pretend that there is a GPU, cuda:0."""
-    before = torch.__future__.get_overwrite_module_params_on_conversion(), torch.inference_mode
+    before = torch.__future__.get_overwrite_module_params_on_conversion(), torch.inference_mode, torch.cuda.mem_get_info
+    pin_memory = torch.Tensor.pin_memory
+    torch.cuda.mem_get_info = lambda device: (1 << 34, 1 << 34)
+    torch.Tensor.pin_memory = lambda self: self  # also in other threads, which the mode does not reach
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     torch.inference_mode = torch.no_grad  # tensors that hold others cannot be made in inference mode
     try:
@@ -127,4 +132,5 @@ def pretended_gpu():
             yield GPU
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(before[0])
-        torch.inference_mode = before[1]
+        torch.inference_mode, torch.cuda.mem_get_info = before[1:]
+        torch.Tensor.pin_memory = pin_memory

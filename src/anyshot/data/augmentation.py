@@ -84,7 +84,9 @@ def augment(
     flips = (coins < (0.5 if "flip" in names else 0.0)).to(images.device)
     factors, orders = (draw.to(images.device) for draw in _draw_jitter(len(images), generator))
     batch = torch.empty(len(images), images.shape[3], size, size, device=images.device)
-    for order, group, upright in _groups(orders, flips, max(1, CACHE // (4 * images.shape[3] * size**2))):
+    # What is at work fits a CPU's cache. A GPU has none to fit, and a launch of each operation costs it more.
+    most = max(1, CACHE // (4 * images.shape[3] * size**2)) if images.device.type == "cpu" else len(images)
+    for order, group, upright in _groups(orders, flips, most):
         if "resized-crop" in names:
             tall, wide = (boxes[group, :2] + boxes[group, 2:]).amax(0).tolist() if is_cut else images.shape[1:3]
             some = images[:, :tall, :wide].index_select(0, group)

@@ -37,6 +37,7 @@ from anyshot.models.law import (
     flatten,
     max_pool,
     mean_pool,
+    move_parameters,
 )
 from anyshot.progress import OnProgress, no_progress
 
@@ -66,6 +67,11 @@ class LazyVectors:
         return len(self.maps), self.embed(self.maps[:1], self.parameters).shape[1]
 
     @property
+    def device(self) -> torch.device:
+        """Where the vectors are made."""
+        return self.maps.device
+
+    @property
     def work(self) -> int:
         """Multiply-adds to make one vector: those of a Gram, the only long one."""
         return self.maps.shape[1] * self.maps.shape[2] ** 2
@@ -88,7 +94,7 @@ def compute_vectors(
     """Return the vector of every image: a view of the features where possible, else computed now or when needed."""
     if embed is flatten or (maps.shape[1] == 1 and embed in (mean_pool, max_pool)):
         return maps.flatten(1)
-    lazy = LazyVectors(maps, embed, parameters)
+    lazy = LazyVectors(maps, embed, move_parameters(parameters, maps.device))
     if lazy.shape[0] * lazy.shape[1] * 4 > BANK_BYTES:
         return lazy
     with torch.inference_mode():
@@ -116,7 +122,7 @@ def compute_recalls(
     out = np.empty((len(readings), len(shots), plan.episodes, plan.way), np.float32)
 
     def keep(index: int, start: int, logits: Logits) -> None:
-        out[index, :, start : start + len(logits)] = recall_of_logits(logits, plan).numpy()
+        out[index, :, start : start + len(logits)] = recall_of_logits(logits, plan).cpu().numpy()
 
     visit_logits(vectors, readings, plan, shots, keep, progress)
     return out
@@ -135,6 +141,7 @@ def visit_logits(
     Logits lack the temperature, which changes no prediction.
     """
     patterns = expand_patterns(shots, plan)
+    readings = [reading.to(vectors.device) for reading in readings]
     bank = _Bank(vectors, readings)
     method = choose_method(vectors, plan, len(patterns), readings)
     size = CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns)))
@@ -161,7 +168,8 @@ def visit_logits(
                 yield first + start, EpisodeBatch(*(array[start : start + size] for array in drawn))
 
     # Of a few large operations threads inside them keep all cores busy; of many small factorisations a thread a chunk.
-    for episodes in map(run, chunks()) if is_inner else map_in_threads(run, chunks(), ahead=4):
+    is_serial = is_inner or vectors.device.type != "cpu"
+    for episodes in map(run, chunks()) if is_serial else map_in_threads(run, chunks(), ahead=4):
         progress(episodes)
 
 
@@ -233,8 +241,8 @@ def score_support(
 
 def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
     """Return the vectors of some images in double precision, which of all of them would take twice their memory."""
-    places = torch.from_numpy(images)
-    return (vectors.at(places) if isinstance(vectors, LazyVectors) else vectors[places]).double()
+    places = torch.from_numpy(images).to(vectors.device)
+    return (vectors.at(places) if isinstance(vectors, LazyVectors) else vectors[places]).cpu().double()
 
 
 class _Bank:
@@ -271,7 +279,7 @@ class _Bank:
         if isinstance(self.vectors, Tensor) and self.late is None:
             return self.vectors @ self.vectors.mT
         images = self.vectors.shape[0]
-        table = torch.empty(images, images)
+        table = torch.empty(images, images, device=self.vectors.device)
         for row, left in enumerate(self._pieces(BLOCK)):
             for column, right in enumerate(itertools.islice(self._pieces(BLOCK), row + 1)):
                 block = left @ right.mT
@@ -303,7 +311,7 @@ class _Chunk:
         self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, buffers: Buffers
     ) -> None:
         self.bank, self.table, self.buffers = bank, table, buffers
-        device = bank.vectors.maps.device if isinstance(bank.vectors, LazyVectors) else bank.vectors.device
+        device = bank.vectors.device
         self.shots = torch.from_numpy(np.array(patterns.swapaxes(0, 1), order="C")).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
         self.support_images = torch.from_numpy(draw.support).to(device)

@@ -32,9 +32,10 @@ from anyshot.measure.plan import UNEQUAL, Plan, Protocol, Shots, expand_patterns
 from anyshot.measure.readouts import FitReadout, compute_readout_recalls, lazy_readout_fits, scale_progress
 from anyshot.measure.recalls import Recalls
 from anyshot.models.cache import FeatureCache
+from anyshot.models.devices import to_gpu
 from anyshot.models.embedders import Embedder, load_embedder
 from anyshot.models.heads import EMBEDS
-from anyshot.models.law import BoundHead, Embed, Head, Parameters
+from anyshot.models.law import BoundHead, Embed, Head, Parameters, move_parameters
 from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
 from anyshot.progress import OnProgress, no_progress
@@ -247,7 +248,7 @@ class _Task:
             arrays[pairs[0]] = compute_fitted_recalls(head, vectors, self.plan, self.patterns, progress)
             pairs = pairs[1:]
         bound = [(BoundHead(registry.head(name), learned[name]), readout) for name, readout in pairs]
-        fitted = lazy_readout_fits(partial(_base_vectors, self.base, how, used), registry)
+        fitted = lazy_readout_fits(partial(_base_vectors, self.base, how, used, self.maps.device), registry)
         recalls = compute_readout_recalls(bound, vectors, fitted, self.plan, self.patterns, registry, progress)
         return arrays | dict(zip(pairs, recalls, strict=True))
 
@@ -290,15 +291,17 @@ def _wrap_recalls(
     ]
 
 
-def _base_vectors(base: Labelled | None, how: Embed, parameters: Parameters) -> tuple[Tensor, Tensor]:
+def _base_vectors(
+    base: Labelled | None, how: Embed, parameters: Parameters, device: torch.device
+) -> tuple[Tensor, Tensor]:
     if base is None:
         raise BadInput(
             "a projection is fitted on training classes: use a store whose split has some (in Python, give their "
             "features and labels as the base)."
         )
-    maps = check_features(base[0])
-    vectors = torch.cat(list(LazyVectors(maps, how, parameters).split(256)))
-    return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1])
+    maps = check_features(base[0]).to(device)
+    vectors = torch.cat(list(LazyVectors(maps, how, move_parameters(parameters, device)).split(256)))
+    return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1]).to(device)
 
 
 def head_columns(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
@@ -339,7 +342,8 @@ def evaluate_model(
     patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
     bound = [(model.bound_head, readout) for readout in readouts]
     wanted: Any = shots if patterns is None else patterns
-    vectors = compute_vectors(torch.from_numpy(features), model.embed, model.bound_head.parameters)
+    maps = to_gpu(torch.from_numpy(features), next(model.parameters()).device)
+    vectors = compute_vectors(maps, model.embed, model.bound_head.parameters)
     arrays = compute_readout_recalls(bound, vectors, fitted, plan, wanted, registry)
     columns = [model_columns(model, data) | {"readout": readout} for readout in readouts]
     return _wrap_recalls(columns, arrays, plan, shots, patterns)

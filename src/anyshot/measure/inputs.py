@@ -19,12 +19,12 @@ CHECKED = 512  # images that are checked together for values that are not finite
 def check_features(features: ArrayLike | Tensor) -> Maps:
     """Return features as float32 maps; vectors become maps of one position.
 
-    A memory map of float32 is checked piece by piece, and not copied.
+    A memory map of float32 is checked piece by piece, and not copied; a tensor stays on its device.
 
     Raises:
         BadInput: The features are of another shape or type, or not finite.
     """
-    array = features.detach().cpu() if isinstance(features, Tensor) else np.asarray(features)
+    array = features.detach() if isinstance(features, Tensor) else np.asarray(features)
     if array.ndim not in (2, 3) or 0 in array.shape:
         raise BadInput(
             f'features must be vectors "image d" or maps "image position channel", none of them empty; these have '

@@ -1,4 +1,4 @@
-"""From vectors and a plan to the recalls of every head and readout that was pairs for."""
+"""From vectors and a plan to the recalls of every head and readout of a list."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyshot.measure.engine import Shots, Vectors, compute_recalls
 from anyshot.measure.plan import Plan
-from anyshot.models.law import BoundHead, Parameters
+from anyshot.models.law import BoundHead, Parameters, move_parameters
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
 from anyshot.text import group_by
@@ -45,7 +45,7 @@ def compute_readout_recalls(
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         readout = registry.readout(name or "own")
-        learned = fitted(name) if readout.fit else {}
+        learned = move_parameters(fitted(name), vectors.device) if readout.fit else {}
         bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
         readings = [registry.readout(pairs[index][1]).bind(pairs[index][0], learned) for index in members]
         share = scale_progress(progress, 1 / (plan.episodes * len(groups)))

@@ -6,14 +6,16 @@ Pooling comes before the activation: the result is equal for a monotone activati
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from anyshot.data.augmentation import MARGIN, MOMENTS, Moments
 from anyshot.errors import BadInput
@@ -75,7 +77,12 @@ class ResNet12(nn.Module):
         width: Channels of the first block.
         drop: Share of the features that training drops, as in the code of FEAT's authors: single features after the
             first two blocks, squares of 5x5 positions after the others (DropBlock, Ghiasi et al. 2018).
+
+    Attributes:
+        recompute: Whether training computes a block again for its gradient instead of keeping all of it in memory.
     """
+
+    recompute = False
 
     def __init__(self, channels: int = 3, width: int = 64, drop: float = 0.0) -> None:
         super().__init__()
@@ -91,7 +98,31 @@ class ResNet12(nn.Module):
 
     def forward(self, images: Images) -> Maps:
         """Return features "image position channel"."""
-        return _maps(self.blocks(images))
+        for block in self.blocks:
+            is_recomputed = self.recompute and self.training and torch.is_grad_enabled()
+            images = _compute_twice(cast(_Block, block), images) if is_recomputed else block(images)
+        return _maps(images)
+
+
+def _compute_twice(block: "_Block", x: Tensor) -> Tensor:
+    """Return what a block gives, and keep only its input for the gradient; batch norm counts the batch once."""
+    return checkpoint(block, x, use_reentrant=False, context_fn=lambda: (nullcontext(), _frozen_statistics(block)))
+
+
+@contextmanager
+def _frozen_statistics(block: nn.Module) -> Iterator[None]:
+    """Let batch norms see the last batch once more, and leave their running statistics as they are."""
+    norms: list[Any] = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
+    before = [(norm, norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+        norm.num_batches_tracked.sub_(1)
+    try:
+        yield
+    finally:
+        for norm, momentum, batches in before:
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(batches)
 
 
 class _Block(nn.Module):

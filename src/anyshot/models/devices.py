@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from anyshot.concurrency import map_in_order
 from anyshot.errors import BadInput
@@ -16,22 +17,26 @@ from anyshot.errors import BadInput
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What `--device` and `--amp` chose: one choice for a whole process, like its number of threads.
+GPU_SHARE = 0.5  # of a GPU's free memory that features may take; episodes need the rest
+
+# What `--device`, `--amp` and `--low-memory` chose: one choice for a whole process, like its number of threads.
 _device = ""
 _amp = False
+_low_memory = False
 
 
-def use_device(name: str, amp: bool = False) -> None:
+def use_device(name: str, amp: bool = False, low_memory: bool = False) -> None:
     """Run networks on this device from now on.
 
     Args:
         name: cpu, cuda, cuda:1 or mps; empty for the default device.
         amp: Whether models train in bfloat16 even where their recipe does not say so.
+        low_memory: Whether ResNet-12 trains in less memory and more time (`ResNet12.recompute`).
 
     Raises:
         BadInput: Where torch does not have this device.
     """
-    global _device, _amp
+    global _device, _amp, _low_memory
     if name:
         try:
             torch.zeros(1, device=name).cpu()
@@ -40,7 +45,7 @@ def use_device(name: str, amp: bool = False) -> None:
             available += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
             available += ["mps"] if torch.backends.mps.is_available() else []
             raise BadInput(f"there is no device {name!r} here: torch has {', '.join(available)}.") from None
-    _device, _amp = name, amp
+    _device, _amp, _low_memory = name, amp, low_memory
 
 
 def embedding_device() -> str:
@@ -54,9 +59,23 @@ def training_device() -> str:
     return _device or best
 
 
+def to_gpu(x: Tensor, device: torch.device | str) -> Tensor:
+    """Return a tensor on this device where that is a GPU with room for it; else as it is.
+
+    Episodes then run on the GPU. They need double precision, which only CUDA has.
+    """
+    is_cuda = torch.device(device).type == "cuda"
+    return x.to(device) if is_cuda and x.nbytes < GPU_SHARE * torch.cuda.mem_get_info(device)[0] else x
+
+
 def is_amp_on() -> bool:
     """Return whether `--amp` asked for training in bfloat16."""
     return _amp
+
+
+def is_low_memory_on() -> bool:
+    """Return whether `--low-memory` asked for training in less memory."""
+    return _low_memory
 
 
 @cache

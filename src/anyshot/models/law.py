@@ -108,6 +108,11 @@ def normalize(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     return vectors / length if vectors.requires_grad else vectors.div_(length)
 
 
+def move_parameters(parameters: Parameters, device: torch.device) -> Parameters:
+    """Return parameters on a device."""
+    return {name: value.to(device) for name, value in parameters.items()}
+
+
 # ---------------------------------------------------------------------------------------------------------------- score
 
 
@@ -404,6 +409,10 @@ class BoundHead:
     def score(self, query: Tensor, prototypes: Tensor) -> Tensor:
         """Return the logits of queries before they are scaled."""
         return self.head.score(query, prototypes, self.parameters)
+
+    def to(self, device: torch.device) -> "BoundHead":
+        """Return it with its parameters on a device."""
+        return BoundHead(self.head, move_parameters(self.parameters, device))
 
 
 # ----------------------------------------------------------------------------------------------------------------- fold

@@ -23,7 +23,7 @@ from anyshot.measure.comparisons import study_tables
 from anyshot.measure.early import compare_deviations, list_looks, run_until_apart
 from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
-from anyshot.models.devices import use_device
+from anyshot.models.devices import training_device, use_device
 from anyshot.progress import print_message
 from anyshot.recipe import Recipe
 from anyshot.study import cost
@@ -52,6 +52,7 @@ class Job:
     threads: int
     device: str = ""
     amp: bool = False
+    low_memory: bool = False
     inputs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,6 +64,7 @@ class RunOptions(TypedDict, total=False):
     tensorboard: Whether to mirror the histories into event files.
     device: Where models train, as torch names it.
     amp: Whether backbones train in bfloat16.
+    low_memory: Whether ResNet-12 trains in less memory and more time.
     """
 
     workers: int
@@ -70,6 +72,7 @@ class RunOptions(TypedDict, total=False):
     tensorboard: bool
     device: str
     amp: bool
+    low_memory: bool
 
 
 def run_study(
@@ -110,9 +113,9 @@ def run_study(
     watched = [WatchedModel(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
     if missing := [model for model in watched if not is_done(model.recipe, model.result)]:
         workers, threads = cost.plan_workers(everything, study.registry, workers)
-        amp = options.get("amp", False)
+        how = device, options.get("amp", False), options.get("low_memory", False)
         jobs = [
-            Job(source, model.recipe, model.folder, data, threads, device, amp, inputs.get(model.recipe, {}))
+            Job(source, model.recipe, model.folder, data, threads, *how, inputs.get(model.recipe, {}))
             for model in missing
         ]
         with (
@@ -226,7 +229,7 @@ def run_job(job: Job) -> str:
     keep_freed_memory()
     torch.set_num_threads(job.threads)
     try:
-        use_device(job.device, job.amp)
+        use_device(job.device, job.amp, job.low_memory)
         study = job.source.load()
         record_inputs(job.folder, job.inputs)
         run_model(study, job.recipe, study.store(job.recipe.data, job.data), job.folder)
@@ -244,7 +247,7 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     test = store.part("test")
     # The plan comes before the training, so that classes too small to test are reported early.
     plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
-    model = train(recipe, store, folder, study.registry)
+    model = train(recipe, store, folder, study.registry).to(training_device())
     if plan is not None and is_first():
         features, fitted = model.features(test.items), fit_readouts_on_training_classes(model, store, study.registry)
         tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry

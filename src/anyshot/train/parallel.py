@@ -73,8 +73,8 @@ class SharedBatchNorm(nn.BatchNorm2d):
             [shifted.sum((0, 2, 3)), shifted.square().sum((0, 2, 3)), torch.ones_like(self.running_mean)]
         )
         sums[2] *= x.numel() / x.shape[1]
-        first, second, counts = _Sum.apply(sums)
-        count = counts[0].detach()
+        totals = _Sum.apply(sums)
+        first, second, count = totals[0], totals[1], totals[2, 0].detach()
         offset = first / count
         variance = second / count - offset.square()
         with torch.no_grad():

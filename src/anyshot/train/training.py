@@ -12,10 +12,11 @@ model.safetensors when it is done.
 import json
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from anyshot.concurrency import map_in_order
 from anyshot.data.augmentation import augment, cut_frames
 from anyshot.data.frames import Frames
 from anyshot.data.store import Store, StoreSplit
@@ -32,7 +34,7 @@ from anyshot.files import read_json, write_json
 from anyshot.measure.engine import compute_recalls, compute_vectors
 from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
-from anyshot.models.devices import has_bfloat16, is_amp_on, training_device, use_threads
+from anyshot.models.devices import has_bfloat16, is_amp_on, is_low_memory_on, to_gpu, training_device, use_threads
 from anyshot.models.embedders import load_embedder
 from anyshot.models.heads import overlap_loss
 from anyshot.models.law import fold_logits
@@ -46,6 +48,7 @@ from anyshot.train.parallel import count_processes, gather_batch, is_first, loca
 
 SAVE_EVERY = 10.0  # seconds between saved states
 WRITE_HISTORY_EVERY = 1.0  # seconds
+PREFETCHED = 2  # batches that are read while another is trained on
 CHECK_EVERY = 20  # updates between checks that the loss is finite; a check makes a GPU wait
 
 
@@ -135,6 +138,17 @@ def _seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
+Images = Shaped[np.ndarray, "image ..."] | Frames
+
+
+class Batch(NamedTuple):
+    """Images of a batch, boxes to cut out of them where these are drawn already, and the numbers of augmentation."""
+
+    pixels: Tensor
+    boxes: Tensor | None
+    draws: torch.Generator
+
+
 class Learner:
     """A model and its optimiser: everything that an update reads and changes.
 
@@ -170,8 +184,14 @@ class Learner:
         if start is not None:
             self._load_backbone(start)
         self.model.to(device)
+        backbone: Any = self.model.backbone
+        backbone.recompute = is_low_memory_on()
+        self.is_cuda = torch.device(device).type == "cuda"
+        if self.is_cuda:
+            torch.backends.cudnn.benchmark = True  # batches have one shape: the search for kernels pays
+            backbone.to(memory_format=torch.channels_last)
         if recipe.compile:
-            self.model.backbone.compile()
+            backbone.compile()
         self.optimiser = _optimiser(recipe, self.model)
         self.network: torch.nn.Module = self.model
         if count_processes() > 1:
@@ -192,14 +212,21 @@ class Learner:
             with torch.no_grad():
                 self.model.learned["scale"].copy_(start.learned["scale"])
 
-    def update(
-        self, images: Shaped[np.ndarray, "image ..."] | Frames, target: Tensor, shot: int, seed: int, pace: float
-    ) -> Float[Tensor, " 2"]:
+    def read_batch(self, images: Images, seed: int) -> Batch:
+        """Return images as an update takes them; this may run in another thread, ahead of the updates."""
+        draws = torch.Generator().manual_seed(seed + 1)  # of augmentation: the same on every device
+        boxes = None
+        if isinstance(images, Frames):
+            images, boxes = cut_frames(images, self.recipe.augment, draws)
+        pixels = torch.from_numpy(np.ascontiguousarray(images))
+        return Batch(pixels.pin_memory() if self.is_cuda else pixels, boxes, draws)
+
+    def update(self, images: Images | Batch, target: Tensor, shot: int, seed: int, pace: float) -> Float[Tensor, " 2"]:
         """Make one step of the optimiser.
 
         Args:
             images: A batch of images, or of features where the backbone is frozen. In batch folding they are ordered by
-                class, `shot` of each.
+                class, `shot` of each. They may have been read before (`read_batch`, with the same seed).
             target: The class of each image.
             shot: Images per class.
             seed: Seed of dropout and augmentation.
@@ -208,20 +235,17 @@ class Learner:
         Returns:
             The loss and the number of correct predictions, left on the device.
         """
-        recipe = self.recipe
+        recipe, kind = self.recipe, self.model.kind
+        read = images if isinstance(images, Batch) else self.read_batch(images, seed)
         torch.manual_seed(seed)  # dropout
-        draws = torch.Generator().manual_seed(seed + 1)  # of augmentation: the same on every device
         for group in self.optimiser.param_groups:
             group["lr"] = group["base"] * pace
-        kind, boxes = self.model.kind, None
-        if isinstance(images, Frames):
-            images, boxes = cut_frames(images, recipe.augment, draws)
-        batch = torch.from_numpy(np.ascontiguousarray(images)).to(self.device)
+        batch = read.pixels.to(self.device, non_blocking=True)
         if not recipe.frozen:
-            batch = augment(batch, recipe.augment, draws, recipe.size, kind.margin, kind.moments, boxes)
+            batch = augment(batch, recipe.augment, read.draws, recipe.size, kind.margin, kind.moments, read.boxes)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.amp):
             maps = self.network(batch[local_share(len(batch))])
-        vectors = gather_batch(self.model.embed(maps.float(), dict(self.model.learned.items())), len(images))
+        vectors = gather_batch(self.model.embed(maps.float(), dict(self.model.learned.items())), len(batch))
         loss, logits = self._loss(vectors, target, shot)
         self.optimiser.zero_grad()
         loss.backward()
@@ -294,15 +318,18 @@ class _Run:
         recipe = self.recipe
         batches = _draw_batches(recipe, self.train.labels, self.epoch)
         self.learner.model.train()
-        while self.step < len(batches):
+        seeds = [_seed(recipe.seed, self.epoch, step) for step in range(len(batches))]
+
+        def read(step: int) -> Batch:
+            return self.learner.read_batch(self.train.items[batches[step].ravel()], seeds[step])
+
+        for images in map_in_order(ThreadPoolExecutor(1), read, range(self.step, len(batches)), PREFETCHED):
             batch = batches[self.step]
             shot = 1 if recipe.batch else batch.shape[1]
             labels = self.train.labels[batch] if recipe.batch else np.arange(len(batch)).repeat(shot)
-            images = self.train.items[batch.ravel()]
             target = torch.from_numpy(labels).long().to(self.learner.device)
-            seed = _seed(recipe.seed, self.epoch, self.step)
             pace = recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs)
-            self.results.append(self.learner.update(images, target, shot, seed, pace))
+            self.results.append(self.learner.update(images, target, shot, seeds[self.step], pace))
             self.step += 1
             if self.step % CHECK_EVERY == 0:
                 self._check()
@@ -331,7 +358,7 @@ class _Run:
         assert val is not None
         protocol = {"queries": recipe.validation_queries, "episodes": recipe.validation_episodes, "seed": recipe.seed}
         plan = Plan(val.labels, shot=recipe.train_shot, class_names=val.class_names, **protocol)
-        features = torch.from_numpy(model.features(val.items))
+        features = to_gpu(torch.from_numpy(model.features(val.items)), self.learner.device)
         vectors = compute_vectors(features, model.embed, model.bound_head.parameters)  # Gram matrices only as needed
         accuracy = 100 * float(compute_recalls(vectors, [model.bound_head], plan, [recipe.train_shot]).mean())
         if accuracy > self.best[0]:
