@@ -33,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from anyshot.models.empirical import Base, adapt, fit_base, moments_of
 from heads_page import NEEDS_NO_BASE, page
 from scipy.special import softmax
 from scipy.stats import t as student
@@ -48,7 +49,6 @@ from anyshot.data.npz import read_image_npz
 from anyshot.data.pictures import decode_picture
 from anyshot.files import write_text
 from anyshot.models.embedders import load_embedder
-from anyshot.models.empirical import Base, adapt, fit_base, moments_of
 from anyshot.models.law import normalize as unit
 from anyshot.progress import progress
 from anyshot.tables import format_table, read_table, write_table

@@ -672,7 +672,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
             logits = [self.scale_ * part.scores for part in parts]
             # Sums over very many classes are of float32, and all classes together are at least the best of them.
-            sums = [np.maximum(part.log_sums, logsumexp(z, axis=1)) for part, z in zip(parts, logits, strict=True)]
+            sums = [
+                np.maximum(np.asarray(part.log_sums), logsumexp(z, axis=1))
+                for part, z in zip(parts, logits, strict=True)
+            ]
             chances = [np.exp(z - total[:, None]) for z, total in zip(logits, sums, strict=True)]
             return self.state_.support.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
 

@@ -60,15 +60,15 @@ def add_examples(
             with opened as found:
                 print_message("\n".join(describe_notes(found)) if to else "")
                 labels = _as_labels(get_estimator(classifier), [to] * len(found.items) if to else found.labels)
-                if isinstance(classifier, ImageClassifier):
+                if isinstance(classifier, FewShotClassifier):
+                    report.add(found.features, list(map(str, labels)), found.names)
+                    classifier.partial_fit(found.features, np.array(labels))
+                else:
                     with progress("learning", 1.0) as advance:
                         unreadable = classifier.learn(
                             found.items, labels, advance, options.features(), seen=report.add_pictures
                         )
                     print_message(describe_unreadable(unreadable))
-                else:
-                    report.add(found.features, list(map(str, labels)), found.names)
-                    classifier.partial_fit(found.features, np.array(labels))
         save(classifier)
     print_message(report.describe_repeats())
     return _describe_change(classifier, out or model, _describe_added(before, _count_by_name(classifier))) + replaced

@@ -125,4 +125,5 @@ def move_example(
     known = KeySet(np.array([key], np.uint64), np.zeros(1, np.int64))
     options: Any = {"keep": part.keep, "has_scatter": part.has_scatter}
     moved: Any = Support(np.array([new_label]), part.sums, part.counts, part.exemplars, known, **options)
-    classifier.put_back(RemovedExamples(moved, removed.thumbnails) if has_pictures else moved)
+    restored: Any = RemovedExamples(moved, removed.thumbnails) if has_pictures else moved
+    classifier.put_back(restored)
