@@ -65,9 +65,9 @@ def add_examples(
                     classifier.partial_fit(found.features, np.array(labels))
                 else:
                     with progress("learning", 1.0) as advance:
-                        unreadable = classifier.learn(
-                            found.items, labels, advance, options.features(), seen=report.add_pictures
-                        )
+                        learner: ImageClassifier = classifier
+                        given = found.items, labels, advance, options.features()
+                        unreadable = learner.learn(*given, seen=report.add_pictures)
                     print_message(describe_unreadable(unreadable))
         save(classifier)
     print_message(report.describe_repeats())
