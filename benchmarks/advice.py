@@ -36,16 +36,16 @@ from PIL import Image, ImageEnhance
 from scipy.special import softmax
 
 from anyshot import FewShotClassifier
-from anyshot.classify.copies import find_copies
 from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import LeftOut, leave_out
-from anyshot.classify.likeness import PictureSketch
 from anyshot.inspect import shot_curve
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.copies import find_copies
 from anyshot.inspect.curves import choose_episodes
 from anyshot.inspect.grouped_plan import GroupedPlan
 from anyshot.inspect.labels import rank_suspects
+from anyshot.inspect.likeness import PictureSketch
 from anyshot.inspect.shot_curve import forecast_gains
 from anyshot.measure.evaluate import evaluate
 from anyshot.measure.plan import Plan

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from shell import run
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.classify.copies import find_copies
 from anyshot.classify.groups import find_groups, parse_time
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import OtherFeatures
+from anyshot.inspect.copies import find_copies
 from anyshot.inspect.labels import rank_suspects
 from anyshot.inspect.pages import draw_curves, forecast_rows, render_advice
 from anyshot.inspect.shot_curve import Curve, EpisodePool, fit_curve, forecast_gains
@@ -379,7 +379,7 @@ def test_bursts_looked_for_some_images_at_a_time_are_the_same(monkeypatch):
     X = moments + 0.01 * rng.normal(size=(120, 16))
     names = [f"p{number:03d}.jpg" for number in range(120)]
     whole = find_groups(X, codes, names)
-    monkeypatch.setattr("anyshot.classify.copies.PART", 7)
+    monkeypatch.setattr("anyshot.classify.groups.PART", 7)
     parts = find_groups(X, codes, names)
     assert whole.count > 1
     assert (parts.evidence, parts.group.tolist()) == (whole.evidence, whole.group.tolist())

@@ -2,6 +2,7 @@
 
 import copy
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from PIL import Image
 from test_classifier import UNTRAINED, examples
 
-from anyshot import FewShotClassifier
+from anyshot import BadInput, FewShotClassifier, ImageClassifier
 from anyshot.classify.keys import hash_rows
 
 POOL = np.random.default_rng(0).normal(size=(24, 32))  # rows of fewer numbers are not recognised as float16
@@ -141,9 +143,41 @@ def test_examples_that_two_classifiers_share_count_once():
     one, two = FewShotClassifier("proto").fit(X[:40], y[:40]), FewShotClassifier("proto").fit(X[20:], y[20:])
     one.merge(two)
     whole = FewShotClassifier("proto").fit(X, y)
-    assert (one.n_repeated_, one.n_estimated_) == (20, 0)
+    assert one.n_repeated_ == 20
     np.testing.assert_allclose(one.support_.sums, whole.support_.sums)
     np.testing.assert_allclose(one.predict_proba(X), whole.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["proto", "posterior"])
+def test_a_classifier_of_some_examples_of_another_merges_both_ways(head):
+    X, y = examples(60, 3)
+    for first, second in ((slice(40), slice(60)), (slice(60), slice(40))):
+        merged = FewShotClassifier(head, keep=2).fit(X[first], y[first])
+        merged.merge(FewShotClassifier(head, keep=2).fit(X[second], y[second]))
+        whole = FewShotClassifier(head, keep=2).fit(X, y)
+        assert merged.n_repeated_ == 40
+        np.testing.assert_allclose(merged.support_.sums, whole.support_.sums)
+        np.testing.assert_array_equal(merged.support_.keys, whole.support_.keys)
+        np.testing.assert_array_equal(merged.predict(X), whole.predict(X))
+
+
+def test_shared_examples_whose_vectors_nobody_has_are_refused():
+    X, y = examples(60, 3)
+    one, two = (FewShotClassifier("proto", keep=2).fit(X[part], y[part]) for part in (slice(40), slice(20, 60)))
+    before = one.predict_proba(X)
+    with pytest.raises(BadInput, match="are in both classifiers, and neither has kept their vectors"):
+        one.merge(two)
+    np.testing.assert_array_equal(one.predict_proba(X), before)
+
+
+def test_merging_many_shared_classes_takes_no_longer_than_learning_them():
+    """The keys of each class were once looked for among all keys."""
+    X, y = np.random.default_rng(0).normal(size=(40_000, 4)), np.arange(40_000)
+    one, start = FewShotClassifier("proto", keep=0).fit(X, y), time.process_time()
+    two, middle = FewShotClassifier("proto", keep=0).fit(X, y), time.process_time()
+    one.merge(two)
+    assert time.process_time() - middle < 3 * (middle - start) + 0.3
+    assert one.n_repeated_ == 40_000
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
@@ -189,6 +223,36 @@ def test_a_class_of_one_group_is_not_judged_and_nothing_is_rejected_for_it(tmp_p
     fitted.save(tmp_path / "model")
     assert "All examples of 0 are one group" in (tmp_path / "model" / "README.md").read_text()
     assert FewShotClassifier.load(tmp_path / "model").unjudged_.tolist() == [0]
+
+
+@pytest.mark.parametrize("head", ["proto", "posterior"])
+def test_a_group_larger_than_what_is_kept_is_not_recognised_by_its_siblings(head):
+    X, y = examples(120, 3, spread=1.5)
+    groups = np.where(y == 0, 1000, np.where(y == 1, np.arange(120) // 12, np.arange(120)))
+    fitted = FewShotClassifier(head, keep=8).fit(X, y, groups=groups)
+    assert fitted.unjudged_.tolist() == [0]
+    assert np.isnan(fitted.recalls_[0])
+    assert not np.isnan(fitted.recalls_[1:]).any()
+    in_order = FewShotClassifier(head, keep=8)
+    for part in np.split(np.arange(120), 12):
+        in_order.partial_fit(X[part], y[part], groups=groups[part])
+    assert in_order.unjudged_.tolist() == [0]
+    np.testing.assert_allclose(in_order.recalls_, fitted.recalls_)
+
+
+def test_bursts_are_known_before_exemplars_are_picked(tmp_path):
+    """Of photos taken in bursts, whole bursts are exemplars."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for burst in range(5):
+            for second in range(3):
+                pixels = rng.integers(0, 255, (8, 8, 3), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / name / f"IMG_20240131_12{burst:02}{second:02}.png")
+    made = ImageClassifier(lambda x: x.reshape(len(x), -1).astype(np.float32), side=8, head="proto", keep=6)
+    exemplars = made.fit(tmp_path).classifier.support_.exemplars
+    for row in range(2):
+        assert np.unique(exemplars.groups[exemplars.owner == row], return_counts=True)[1].tolist() == [3, 3]
 
 
 def test_a_group_goes_on_in_a_later_call():

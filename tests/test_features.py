@@ -26,13 +26,13 @@ from shell import run
 from test_classifier_files import pictures, small_model
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise, evaluate
-from anyshot.classify.copies import Float64View, find_copies
 from anyshot.classify.files import sign_folder
-from anyshot.classify.groups import Groups, find_groups
+from anyshot.classify.groups import Float64View, Groups, find_groups
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.classify.onnx_export import export_backbone
 from anyshot.data.source import Item, Source
 from anyshot.data.store import open_store, write_store
+from anyshot.inspect.copies import find_copies
 from anyshot.measure.evaluate import evaluate_store
 from anyshot.models import onnx_backbone
 from anyshot.models.cache import MAX_OPEN, FeatureCache, cache_folder, hash_picture

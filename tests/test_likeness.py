@@ -7,9 +7,9 @@ import pytest
 from PIL import Image, ImageEnhance
 from scipy.ndimage import gaussian_filter
 
-from anyshot.classify.copies import find_copies
-from anyshot.classify.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
 from anyshot.data.pictures import FileBytes, capture_time
+from anyshot.inspect.copies import find_copies
+from anyshot.inspect.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
 
 
 def photo(seed, details=None):

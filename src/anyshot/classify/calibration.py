@@ -35,23 +35,23 @@ class GroupSizes:
 
     Attributes:
         sums: The sum of the group's exemplars.
-        sizes: Their number.
-        left: The examples of the class that are left; 0 where the class is one group.
+        left: The examples of the class that are left; 0 where the class is one group, or the group is not known whole.
     """
 
     sums: Float[np.ndarray, "exemplar d"]
-    sizes: Int[np.ndarray, " exemplar"]
     left: Int[np.ndarray, " exemplar"]
 
 
-def measure_groups(vectors: np.ndarray, owner: np.ndarray, groups: Groups, counts: np.ndarray) -> GroupSizes:
+def measure_groups(support: Support, groups: Groups) -> GroupSizes:
     """Return what leaving out the group of each exemplar takes from its class."""
     sizes = np.bincount(groups)
+    left = support.counts[support.owner] - sizes[groups]
+    left[np.isin(groups, groups[support.is_cut])] = 0
     if sizes.max(initial=1) == 1:
-        return GroupSizes(vectors, np.ones(len(groups), np.int64), counts[owner] - 1)
-    sums = np.zeros((len(sizes), vectors.shape[1]))
-    np.add.at(sums, groups, vectors)
-    return GroupSizes(sums[groups], sizes[groups], counts[owner] - sizes[groups])
+        return GroupSizes(support.examples, left)
+    sums = np.zeros((len(sizes), support.examples.shape[1]))
+    np.add.at(sums, groups, support.examples)
+    return GroupSizes(sums[groups], left)
 
 
 def estimate(
@@ -102,7 +102,7 @@ def leave_one_out(
     vectors, owners = support.exemplars.vectors[chosen], support.exemplars.owner[chosen]
     if groups is None:
         groups = np.arange(len(support.exemplars.owner))
-    out_of = measure_groups(support.exemplars.vectors, support.exemplars.owner, groups, support.counts)
+    out_of = measure_groups(support, groups)
     left_counts = out_of.left[chosen]
     head, owner, every = reading.head, torch.from_numpy(owners), torch.from_numpy(vectors)
     is_alone = left_counts < 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot
 from anyshot.classify.fitted import FittedState
-from anyshot.classify.keys import Keys, hash_groups, hash_rows
+from anyshot.classify.keys import hash_groups, hash_rows
 from anyshot.classify.support import Support, build_support, find_repeats, uninterrupted
 from anyshot.classify.topk import TopK
 from anyshot.errors import BadInput, as_bad_input, look_up
@@ -45,9 +45,26 @@ SAME = 1e-9  # squared distance of two vectors of one example, as a share of the
 
 UNSHARED = "_thread_lock", "state_"  # attributes that a copy has for itself
 
+T = TypeVar("T")
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
 Vectors = Float[np.ndarray, "image d"]
+
+
+class FittedValue(Generic[T]):
+    """An attribute of a fitted classifier, computed on first use, while nobody learns."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, classifier: "FewShotClassifier", _: Any = None) -> T:
+        if classifier is None:
+            raise AttributeError("this is an attribute of classifiers that have learned a class")
+        with classifier._lock:
+            if "state_" not in classifier.__dict__:
+                raise AttributeError("this classifier has not learned a class yet")
+            value: T = getattr(classifier.state_, self.name)
+            return value
 
 
 @dataclass(eq=False, repr=False)
@@ -90,7 +107,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         unjudged_: Classes whose examples are all one group: nothing is known of new images of them, and none of these
             is rejected.
         n_repeated_: Examples of the last call that were there already, or twice in it, and were not counted again.
-        n_estimated_: Those of them, in `merge`, for which the mean of their class had to be subtracted.
 
     Examples:
         >>> import numpy as np
@@ -163,7 +179,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Set the support that was saved, of rows of so many features, instead of fitting."""
         self.positions_, self.n_features_in_ = self.positions or 1, features
         self._prepare(features)
-        self.n_repeated_ = self.n_estimated_ = 0
+        self.n_repeated_ = 0
         return self._set_support(support)
 
     # ------------------------------------------------------------------------------------------------------- learning
@@ -199,13 +215,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             X: Features.
             y: Labels.
             classes: Not used: classes need not be announced.
-            groups: Which examples belong together (see `fit`); a group may go on in a later call.
+            groups: Which examples belong together (see `fit`), None for one that is alone; a group may go on in a later
+                call.
         """
-        self.learn(X, y, groups)
-        return self
-
-    def learn(self, X: Any, y: Any, groups: Any = None) -> Keys:
-        """Learn as `partial_fit` does, and return the keys of the examples."""
         with self._lock:
             is_fresh = "state_" not in self.__dict__
             rows, labels = self._check_examples(X, y, is_fresh)
@@ -218,13 +230,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             is_new = ~find_repeats(owner, keys)
             if not is_fresh:
                 is_new &= ~self.state_.support.contains(names, owner, keys)
-            hashes = keys if groups is None else hash_groups(np.asarray(groups))
-            if not is_new.all():
-                rows, labels = rows[is_new], labels[is_new]
-            if len(rows):
+            hashes = keys if groups is None else hash_groups(groups, keys)
+            if is_new.any():
                 support = build_support(
-                    self._vector_parts(rows),
-                    labels,
+                    self._vector_parts(rows if is_new.all() else rows[is_new]),
+                    labels[is_new],
                     keys[is_new],
                     hashes[is_new],
                     keep=self.keep,
@@ -234,14 +244,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     self._set_support(support)
                 else:
                     self._change(lambda known: known.merge(support, is_disjoint=True))
-            self.n_repeated_, self.n_estimated_ = len(keys) - int(is_new.sum()), 0
-            return keys
+            self.n_repeated_ = len(keys) - int(is_new.sum())
+            return self
 
     def merge(self, *others: "FewShotClassifier") -> "FewShotClassifier":
         """Add the examples of other classifiers with the same head: what one fit on all of them would have given.
 
-        Examples that several have count once, and `n_repeated_` says how many these are. They are subtracted exactly
-        where they are exemplars of one of the two; else the mean of their class stands for them (`n_estimated_`).
+        Examples that several have count once, and `n_repeated_` says how many these are. Where two share some examples
+        of a class, not all, the vectors of these must be among the exemplars of one of the two.
         """
         with ExitStack() as stack:
             for each in sorted({self, *others}, key=id):  # in one order everywhere, or two could wait for each other
@@ -253,11 +263,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
                 self.state_.support.check_compatible(other.state_.support)
 
-            def merge_all(support: Support) -> None:
-                results = [support.merge(other.state_.support) for other in others]
-                self.n_repeated_, self.n_estimated_ = (sum(column) for column in zip((0, 0), *results, strict=True))
-
-            return self._change(merge_all)
+            merged = self.state_.support.copy()  # another may have examples that cannot be merged
+            repeated = sum(merged.merge(other.state_.support) for other in others)
+            with uninterrupted():
+                self.n_repeated_ = repeated
+                return self._set_support(merged)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
         """Remove these classes."""
@@ -276,11 +286,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with self._lock, uninterrupted():
             lock = self._lock
             self.__dict__ = {**other.__dict__, "_thread_lock": lock}
-
-    def set_groups(self, keys: Keys, groups: Keys) -> None:
-        """Set the groups of the exemplars with these keys, as hashes."""
-        with self._lock:
-            self._change(lambda support: support.set_groups(keys, groups))
 
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
@@ -358,8 +363,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         if is_fresh:
             self.positions_ = _positions(X, self.positions)
         rows, labels = self._flatten(X), np.asarray(y) if isinstance(y, list) else y
-        if is_fresh or not (self._is_plain(rows) and _are_plain(labels, len(rows))):
-            rows, labels = validate_data(self, rows, y, reset=is_fresh, dtype=FLOATS)
+        rows, labels = validate_data(self, rows, labels, reset=is_fresh, dtype=FLOATS)
         if labels.dtype.kind not in "iubU":  # those are labels whatever they are, and looking takes as long as learning
             check_classification_targets(labels)
         if labels.dtype == object and all(isinstance(label, str) for label in labels):
@@ -369,20 +373,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_rows(self, X: Any) -> Rows:
         check_is_fitted(self)
-        rows = self._flatten(X)
-        rows = rows if self._is_plain(rows) else validate_data(self, rows, reset=False, dtype=FLOATS)
+        rows = validate_data(self, self._flatten(X), reset=False, dtype=FLOATS)
         _check_scale(rows)
         return rows
-
-    def _is_plain(self, rows: Any) -> bool:
-        """Return whether rows are already a finite float array of the right width.
-
-        For one row the checks of scikit-learn take longer than the answer.
-        """
-        is_array = type(rows) is np.ndarray and rows.ndim == 2 and rows.dtype in FLOATS and len(rows) > 0
-        is_right = is_array and rows.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
-        with np.errstate(over="ignore", invalid="ignore"):
-            return is_right and bool(np.isfinite(rows.sum()))
 
     def _flatten(self, X: Any) -> Any:
         """Return 2-d rows of 3-d features "image position channel"; scikit-learn judges whatever else it is."""
@@ -458,11 +451,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def _set_support(self, support: Support) -> "FewShotClassifier":
         """Begin a new fitted state of these classes."""
         base = (self.learned_head_.head.estimator and self.fitted_) or None
-        before: FittedState | None = self.__dict__.get("state_")
-        state = FittedState(support, self.learned_head_, self.scale, self.reject, base, self.index)
-        if before is not None:
-            state.take_over(before)
-        self.state_ = state
+        self.state_ = FittedState(support, self.learned_head_, self.scale, self.reject, base, self.index)
         return self
 
     # --------------------------------------------------------------------------------------------------- fitted state
@@ -486,50 +475,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 other._set_support(self.state_.support.copy())
         return other
 
-    def _fitted(self, name: str) -> Any:
-        """Return a value of the fitted state, computed on first use while nobody learns."""
-        with self._lock:
-            if "state_" not in self.__dict__:
-                raise AttributeError("this classifier has not learned a class yet")
-            return getattr(self.state_, name)
-
-    @property
-    def support_(self) -> Support:
-        """The classes in order of their labels; a copy that is read-only."""
-        support: Support = self._fitted("snapshot")
-        return support
-
-    @property
-    def classes_(self) -> Shaped[np.ndarray, " way"]:
-        """The labels, in order."""
-        return self._fitted("labels")
-
-    @property
-    def prototypes_(self) -> Float[torch.Tensor, "way refined"]:
-        """What queries are scored against."""
-        return self._fitted("prototypes")
-
-    @property
-    def head_(self) -> BoundHead:
-        """The head with its parameters, and with what it has estimated from the support."""
-        bound: BoundHead = self._fitted("bound")
-        return bound
-
-    @property
-    def scale_(self) -> float:
-        """The factor of the logits."""
-        return float(self._fitted("scale"))
-
-    @property
-    def calibrated_(self) -> bool:
-        """Whether that factor was fitted by leaving examples out."""
-        return bool(self._fitted("is_calibrated"))
-
-    @property
-    def coverage_(self) -> Coverage | None:
-        """What the rejection threshold does; None where nothing can be left out."""
-        coverage: Coverage | None = self._fitted("coverage")
-        return coverage
+    support_ = FittedValue[Support]("snapshot")
+    classes_ = FittedValue[np.ndarray]("labels")
+    prototypes_ = FittedValue[torch.Tensor]("prototypes")
+    head_ = FittedValue[BoundHead]("bound")
+    scale_ = FittedValue[float]("scale")
+    calibrated_ = FittedValue[bool]("is_calibrated")
+    coverage_ = FittedValue[Coverage | None]("coverage")
+    recalls_ = FittedValue[np.ndarray]("recalls")
 
     @property
     def threshold_(self) -> float:
@@ -537,21 +490,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return -np.inf if self.coverage_ is None else self.coverage_.threshold
 
     @property
-    def recalls_(self) -> Float[np.ndarray, " way"]:
-        """Accuracy on each class's exemplars, left out with their groups; NaN where that is not known."""
-        return self._fitted("recalls")
-
-    @property
     def unjudged_(self) -> Shaped[np.ndarray, " class"]:
         """Classes whose examples are all one group: nothing is known of new images of them, and none is rejected."""
-        return self.classes_[self._fitted("is_single_group")]
+        with self._lock:
+            return self.classes_[self.state_.is_single_group]
 
     def leave_one_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """Return logits of exemplars left out of their classes with their groups, and the places of these classes.
 
         Only classes of two groups or more take part, with 2,048 exemplars in all, or two of each class.
         """
-        return self._fitted("left_out_logits")
+        with self._lock:
+            check_is_fitted(self)
+            return self.state_.left_out_logits
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
@@ -620,7 +571,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
         with self._lock:
             support, base = self.support_, self.state_.base
-            with_exemplars = int((support.kept_counts > 0).sum())
+            with_exemplars = int((support.exemplar_counts > 0).sum())
             if with_exemplars < len(support):
                 raise BadInput(
                     f"examples are kept of {with_exemplars} of the {len(support)} classes: fewer shots of all of them "
@@ -728,10 +679,6 @@ def _check_scale(rows: Rows) -> None:
             f"the largest number of these features is {largest:.0e}: multiply all of them by a constant that brings it "
             "near 1."
         )
-
-
-def _are_plain(labels: Any, many: int) -> bool:
-    return type(labels) is np.ndarray and labels.shape == (many,) and labels.dtype.kind in "iubU"
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -198,8 +198,8 @@ def _support_tensors(support: Support) -> dict[str, torch.Tensor]:
         "example_counts": np.bincount(rows, minlength=len(support)),
         "freedom": np.array(support.degrees_of_freedom),
     }
-    if support.moment is not None:
-        arrays["moment"] = support.moment
+    if support.second_moment is not None:  # that of the examples that are no exemplars
+        arrays["moment"] = support.second_moment - exemplars.vectors.T @ exemplars.vectors
     return {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
 
 
@@ -434,7 +434,7 @@ def _read_support(
         known,
         keep=keep,
         has_scatter=has_scatter,
-        moment=moment,
+        second_moment=moment,
         degrees_of_freedom=freedom,
     )
 
@@ -473,9 +473,9 @@ def _read_keys(tensors: Mapping[str, torch.Tensor], counts: np.ndarray) -> KeySe
 def _read_moment(
     tensors: Mapping[str, torch.Tensor], sums: np.ndarray, counts: np.ndarray, vectors: np.ndarray
 ) -> tuple[np.ndarray | None, int]:
-    """Return the second moment of examples that are no exemplars, and the degrees of freedom; -1 if they do not fit.
+    """Return the second moment of all examples, and the degrees of freedom; -1 if they do not fit.
 
-    Files before format 4 have the scatter within classes instead.
+    Files have that of the examples that are no exemplars; before format 4 the scatter within classes instead.
     """
     freedom = tensors.get("freedom", torch.tensor(-1)).numpy()
     matrix = next((tensors[name].numpy() for name in ("moment", "scatter") if name in tensors), None)
@@ -483,6 +483,6 @@ def _read_moment(
     is_needed = "groups" not in tensors or counts.sum() > len(vectors)
     if not fits or freedom.shape != () or freedom.dtype.kind != "i" or (matrix is None and is_needed):
         return None, -1
-    if matrix is not None and "moment" not in tensors:
-        matrix = matrix + (sums.T / counts) @ sums - vectors.T @ vectors
+    if matrix is not None:
+        matrix = matrix + (vectors.T @ vectors if "moment" in tensors else (sums.T / counts) @ sums)
     return matrix, int(freedom)

@@ -50,12 +50,6 @@ class FittedState:
         """Return the arguments without what was computed from them."""
         return {name: value for name, value in self.__dict__.items() if not hasattr(type(self), name)}
 
-    def take_over(self, before: "FittedState") -> None:
-        """Go on with the search of the state before a change, where a class's row depends on that class alone."""
-        if "search" in before.__dict__ and before.support is self.support and not self.fits_support:
-            self.search = before.search
-            self.search.has_index = self.has_index
-
     @property
     def fits_support(self) -> bool:
         """Whether the head estimates from the support how images vary."""
@@ -107,15 +101,17 @@ class FittedState:
         return given if is_given.all() else join_groups(given, find_near_copies(exemplars.vectors, exemplars.owner))
 
     @cached_property
+    def left_counts(self) -> Int[np.ndarray, " exemplar"]:
+        """Of each exemplar of the sample, the examples of its class that are left without its group."""
+        return calibration.measure_groups(self.sample[0], self.groups).left
+
+    @cached_property
     def is_single_group(self) -> Bool[np.ndarray, " way"]:
         """Of each class in order of the labels, whether its examples are all one group, of two or more."""
         support, _ = self.sample
-        left = support.counts[support.owner] - np.bincount(self.groups)[self.groups] if len(self.groups) else 0
-        is_single = np.zeros(len(self.support), bool)
-        here = np.searchsorted(self.labels, support.labels)
-        blocked = support.owner[np.asarray(left) == 0] if len(self.groups) else support.owner
-        is_single[here[blocked]] = True
-        is_single[here] &= support.counts > 1
+        most_left, is_single = np.full(len(support), -1), np.zeros(len(self.support), bool)
+        np.maximum.at(most_left, support.owner, self.left_counts)
+        is_single[np.searchsorted(self.labels, support.labels)] = (most_left == 0) & (support.counts > 1)
         return is_single
 
     @cached_property
@@ -124,6 +120,7 @@ class FittedState:
         support, _ = self.sample
         assert self.learned.head.estimator is not None
         chosen = calibration.choose_queries(support, 8 * calibration.QUERIES)
+        chosen = chosen[~np.isin(self.groups, self.groups[support.is_cut])[chosen]]
         groups = np.unique(self.groups[chosen], return_inverse=True)[1].reshape(-1)
         vectors, owner = support.exemplars.vectors[chosen], support.exemplars.owner[chosen]
         return calibration.estimate(self.learned.head.estimator, support, vectors, owner, groups, self.base)
@@ -168,10 +165,8 @@ class FittedState:
         support, _ = self.sample
         if self.given_scale is not None or not len(support.owner):
             return self._was_calibrated
-        left = support.counts[support.owner] > np.bincount(self.groups)[self.groups]
-        if self.fits_support:
-            return len(np.unique(support.owner[left])) > 1
-        return len(self.support) > 1 and bool(left.any())
+        judged = np.unique(support.owner[self.left_counts > 0])
+        return len(judged) > 1 if self.fits_support else len(self.support) > 1 and len(judged) > 0
 
     @cached_property
     def scale(self) -> float:
@@ -235,7 +230,7 @@ class FittedState:
         support, rows = self.sample
         many = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.support)))
         chosen = calibration.choose_queries(support, 0)
-        gone = calibration.measure_groups(support.examples, support.owner, self.groups, support.counts)
+        gone = calibration.measure_groups(support, self.groups)
         chosen = chosen[gone.left[chosen] > 0]
         chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
         out = np.zeros((len(chosen), 2))

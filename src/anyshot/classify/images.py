@@ -17,10 +17,9 @@ from PIL import Image
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.copies import MOST_EXAMPLES
 from anyshot.classify.files import CONFIG, STAGED, read_classifier, read_folder, save_folder
-from anyshot.classify.groups import find_bursts, parse_time
-from anyshot.classify.keys import Keys, hash_groups
+from anyshot.classify.groups import MOST_EXAMPLES, find_bursts, parse_time
+from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, select_splits
@@ -187,23 +186,22 @@ class ImageClassifier:
         new.classifier = copy.copy(self.classifier)
         unread: list[str] = []
         embedded = new._embedded(items, cache, None if must_read_all else unread)
-        triples = zip(embedded, labels, items if groups is None else groups, strict=True)
-        readable = (triple for triple in triples if triple[0].features is not None)
-        has_times = groups is None and len(items) <= MOST_EXAMPLES
-        batches: list[LearnedBatch] = []
+        times: Sequence[float | None] = [None] * len(items)
+        if groups is None and len(items) <= MOST_EXAMPLES:
+            times = [_time_of(item) for item in items]
+            groups = _name_bursts(labels, times)
+        columns = zip(embedded, labels, [None] * len(items) if groups is None else groups, times, strict=True)
+        readable = (row for row in columns if row[0].features is not None)
+        has_learned = False
         while batch := list(islice(readable, LEARN)):
-            examples, names, given = (list(column) for column in zip(*batch, strict=True))
-            keys = new._learn(examples, np.array(names), None if groups is None else np.array(given))
-            times = _times_of(examples) if has_times else [None] * len(examples)
-            learned = LearnedBatch(examples, np.array(names), keys, times)
-            seen(learned)
-            batches.append(replace(learned, examples=()))
+            examples, names, batch_groups, batch_times = (list(column) for column in zip(*batch, strict=True))
+            keys = new._learn(examples, np.array(names), None if groups is None else batch_groups)
+            seen(LearnedBatch(examples, np.array(names), keys, batch_times))
+            has_learned = True
             progress(len(batch) / len(items))
-        if not batches:
+        if not has_learned:
             why = f" (the first: {unread[0]})" if unread else ""
             raise BadInput(f"there are no pictures to learn from{why}.")
-        if has_times:
-            new._group_bursts(batches)
         self._become(new)
         return unread
 
@@ -212,17 +210,6 @@ class ImageClassifier:
         self.classifier.become(other.classifier)
         self.thumbnails = other.thumbnails
         return self
-
-    def _group_bursts(self, batches: Sequence[LearnedBatch]) -> None:
-        """Make photos of one moment a group."""
-        labels = np.concatenate([batch.labels for batch in batches])
-        times = [time for batch in batches for time in batch.times]
-        bursts = find_bursts(np.unique(labels, return_inverse=True)[1], times)
-        if bursts is not None:
-            is_in_burst = np.bincount(bursts)[bursts] > 1
-            firsts = [f"{labels[place]} at {times[place]}" for place in np.unique(bursts, return_index=True)[1]]
-            keys = np.concatenate([batch.keys for batch in batches])
-            self.classifier.set_groups(keys[is_in_burst], hash_groups(np.array(firsts))[bursts[is_in_burst]])
 
     def _embedded(
         self, items: Sequence[Item], cache: FeatureCache | None, unread: list[str] | None = None
@@ -235,9 +222,10 @@ class ImageClassifier:
                 unread.append(one.why)
             yield one
 
-    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: np.ndarray | None) -> Keys:
+    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: Sequence[Any] | None) -> Keys:
         features = np.stack([example.features for example in examples if example.features is not None])
-        keys = self.classifier.learn(features, labels, groups)
+        self.classifier.partial_fit(features, labels, groups=groups)
+        keys = hash_rows(features)
         exemplars = self.classifier.exemplar_keys()
         new = {key: one for key, one in zip(keys.tolist(), examples, strict=True) if key in exemplars}
         new = {key: one for key, one in new.items() if key not in self.thumbnails}
@@ -437,10 +425,20 @@ def _item(image: Picture, name: str = "a picture") -> Item:
     return Item(name, "", None, lambda: image)
 
 
-def _times_of(examples: Sequence[EmbeddedItem]) -> list[float | None]:
-    """Return when pictures were taken, by their files or the files' names."""
-    times = [capture_time(example.item.read) for example in examples]
-    return [parse_time(one.item.name) if time is None else time for one, time in zip(examples, times, strict=True)]
+def _time_of(item: Item) -> float | None:
+    """Return when a picture was taken, by its file or the file's name."""
+    time = capture_time(item.read)
+    return parse_time(item.name) if time is None else time
+
+
+def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None] | None:
+    """Return a name for the burst of each photo, None for one that is in none; None where there are no bursts."""
+    bursts = find_bursts(np.unique(np.array(labels), return_inverse=True)[1], times)
+    if bursts is None:
+        return None
+    sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
+    names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
+    return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]
 
 
 def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:

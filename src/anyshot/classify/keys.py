@@ -1,12 +1,13 @@
 """Keys that identify examples by their content, and sets of them."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped, UInt64
+from jaxtyping import Float, Int, UInt64
 
 HASHED_ROWS = 256  # rows that are hashed together, so that their float16 copies stay in the processor's cache
 SHORT_ROW = 32  # numbers below which all digits count: rows of so few may differ by less than float16 can tell
@@ -15,7 +16,6 @@ ODD, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB 
 
 Keys = UInt64[np.ndarray, " example"]
 Rows = Int[np.ndarray, " example"]
-Pairs = tuple[UInt64[np.ndarray, " pair"], Int[np.ndarray, " pair"]]
 
 
 def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
@@ -76,94 +76,59 @@ def hash_label(label: Any) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
-def hash_groups(groups: Shaped[np.ndarray, " example"]) -> Keys:
-    """Return a hash of the group of each example."""
-    names, place = np.unique(groups, return_inverse=True)
-    return np.array([hash_label(name) for name in names.tolist()], np.uint64)[place.reshape(-1)]
+def hash_groups(groups: Iterable[Any], keys: Keys) -> Keys:
+    """Return a hash of the group of each example; its own key where the group is None."""
+    names = np.asarray(groups, object if any(group is None for group in groups) else None).tolist()
+    hashes = {name: hash_label(name) for name in set(names) - {None}}
+    return np.array([hashes.get(name, key) for name, key in zip(names, keys.tolist(), strict=True)], np.uint64)
 
 
 class KeySet:
-    """A set of pairs of a key and the row of a class, in 16 bytes each.
-
-    The pairs lie in a few arrays sorted by key, each less than half as long as the one before: adding merges arrays of
-    similar length, so that a pair is moved about log(n) times in all, and a search looks into about log(n) arrays.
-    """
+    """A set of pairs of a key and the row of a class, in 16 bytes each, sorted by key. It never changes."""
 
     def __init__(self, keys: Keys | None = None, rows: Rows | None = None) -> None:
-        self._parts: list[Pairs] = []
-        if keys is not None and rows is not None:
-            self.add(keys, rows)
-
-    def __len__(self) -> int:
-        return sum(len(keys) for keys, _ in self._parts)
-
-    def copy(self) -> "KeySet":
-        """Return another set of the same pairs, which shares the arrays: they are never written to."""
-        other = KeySet()
-        other._parts = list(self._parts)
-        return other
-
-    def contains(self, keys: Keys, rows: Rows) -> Bool[np.ndarray, " example"]:
-        """Return which of the pairs are in the set."""
-        is_here = np.zeros(len(keys), bool)
-        for part in self._parts:
-            is_here |= _find(part, keys, rows) >= 0
-        return is_here
-
-    def rows_of(self, key: int) -> list[int]:
-        """Return the rows of the classes that have this key."""
-        wanted = np.uint64(key)
-        return sorted(
-            row
-            for keys, rows in self._parts
-            for row in rows[np.searchsorted(keys, wanted) : np.searchsorted(keys, wanted, "right")].tolist()
+        keys, rows = (
+            keys if keys is not None else np.zeros(0, np.uint64),
+            rows if rows is not None else np.zeros(0, int),
         )
-
-    def add(self, keys: Keys, rows: Rows) -> None:
-        """Add pairs that are not in the set."""
-        if not len(keys):
-            return
         order = np.argsort(keys, kind="stable")
-        parts = [*self._parts, (keys[order], rows[order])]
-        while len(parts) > 1 and len(parts[-2][0]) <= 2 * len(parts[-1][0]):
-            keys, rows = (np.concatenate(pair) for pair in zip(parts.pop(), parts.pop(), strict=True))
-            order = np.argsort(keys, kind="stable")
-            parts.append((keys[order], rows[order]))
-        self._parts = parts
+        self.keys, self.rows = keys[order], rows[order]
 
-    def remove(self, keys: Keys, rows: Rows) -> None:
-        """Remove pairs; those that are not in the set are ignored."""
-        parts = []
-        for part in self._parts:
-            places = _find(part, keys, rows)
-            gone = places[places >= 0]
-            parts.append((np.delete(part[0], gone), np.delete(part[1], gone)))
-        self._parts = [part for part in parts if len(part[0])]
+    def find(self, keys: Keys, rows: Rows) -> Int[np.ndarray, " example"]:
+        """Return the place of each pair; -1 where it is not in the set."""
+        places, start = np.full(len(keys), -1), np.searchsorted(self.keys, keys)
+        stop = np.searchsorted(self.keys, keys, "right")
+        for step in range(int((stop - start).max(initial=0))):  # one, but for keys that several classes have
+            pending = np.flatnonzero(start + step < stop)
+            here = start[pending] + step
+            is_same = self.rows[here] == rows[pending]
+            places[pending[is_same]] = here[is_same]
+        return places
 
-    def renumber(self, new_rows: Rows) -> None:
-        """Give each row another number; those that become -1 are removed with their keys."""
-        moved = [(keys, new_rows[rows]) for keys, rows in self._parts]
-        self._parts = [(keys[rows >= 0], rows[rows >= 0]) for keys, rows in moved]
+    def rows_of(self, key: int) -> Rows:
+        """Return the rows of the classes that have this key, in order."""
+        start, stop = (np.searchsorted(self.keys, np.uint64(key), side) for side in ("left", "right"))
+        return np.sort(self.rows[start:stop])
 
-    def arrays(self) -> tuple[Keys, Rows]:
-        """Return all keys and their rows, in order of the rows, then of the keys."""
-        keys = np.concatenate([np.zeros(0, np.uint64), *(keys for keys, _ in self._parts)])
-        rows = np.concatenate([np.zeros(0, np.int64), *(rows for _, rows in self._parts)])
-        order = np.lexsort((keys, rows))
-        return keys[order], rows[order]
+    def add(self, keys: Keys, rows: Rows) -> "KeySet":
+        """Return this set with pairs that are not in it."""
+        order = np.argsort(keys, kind="stable")
+        places = np.searchsorted(self.keys, keys[order])
+        return self._make(np.insert(self.keys, places, keys[order]), np.insert(self.rows, places, rows[order]))
 
+    def remove(self, keys: Keys, rows: Rows) -> "KeySet":
+        """Return this set without some pairs; those that are not in it are ignored."""
+        places = self.find(keys, rows)
+        return self._make(*(np.delete(values, places[places >= 0]) for values in (self.keys, self.rows)))
 
-def _find(part: Pairs, keys: Keys, rows: Rows) -> Int[np.ndarray, " example"]:
-    """Return the place of each pair in an array of pairs sorted by key; -1 where it is not there."""
-    sorted_keys, sorted_rows = part
-    places, found = np.searchsorted(sorted_keys, keys), np.full(len(keys), -1)
-    pending = np.flatnonzero(places < len(sorted_keys))
-    while len(pending):  # one turn, but for keys that several classes have
-        here = places[pending]
-        pending, here = (values[sorted_keys[here] == keys[pending]] for values in (pending, here))
-        is_same = sorted_rows[here] == rows[pending]
-        found[pending[is_same]] = here[is_same]
-        pending = pending[~is_same]
-        places[pending] += 1
-        pending = pending[places[pending] < len(sorted_keys)]
-    return found
+    def renumber(self, new_rows: Rows) -> "KeySet":
+        """Return this set with another number for each row; those that become -1 are removed with their keys."""
+        rows = new_rows[self.rows]
+        return self._make(self.keys[rows >= 0], rows[rows >= 0])
+
+    @staticmethod
+    def _make(keys: Keys, rows: Rows) -> "KeySet":
+        """Return a set of pairs that are sorted."""
+        made = object.__new__(KeySet)
+        made.keys, made.rows = keys, rows
+        return made

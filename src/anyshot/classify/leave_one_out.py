@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from anyshot.classify.calibration import estimate, leave_one_out
-from anyshot.classify.copies import Float64View, Labels, Vectors
-from anyshot.classify.groups import Groups
-from anyshot.classify.support import build_support, split_rows
+from anyshot.classify.groups import Float64View, Groups, Labels, Vectors, blocks
+from anyshot.classify.support import build_support
 from anyshot.models.law import BoundHead
 from anyshot.text import count_noun
 
@@ -103,7 +102,8 @@ def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: In
     if head.head.estimator is not None:
         rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # converted to double some at a time
         ordered = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
-        support = build_support(split_rows(ordered), labels[order], has_scatter=True)
+        parts = (ordered[part] for part in blocks(len(ordered)))
+        support = build_support(parts, labels[order], has_scatter=True)
         found = estimate(head.head.estimator, support, ordered, owner, groups)[1].logits.numpy()
     else:
         keys = order.astype(np.uint64)

@@ -26,7 +26,6 @@ INDEX_FROM = 4096  # classes from which on an index is faster than all products 
 CODED, CODES = 2, 16  # numbers of a point that are quantised together, and codes for them: half a byte for two
 INDEX_TRAINING = 4096  # points that the codes are fitted on
 CANDIDATES = 64  # classes that an index names for a query, at least: recall 0.99 and more (results/growth)
-STALE_SHARE = 0.1  # share of the classes that may change before an index is built anew; these are compared one by one
 
 Rows = Float[Tensor, "way numbers"]
 Queries = Float[Tensor, "query numbers"]
@@ -198,24 +197,26 @@ def top_products(
 
 
 class ClassSearch:
-    """The best classes of a support for one head. Its rows follow the support: only those that changed are computed.
+    """The best classes of a support for one head.
 
     Args:
-        support: The classes. Whoever changes them and whoever searches must take turns.
+        support: The classes; they must not change.
         bound: The head and its parameters.
         has_index: Whether to search by an approximate index.
     """
 
     def __init__(self, support: Support, bound: BoundHead, has_index: bool) -> None:
-        self._support, self._bound, self.has_index = support, bound, has_index
-        self._memory, self._version = np.zeros((0, 0), np.float32), -1
-        self._form: ProductForm | None = None
-        self._index: ClassIndex | None = None
-        self._stale: set[int] = set()
+        self._support, self._bound = support, bound
+        first = self._prototypes(np.arange(min(len(support), 4 * PIECE)))
+        self._form = ProductForm.from_head(bound.head, first)
+        self._rows = torch.empty(len(support), self._form.rows(first[:1]).shape[1])
+        for rows in np.split(np.arange(len(support)), range(PIECE, len(support), PIECE)):
+            self._rows[rows] = self._form.rows(self._prototypes(rows))
+        is_indexed = has_index and len(support) >= INDEX_FROM
+        self._index = ClassIndex(self._form, self._rows) if is_indexed else None
 
     def top(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> TopK:
         """Return the k best classes of each query, of equal ones the first label; with a scale also the sums."""
-        self._follow()
         k = min(k, len(self._support))
         starts = range(0, len(vectors), QUERIES)
         parts = [self._top(torch.from_numpy(vectors[start : start + QUERIES]), k, scale) for start in starts]
@@ -224,12 +225,11 @@ class ClassSearch:
         return TopK(rows, scores, np.concatenate(logs) if logs else None)
 
     def _top(self, vectors: Float[Tensor, "query d"], k: int, scale: float | None) -> TopK:
-        assert self._form is not None
         query, many = self._bound.transform(vectors), min(k + EXTRA, len(self._support))
         queries = self._form.queries(query)
         logs = None
         if self._index is not None and scale is None:
-            rows = self._find_candidates(queries, many)
+            rows = self._index.search(queries, many)
         else:
             to_logits = None if scale is None else self._form.to_logits(query, scale)
             places, logs = top_products(self._rows, queries, many, to_logits)
@@ -240,22 +240,6 @@ class ClassSearch:
         order = self._order(rows, scores)[:, :k]
         best = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
         return TopK(*best, None if logs is None else logs.double().numpy())
-
-    @property
-    def _rows(self) -> Rows:
-        return torch.from_numpy(self._memory[: len(self._support)])
-
-    def _find_candidates(self, queries: Queries, many: int) -> Int[np.ndarray, "query candidate"]:
-        """Return what the index names, and the best of the classes that changed since it was built; -1 for none."""
-        assert self._index is not None
-        named = self._index.search(queries, many)
-        if self._stale:
-            stale = np.array(sorted(self._stale))
-            places = top_products(self._rows[torch.from_numpy(stale)], queries, min(many, len(stale)))[0]
-            named = np.concatenate([named, stale[places.numpy()]], 1)
-        named.sort(1)
-        named[:, 1:][named[:, 1:] == named[:, :-1]] = -1  # named twice
-        return named
 
     def _score(
         self, query: Float[Tensor, "query d"], rows: Int[np.ndarray, "query candidate"]
@@ -276,26 +260,3 @@ class ClassSearch:
             labels = self._support.labels_of(rows[query])
             order[query] = np.lexsort((np.argsort(np.argsort(labels, kind="stable")), -scores[query]))
         return order
-
-    def _follow(self) -> None:
-        """Compute the rows of the classes that changed since the last search."""
-        way, rows = len(self._support), self._support.changed_since(self._version)
-        self._version = self._support.version
-        if self._form is None:
-            first = self._prototypes(np.arange(min(way, 4 * PIECE)))
-            self._form = ProductForm.from_head(self._bound.head, first)
-            self._memory = np.empty((way, self._form.rows(first[:1]).shape[1]), np.float32)
-            rows = np.arange(way)
-        if way > len(self._memory):
-            memory = np.zeros((max(way, 2 * len(self._memory)), self._memory.shape[1]), np.float32)
-            memory[: len(self._memory)] = self._memory
-            self._memory = memory
-        for start in range(0, len(rows), PIECE):
-            some = rows[start : start + PIECE]
-            self._memory[some] = self._form.rows(self._prototypes(some)).numpy()
-        if not self.has_index or way < INDEX_FROM:
-            self._index, self._stale = None, set()
-            return
-        self._stale.update(rows.tolist())
-        if self._index is None or len(self._stale) > max(QUERIES, STALE_SHARE * way):
-            self._index, self._stale = ClassIndex(self._form, self._rows), set()

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.copies import Float64View
-from anyshot.classify.groups import Groups, find_groups
+from anyshot.classify.groups import Float64View, Groups, find_groups
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeftOut, leave_out
 from anyshot.errors import BadInput

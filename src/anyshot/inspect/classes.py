@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import softmax
 
 from anyshot.classify.calibration import fit_scale
-from anyshot.classify.copies import Labels
+from anyshot.classify.groups import Labels
 from anyshot.inspect.accuracy import MOST_CLASSES, leave_out_of_best, measure_accuracy
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.labels import find_label_errors

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from anyshot.classify.copies import find_copies
-from anyshot.classify.likeness import PictureSketch
 from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.copies import find_copies
+from anyshot.inspect.likeness import PictureSketch
 from anyshot.inspect.sections import Section, Table, picture_cell
 from anyshot.measure.readouts import scale_progress
 from anyshot.text import count_noun

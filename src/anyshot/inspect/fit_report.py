@@ -7,8 +7,7 @@ from shlex import quote
 import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.copies import MOST_EXAMPLES, Float64View
-from anyshot.classify.groups import find_groups
+from anyshot.classify.groups import MOST_EXAMPLES, Float64View, find_groups
 from anyshot.classify.images import LearnedBatch
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out

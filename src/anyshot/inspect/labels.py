@@ -13,7 +13,7 @@ from jaxtyping import Float
 from scipy.special import log_softmax
 
 from anyshot.classify.calibration import fit_scale
-from anyshot.classify.copies import Labels
+from anyshot.classify.groups import Labels
 from anyshot.inspect.accuracy import leave_out_of_best
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.sections import Section, Table, picture_cell

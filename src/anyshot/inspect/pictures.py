@@ -7,13 +7,14 @@ import numpy as np
 import torch
 
 from anyshot.classify.classifier import DEFAULT_HEAD
-from anyshot.classify.copies import Float64View, find_copies
+from anyshot.classify.groups import Float64View
 from anyshot.classify.images import make_thumbnail
-from anyshot.classify.likeness import PictureSketch
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Source
 from anyshot.data.store import Store
 from anyshot.inspect.case import AdviceOptions, OtherFeatures
+from anyshot.inspect.copies import find_copies
+from anyshot.inspect.likeness import PictureSketch
 from anyshot.measure.evaluate import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.copies import Float64View, WithinClassDistance
+from anyshot.classify.groups import Float64View, WithinClassDistance
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, Picture, Section, Table
 from anyshot.measure.inputs import check_features, check_labels

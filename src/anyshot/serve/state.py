@@ -16,12 +16,12 @@ from fastapi import HTTPException
 from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.copies import find_copies
 from anyshot.classify.files import read_version
 from anyshot.classify.groups import Groups
 from anyshot.classify.images import ImageClassifier
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.files import locked
+from anyshot.inspect.copies import find_copies
 from anyshot.inspect.corrections import COLUMNS, Correction, move_example
 from anyshot.inspect.labels import SURE, UNLIKELY, rank_suspects
 from anyshot.tables import to_csv
@@ -204,7 +204,7 @@ class ServedClassifier:
             "calibrated": inner.calibrated_,
             "accuracy": None if coverage is None else coverage.accuracy_of_all,
             "until_rejection": _count_until_rejection(inner),
-            "most_shots": int(support.kept_counts.max()),
+            "most_shots": int(support.exemplar_counts.max()),
             "can_save": self.folder is not None,
         }
 
@@ -256,7 +256,7 @@ class ServedClassifier:
             if computed_for is current and fewer:
                 return fewer
             inner = current.classifier
-            most = min(int(inner.support_.kept_counts.max()), inner.keep)
+            most = min(int(inner.support_.exemplar_counts.max()), inner.keep)
             shots = [shot for shot in range(1, most + 1) if shot < 8 or shot % 4 == 0 or shot == most]
             fewer = {shot: inner.at_shot(shot) for shot in shots}
             self._fewer_shots = current, fewer
@@ -301,5 +301,5 @@ def _count_until_rejection(classifier: FewShotClassifier) -> int | None:
     """Return how many more examples, in classes of two or more, rejection needs; None if it is switched off."""
     if np.isfinite(classifier.threshold_):
         return 0
-    judged = int(np.where(classifier.support_.counts > 1, classifier.support_.kept_counts, 0).sum())
+    judged = int(np.where(classifier.support_.counts > 1, classifier.support_.exemplar_counts, 0).sum())
     return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - judged)

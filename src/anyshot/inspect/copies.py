@@ -1,106 +1,27 @@
 """Pairs of examples that are one: the same example twice, or a cropped, turned, mirrored or brighter copy of a picture.
 
-Features suggest pairs; where the pictures are at hand, these decide (`anyshot.classify.likeness`). Without pictures a
+Features suggest pairs; where the pictures are at hand, these decide (`anyshot.inspect.likeness`). Without pictures a
 pair is reported only if it is nearer than chance would bring two examples of one class.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from scipy.stats import chi2
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
-from anyshot.classify.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
-from anyshot.models.law import normalize
+from anyshot.classify.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassDistance, blocks
+from anyshot.inspect.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
 
 NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned
 NEAR = 0.9  # squared distance of a possible copy, as a share of the usual one within a class: a crop to 70 % moves
 # features by 0.63 of it (docs/log/advice.md)
 CHANCE = 0.05  # expected number of pairs, over all examples, that are reported by chance
 ROUNDING = 1e-10  # squared distance of equal vectors after rounding, as a share of the mean square about the mean
-MOST_EXAMPLES = 20_000  # examples beyond which pairs are not compared: their distances take seconds to compute
 MOST_PAIRS = 600  # pairs compared as pictures, at about 20 ms each (docs/log/advice.md)
-SAMPLE = 2_000  # examples from which the dimension of a class is estimated
-PART = 256  # rows that are converted to float64, and compared with all others, at a time: this bounds memory
-
-
-@dataclass(frozen=True)
-class Float64View:
-    """Vectors in single precision that are converted to double some at a time, to halve the memory.
-
-    Args:
-        rows: The vectors.
-        as_units: Whether they are scaled to length one.
-    """
-
-    rows: Float[np.ndarray, "example d"]
-    as_units: bool = False
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of all vectors together."""
-        return self.rows.shape
-
-    def __getitem__(self, examples: Any) -> Float[np.ndarray, "some d"]:
-        rows = self.rows[examples]
-        return (normalize(torch.from_numpy(rows)).numpy() if self.as_units else rows).astype(np.float64)
-
-
-Vectors = Float[np.ndarray, "example d"] | Float64View
-Labels = Int[np.ndarray, " example"]
-
-
-def blocks(count: int) -> list[slice]:
-    """Return slices of PART rows that cover `count` rows."""
-    return [slice(start, min(start + PART, count)) for start in range(0, count, PART)]
-
-
-@dataclass(frozen=True)
-class WithinClassDistance:
-    """How far two examples of one class usually are from each other, and in how many dimensions they differ."""
-
-    distance: float
-    """The median squared distance, estimated from the distances to the class means."""
-    dimensions: float
-    """The effective number of dimensions, trace(C)^2 / trace(C^2) of the covariance C within classes."""
-
-    @staticmethod
-    def estimate(vectors: Vectors, labels: Labels) -> "WithinClassDistance":
-        """Estimate both from the differences of examples to the means of their classes."""
-        counts = np.bincount(labels)
-        sums = np.zeros((len(counts), vectors.shape[1]))
-        for part in blocks(len(labels)):
-            np.add.at(sums, labels[part], vectors[part])
-        several = np.flatnonzero(counts[labels] > 1)
-        if not len(several):
-            return WithinClassDistance(0.0, 1.0)
-
-        def residuals(examples: Labels) -> Float[np.ndarray, "some d"]:
-            n = counts[labels[examples], None]
-            return (vectors[examples] - sums[labels[examples]] / n) * np.sqrt(n / (n - 1))
-
-        squares = [(residuals(several[part]) ** 2).sum(1) for part in blocks(len(several))]
-        sample = residuals(several[np.random.default_rng(0).permutation(len(several))[:SAMPLE]])
-        products = sample @ sample.T
-        diagonal, size = np.diagonal(products), len(products)
-        # The mean square of products of different examples is an unbiased estimate of trace(C^2).
-        off_diagonal = float(np.vdot(products, products) - np.vdot(diagonal, diagonal))
-        square = off_diagonal / (size * (size - 1)) if size > 1 else 0.0
-        most = float(min(vectors.shape[1], len(labels)))
-        dimensions = min(max(float(diagonal.mean()) ** 2 / square, 1.0), most) if square else most
-        return WithinClassDistance(2 * float(np.median(np.concatenate(squares))), dimensions)
-
-    def quantile(self, probability: float) -> float:
-        """Return the squared distance that two independent examples of a class stay below with this probability."""
-        return self.distance * float(chi2.ppf(probability, self.dimensions)) / self.dimensions
 
 
 def find_copies(
