@@ -28,8 +28,11 @@ class ClassifierModel(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.classifier, self.sets = FewShotClassifier(self.head, keep=4), defaultdict(set)
+        self.classifier, self.sets = self.new(keep=4), defaultdict(set)
         self.removed = []
+
+    def new(self, keep):
+        return FewShotClassifier(self.head, keep=keep, positions=4 if self.head == "frn" else 1)
 
     def _add(self, pairs):
         for image, label in pairs:
@@ -52,7 +55,7 @@ class ClassifierModel(RuleBasedStateMachine):
 
     @rule(pairs=PAIRS)
     def merge(self, pairs):
-        other = FewShotClassifier(self.head, keep=24).fit(*rows_of(pairs))
+        other = self.new(keep=24).fit(*rows_of(pairs))
         if not self.sets:
             self.classifier.fit(*rows_of(pairs))
         else:
@@ -104,7 +107,8 @@ class ClassifierModel(RuleBasedStateMachine):
         labels = sorted(self.sets)
         assert support.labels.tolist() == labels
         assert support.counts.tolist() == [len(self.sets[label]) for label in labels]
-        sums = np.stack([POOL[sorted(self.sets[label])].sum(0) for label in labels])
+        vectors = self.classifier.vectors(POOL)
+        sums = np.stack([vectors[sorted(self.sets[label])].sum(0) for label in labels])
         np.testing.assert_allclose(support.sums, sums, atol=2e-2)  # those that came as float16 are rounded
         keys, owner = support.all_keys
         for place, label in enumerate(labels):
@@ -116,8 +120,17 @@ def rows_of(pairs):
     return POOL[[image for image, _ in pairs]], np.array([label for _, label in pairs])
 
 
-ClassifierModel.TestCase.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
-TestClassifierModel = ClassifierModel.TestCase
+def model_of(name, examples):
+    """Return the tests of a head, with so many sequences of operations."""
+    machine = type(f"ClassifierModel_{name}", (ClassifierModel,), {"head": name})
+    machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=12, deadline=None)
+    return machine.TestCase
+
+
+TestProto = model_of("proto", 40)
+TestCosineProto = model_of("cosine-proto", 10)
+TestPosterior = model_of("posterior", 15)
+TestFrn = model_of("frn", 10)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
