@@ -1,4 +1,4 @@
-"""Features that were computed before, by the content of the picture and of the network.
+"""A cache of features on disk, by the content of the picture and of the network.
 
     FOLDER/NETWORK/*.safetensors    the keys of some pictures, their features, a checksum of each
 
@@ -26,7 +26,7 @@ from safetensors.numpy import save
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write
 
-LIMIT = 2_000_000_000  # bytes: some 380,000 pictures of 1280 numbers
+LIMIT = 2_000_000_000  # bytes of the whole cache: some 380,000 pictures of the default network
 ROWS = 1024  # pictures of a file at most: 5 MB of the default network
 UNFINISHED_SECONDS = 86_400.0  # age from which a file that was never finished is removed
 UNREADABLE = (SafetensorError, OSError, ValueError, IndexError)
