@@ -216,7 +216,10 @@ def _unpacked(archive: Path, workdir: Path | None) -> Iterator[Path]:
     if not folder.is_dir():
         for older in workdir.glob("unpack*"):
             shutil.rmtree(older, ignore_errors=True)
-        os.rename(unpack(archive, workdir / "unpacking"), folder)
+        try:
+            os.rename(unpack(archive, workdir / "unpacking"), folder)
+        finally:
+            shutil.rmtree(workdir / "unpacking", ignore_errors=True)
     yield folder
 
 
