@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anyshot.data.doctor import diagnose, diagnose_to_folder
 from anyshot.data.folders import read_folder
 from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.open import open_source
@@ -21,6 +20,7 @@ from anyshot.data.pictures import decode_picture
 from anyshot.data.source import describe_notes, describe_source, select_splits
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
+from anyshot.inspect.doctor import diagnose, diagnose_to_folder
 
 
 def folder(tmp_path, *paths):

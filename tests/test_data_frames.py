@@ -14,12 +14,12 @@ from test_training import assert_same, train_until
 
 from anyshot.data import augmentation
 from anyshot.data import pack as packing
-from anyshot.data.doctor import diagnose_to_folder
 from anyshot.data.frames import Frames, as_flat, frames_from_flat
 from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture, evaluation_square
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
+from anyshot.inspect.doctor import diagnose_to_folder
 from anyshot.measure.evaluate import evaluate_store
 from anyshot.models.embedders import load_embedder
 from anyshot.models.model import Model

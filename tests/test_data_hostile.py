@@ -291,7 +291,7 @@ def test_folder_names_with_spaces_unicode_and_line_breaks(tmp_path):
     names = ["red panda", "猫 neko", "line\nbreak", "-rf", "%s{0}", "~"]
     store = pack("folder", files.class_folders(tmp_path / "photos", names, 1), tmp_path / "s", size=8, split=(0, 0, 1))
     assert sorted(store.class_names) == sorted(names)
-    from anyshot.data.doctor import diagnose_to_folder
+    from anyshot.inspect.doctor import diagnose_to_folder
 
     assert "6 classes" in diagnose_to_folder(store).text
 

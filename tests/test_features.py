@@ -35,7 +35,7 @@ from anyshot.data.store import open_store, write_store
 from anyshot.inspect.copies import find_copies
 from anyshot.measure.evaluate import evaluate_store
 from anyshot.models import onnx_backbone
-from anyshot.models.cache import MAX_OPEN, FeatureCache, cache_folder, hash_picture
+from anyshot.models.cache import FeatureCache, cache_folder, hash_picture
 from anyshot.models.efficientnet import load_pretrained
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 from anyshot.models.law import BoundHead, normalize
@@ -701,7 +701,7 @@ def test_few_files_of_a_cache_are_in_memory(tmp_path):
         assert [int(stored.get(key)[0, 0]) for key in keys] == list(range(30))
         maps = Path("/proc/self/maps")
         mapped = {line for line in maps.read_text().splitlines() if str(tmp_path) in line} if maps.exists() else {}
-        assert len(mapped) <= MAX_OPEN
+        assert len(mapped) <= 4
 
 
 def test_all_examples_are_not_copied_to_choose_among_them():

@@ -35,7 +35,6 @@ class Job:
         work: Does it there.
         out: What it writes: the old or the new is there at every moment.
         times: How often it is killed at random.
-        grows: Whether it appears piece by piece, each of them whole, rather than at once.
         recover: Does to OUT what its next reader does first: it finishes a change that was complete, and drops another.
     """
 
@@ -43,7 +42,6 @@ class Job:
     work: Callable[[], None]
     out: str
     times: int
-    grows: bool = False
     recover: Callable[[Path], None] | None = None
 
 
@@ -114,7 +112,6 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
             command("embed", "photos", "--model", "backbone.onnx", "-o", "made"),
             "made",
             10,
-            grows=True,
         ),
         "report": Job(report, command("report", "run", "-o", "made"), "made", 5),
         "publish": Job(publish, command("publish", "publish.py", "--run", "study-run", "--out", "made"), "made", 10),
@@ -262,7 +259,7 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
         job.recover(folder / "case" / job.out)
     now = _below(forks.contents(folder / "case"), job.out)
     is_new = now == _below(after, job.out)
-    if not is_new and not job.grows and now != _below(before, job.out):
+    if not is_new and now != _below(before, job.out):
         return f"{job.out} was neither the old nor the new when it was killed: {sorted(now)[:5]}", ""
     ended = _finish(job)
     if ended.code and not (is_new and "exists already" in ended.err):  # of a store that was whole before the end

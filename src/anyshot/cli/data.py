@@ -60,8 +60,8 @@ def pack(
         embed: Store features instead of images: of efficientnet-lite0, or of what else is named, as in `fit --model`.
         doctor: Check the store at the end (anyshot doctor).
     """
-    from anyshot.data.doctor import diagnose_to_folder
     from anyshot.data.pack import pack
+    from anyshot.inspect.doctor import diagnose_to_folder
     from anyshot.progress import print_message
 
     embedding = None
@@ -120,8 +120,8 @@ def doctor(store: Path, /, *, out: OptionalOut = None, verify: bool = False, cop
         copies: Look for pictures that are cropped, turned, mirrored or brighter copies of others, too. It embeds every
             picture, some 20 a second.
     """
-    from anyshot.data.doctor import diagnose_to_folder
     from anyshot.data.store import open_store
+    from anyshot.inspect.doctor import diagnose_to_folder
 
     folder, opened, find_copies = out or store / "doctor", open_store(store, verify), None
     if copies and not opened.is_features:

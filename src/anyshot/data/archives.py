@@ -1,6 +1,6 @@
-"""Archives from the internet: unpacked file by file, inside their folder, as far as their size is plausible.
+"""Unpack archives from the internet safely, and list uncompressed tar files, which need no unpacking.
 
-Pictures in plain tar files are read where they are.
+No file is written outside the folder, and an archive that unpacks to an implausible size is refused.
 """
 
 import lzma
@@ -21,7 +21,8 @@ BROKEN = (  # what reading a damaged archive raises
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
 DOWNLOADED = "; was it downloaded whole?"
-# Images hardly compress: a thousandfold, as in a zip bomb, is never a data set. Small archives may unpack to 256 MB.
+# An archive may unpack to so many times its size (images hardly compress, and zip bombs a thousandfold), or to so many
+# bytes, where that is more.
 MAX_RATIO, MIN_LIMIT = 100, 1 << 28
 MAX_PADDING = 1 << 26  # zero bytes after the end of a tar file
 MAX_LABEL_BYTES = 4096  # of a .cls or .txt file in a tar file
@@ -49,7 +50,7 @@ def _is_tar(path: Path, mode: Literal["r:", "r:*"]) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a zip or tar file into a folder and return that; links and devices are left out."""
+    """Unpack a zip or tar file into a folder, and return the folder; links and devices are left out."""
     limit = max(MIN_LIMIT, MAX_RATIO * archive.stat().st_size)
     written = declared = 0
 

@@ -1,4 +1,4 @@
-"""Arrays from anyone's files: nothing is unpickled, and a header is checked before it is believed."""
+"""Read arrays from anyone's files: nothing is unpickled, and what a header says is checked first."""
 
 import io
 import math
@@ -15,7 +15,7 @@ from anyshot.data.archives import BROKEN, DOWNLOADED, check_zip
 from anyshot.errors import as_bad_input
 from anyshot.files import check_file
 
-WIDEST = 1 << 12  # bytes of a value: text is padded to the longest, and no label has a gigabyte
+WIDEST = 1 << 12  # bytes of a value at most: numpy pads every text to the longest, which no label needs to be
 
 
 def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:

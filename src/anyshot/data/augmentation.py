@@ -1,7 +1,7 @@
-"""Images to network input, whole batches at a time, on the device the batch is on (the paper's Section 5, "Images").
+"""Turn batches of images into network input, on the device that they are on (the paper's Section 5, "Images").
 
-`augment` is the training side, `prepare` the evaluation side; both end in normalised floats. Every augmentation has the
-distribution that torchvision documents for its namesake, drawn per image from the generator that is passed:
+`augment` is for training, `prepare_evaluation` for evaluation; both return normalised floats. Every augmentation has
+the distribution that torchvision documents for its namesake, drawn per image from the generator that is passed:
 
     resized-crop   RandomResizedCrop(size, scale=(0.08, 1), ratio=(3/4, 4/3)), bilinear and antialiased
     crop           RandomCrop(size, padding=8) at size 84; at other sizes the padding is the same share of the side
@@ -31,12 +31,12 @@ Pixels = Float[Tensor, "image channel side side"]  # from 0 to 1 until they are 
 Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel
 
 NAMES = ("resized-crop", "crop", "flip", "jitter")
-SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
-CACHE = 1 << 21
-JITTER = 0.4
-PADDING = 8 / 84
-MARGIN = 92 / 84  # evaluation resizes the shorter side to 92 and cuts the central 84
-GREY = (0.299, 0.587, 0.114)
+SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # share of the area, width over height, draws: torchvision's
+CACHE = 1 << 21  # bytes of the images that are worked on together: they fit the second-level cache of a core
+JITTER = 0.4  # brightness, contrast and saturation change by a factor from 0.6 to 1.4 (the paper's Section 5)
+PADDING = 8 / 84  # of the side, on each side of an image that is cropped (the paper's Section 5)
+MARGIN = 92 / 84  # evaluation resizes the shorter side to 92 and cuts the central 84 (the paper's Section 5)
+GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue in luma (ITU-R BT.601), as in Pillow
 MOMENTS: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}  # 3: of ImageNet
 
 
@@ -60,11 +60,18 @@ def augment(
     moments: Mapping[int, Moments] = MOMENTS,
     boxes: Int[Tensor, "image 4"] | None = None,
 ) -> Pixels:
-    """Training input of side `size`, augmented by `names` (any of NAMES), normalised by the moments of its channels.
+    """Return training input: augmented, of side `size`, normalised by the moments of its channels.
 
     All random numbers are drawn on the generator's device, so that one seed gives one result on every device.
-    Without a crop among the names, the geometry is that of `prepare`. `boxes` are resized crops that were drawn before
-    (`cut_frames`).
+
+    Args:
+        images: The images.
+        names: The augmentations, any of NAMES. Without a crop, images are cut as by `prepare_evaluation`.
+        generator: Draws the random numbers.
+        size: Side of the result, in pixels.
+        margin: As in `prepare_evaluation`.
+        moments: Mean and standard deviation of each channel, by the number of channels.
+        boxes: Resized crops that were drawn before (`cut_frames`).
     """
     check_names("augmentation", names, NAMES)
     if "crop" in names and "resized-crop" in names:
@@ -104,10 +111,10 @@ def augment(
 def cut_frames(
     frames: Frames, names: Collection[str], generator: torch.Generator
 ) -> tuple[UInt8[np.ndarray, "image height width channel"], Int[Tensor, "image 4"] | None]:
-    """Make whole images of different sizes the `images` and `boxes` that `augment` takes.
+    """Return the `images` and `boxes` that `augment` takes, of whole images of different sizes.
 
-    A resized crop is drawn from the whole image, by its own height and width; other augmentations work on its central
-    square.
+    A resized crop is drawn from the whole image, by its height and width; other augmentations work on its central
+    square, and need no boxes.
     """
     if "resized-crop" not in names:
         return np.asarray(frames), None
@@ -134,9 +141,9 @@ def prepare_evaluation(
 def _groups(
     orders: Int[Tensor, " image"], flips: Bool[Tensor, " image"], most: int
 ) -> Iterator[tuple[int, Int[Tensor, " group"], int]]:
-    """An order of the jitter, images that share it (so many at most, the flipped ones last), how many are not flipped.
+    """Yield an order of the jitter, at most so many images that share it, and how many of these are not flipped.
 
-    Images that share an order go through it together: no step is approximated, and what is at work fits a cache.
+    The flipped ones come last. Images that share an order go through it together, few enough to fit a cache.
     """
     keys = 2 * orders + flips
     images = keys.argsort()
@@ -150,7 +157,7 @@ def _groups(
 def convert_channels(
     images: UInt8[np.ndarray, "image height width colour"], channels: int
 ) -> UInt8[np.ndarray, "image height width channel"]:
-    """Colour images as grey ones, or grey as colour, where a model wants the other kind."""
+    """Return colour images in grey, or grey ones in colour, where a model has the other number of channels."""
     have = images.shape[3]
     if (have, channels) == (3, 1):
         return np.round(images @ np.array(GREY))[..., None].astype(np.uint8)
@@ -177,7 +184,7 @@ def _constant(values: tuple[float, ...], device: torch.device) -> Float[Tensor, 
 
 
 def _evaluation_resize(images: Images, size: int, margin: float) -> Resized:
-    """Images with every side at least `size`: untouched at that size, else the shorter side at `margin` times it."""
+    """Resize images to a shorter side of `size`, or of `margin` times that if they are larger."""
     many, height, width, _ = images.shape
     shorter = min(height, width)
     target = size if shorter <= size else round(size * margin)
@@ -210,7 +217,7 @@ def _box_taps(images: Images, boxes: Int[Tensor, "image 4"], new_height: int, ne
 
 
 def _taps(start: Int[Tensor, " image"], length: Int[Tensor, " image"], old: int, new: int) -> Taps:
-    """Which pixels of a side of `old`, with what weights, make [start, start + length) of it a side of `new`.
+    """Return which pixels of a side of `old`, with what weights, make [start, start + length) of it a side of `new`.
 
     The triangle filter of Pillow's antialiased BILINEAR: as wide as a source pixel when enlarging, as wide as a target
     pixel when reducing, renormalised at the ends of the stretch.
@@ -237,7 +244,7 @@ def _resize(images: Images, rows: Taps, columns: Taps) -> Float[Tensor, "image c
 
 
 def _combine(lines: Float[Tensor, "image old value"], taps: Taps) -> Float[Tensor, "image new value"]:
-    """Weighted sums of a few lines of the same image."""
+    """Return weighted sums of a few lines of the same image."""
     many, old, values = lines.shape
     bags = (taps.lines + old * torch.arange(many, device=lines.device).view(-1, 1, 1)).flatten(0, 1)
     table, weights = lines.reshape(many * old, values), taps.weights.flatten(0, 1)
@@ -247,7 +254,7 @@ def _combine(lines: Float[Tensor, "image old value"], taps: Taps) -> Float[Tenso
 def _draw_boxes(
     shape: Sequence[int], size: int, names: Collection[str], generator: torch.Generator
 ) -> Int[Tensor, "image 4"]:
-    """Top, left, height and width of what is cut from each image."""
+    """Draw the top, left, height and width of what is cut from each image."""
     many, height, width, _ = shape
     if "resized-crop" in names:
         sides = torch.tensor([[height, width]]).expand(many, 2)
@@ -263,7 +270,7 @@ def _draw_boxes(
 def _resized_crop_boxes(
     height: Int[Tensor, "image 1"], width: Int[Tensor, "image 1"], generator: torch.Generator
 ) -> Int[Tensor, "image 4"]:
-    """The first of ten tries that fits, else the largest central box of an allowed ratio."""
+    """Draw ten boxes for each image; return the first that fits, else the largest central box of an allowed ratio."""
     many = len(height)
     draws = torch.rand(4, many, TRIES, generator=generator, device=generator.device, dtype=torch.float64)
     height, width = (side.to(draws) for side in (height, width))
@@ -281,7 +288,7 @@ def _resized_crop_boxes(
 
 
 def _draw_jitter(many: int, generator: torch.Generator) -> tuple[Float[Tensor, "image 3"], Int[Tensor, " image"]]:
-    """The three factors of each image in the order they are applied, and the number of that order."""
+    """Draw the three factors of each image, in the order that they are applied in, and the number of that order."""
     uniform = torch.rand(many, 3, generator=generator, device=generator.device)
     orders = torch.randint(len(ORDERS), (many,), generator=generator, device=generator.device)
     return 1 + JITTER * (2 * uniform - 1), orders

@@ -40,7 +40,7 @@ def glyphs(
 def draw_class(
     number: int, images: int, difficulty: float = 1.0, size: int = 28, seed: int = 0
 ) -> UInt8[np.ndarray, "image height width 1"]:
-    """The images of one class, white on black."""
+    """Draw the images of one class, white on black."""
     rng = np.random.default_rng([seed, number])
     shape = _strokes(rng, int(rng.integers(2, 5)))
     jitter = shape + 0.18 * difficulty * rng.normal(size=(images, *shape.shape))
@@ -55,7 +55,7 @@ def draw_class(
 
 
 def _strokes(rng: np.random.Generator, count: int, spread: float = 1.0) -> Float[np.ndarray, "stroke 4 2"]:
-    """Control points of cubic Bezier strokes in the square [-1, 1]."""
+    """Draw the control points of cubic Bezier strokes around the square [-1, 1]."""
     return spread * rng.uniform(-1.1, 1.1, size=(count, 4, 2))
 
 
@@ -74,7 +74,7 @@ def _affine(
 
 
 def _curves(control: Float[np.ndarray, "image stroke 4 2"]) -> Float[np.ndarray, "image point 2"]:
-    """Points along cubic Bezier curves."""
+    """Return points along cubic Bezier curves."""
     t = np.linspace(0, 1, POINTS)
     weights = np.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], -1)
     return (weights @ control).reshape(len(control), -1, 2)
@@ -83,7 +83,7 @@ def _curves(control: Float[np.ndarray, "image stroke 4 2"]) -> Float[np.ndarray,
 def _ink(
     points: Float[np.ndarray, "image point 2"], width: Float[np.ndarray, "image 1 1"], size: int
 ) -> Float[np.ndarray, "image size size"]:
-    """A Gaussian blot at every point. It separates into a row and a column, so a drawing is one matrix product."""
+    """Draw a Gaussian blot at every point; it separates into a row and a column, so this is one matrix product."""
     pixels = np.linspace(-1.1, 1.1, size)
     row, column = (np.exp(-(((points[..., axis, None] - pixels) / width) ** 2) / 2) for axis in (1, 0))
     return row.mT @ column

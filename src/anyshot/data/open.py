@@ -32,7 +32,7 @@ import numpy as np
 from anyshot.data.archives import is_archive, is_plain_tar, unpack
 from anyshot.data.benchmarks import read_cub, read_meta_inat, read_mini, read_tiered
 from anyshot.data.features import FILE_READERS, SHARDS, VECTORS, read_feature_file, read_shard_folder
-from anyshot.data.folders import is_hidden, read_folder, read_tars
+from anyshot.data.folders import check_folder, is_hidden, read_folder, read_tars
 from anyshot.data.frames import Frames
 from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.npz import read_image_npz
@@ -53,8 +53,8 @@ class Kind:
     Attributes:
         read: Lists the examples of a path; with False as its last argument also those without a class.
         options: The fields of `PackOptions` that it uses.
-        packs: The kinds of source that `anyshot pack` reads under this name.
-        words: What a source of this kind holds, for messages.
+        packs: The kinds of source that `anyshot pack` reads under this name; none if it does not take the name.
+        words: What such a source holds, for messages that recommend the name.
     """
 
     read: Callable[[Path, PackOptions, bool], Source]
@@ -152,7 +152,7 @@ def open_source(
         labelled: Whether every example needs a class; without, all pictures or vectors are listed.
         pack_kind: What the user says that it is: a kind of `anyshot pack`. Then an option that it does not use is an
             error; without, it becomes a note of the source.
-        workdir: Where the files of an archive stay, to be used again; by default they go with the context.
+        workdir: Folder where the files of an archive are unpacked, to be used again; by default they are temporary.
 
     Yields:
         The source. Pictures of an archive can be read until the end of the `with` block.
@@ -176,13 +176,13 @@ def open_source(
 
 
 def _choose_kind(path: Path, options: PackOptions, pack_kind: str) -> str:
-    """Return the kind of a path: the likeliest, or of those that the user's word stands for."""
+    """Return the likeliest kind of a path, among those that the user's word stands for."""
     packable = {name: kind for name, kind in KINDS.items() if kind.packs}
     if not pack_kind:
         return find_kind(path, options)
     named = look_up("kind", pack_kind, packable)
     kinds = _list_kinds(path, options)
-    # What has no name of its own, and any folder, is for the reader of a benchmark or a data set to judge.
+    # An unknown file is for the reader to judge, and any folder for that of folders, benchmarks and data sets.
     allowed = {*named.packs, "picture", *(("folder",) if "archive" in named.packs else ())}
     if fitting := [kind for kind in kinds if kind in allowed]:
         return fitting[0]
@@ -216,7 +216,10 @@ def _unpacked(archive: Path, workdir: Path | None) -> Iterator[Path]:
     if not folder.is_dir():
         for older in workdir.glob("unpack*"):
             shutil.rmtree(older, ignore_errors=True)
-        os.rename(unpack(archive, workdir / "unpacking"), folder)
+        try:
+            os.rename(unpack(archive, workdir / "unpacking"), folder)
+        finally:
+            shutil.rmtree(workdir / "unpacking", ignore_errors=True)
     yield folder
 
 
@@ -270,7 +273,7 @@ def _read_stored(images: np.ndarray | Frames, row: int) -> np.ndarray:
 def read_picture(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List a single file, which has no class."""
     if labelled:
-        raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
+        check_folder(path)
     return Source([Item(str(path), "", None, FileBytes(path))])
 
 

@@ -243,7 +243,7 @@ def _version(path: Path) -> tuple[int, ...]:
 def _decode_chunks(
     parts: Sequence[Sequence[Item]], source: Source, workers: int
 ) -> Iterator[tuple[Results, list[int]]]:
-    """Yield the decoded images of each part, and their shorter sides before; the next parts are decoded meanwhile."""
+    """Yield the images of each part, and their shorter sides before they were resized; decoded in threads, ahead."""
 
     def decode(part: Sequence[Item]) -> tuple[Results, list[int]]:
         results: Results = []
@@ -265,13 +265,13 @@ def _decode_chunks(
 
 
 def _write_chunk(path: Path, results: Results, sides: Sequence[int]) -> None:
-    """Write the results of one chunk; the file appears complete."""
+    """Write the results of one chunk, and the shorter sides of its images; the file appears complete."""
     rows = [result for result in results if not isinstance(result, str)]
     skipped = {place: why for place, why in enumerate(results) if isinstance(why, str)}
     arrays = {
         "values": as_flat(rows) if rows else np.empty(0, np.uint8),
         "shapes": np.array([row.shape for row in rows], np.int64),
-        "sides": np.array(sides, np.int64),
+        "shorter_sides": np.array(sides, np.int64),
         "skipped": np.frombuffer(json.dumps(skipped).encode(), np.uint8),
     }
     aside = path.with_suffix(".part")
@@ -301,7 +301,7 @@ def _join_chunks(
             chunk = read_npz(file)
             reasons = json.loads(chunk["skipped"].tobytes())
             skipped.update({int(file.stem) + int(place): why for place, why in reasons.items()})
-            sides.extend(chunk["sides"].tolist())
+            sides.extend(chunk["shorter_sides"].tolist())
             shapes.extend(map(tuple, chunk["shapes"].tolist()))
             different = {*shapes[:1], *map(tuple, chunk["shapes"].tolist())}
             if len(different) > 1 and not is_frames:

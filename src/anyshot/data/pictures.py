@@ -1,6 +1,6 @@
-"""Any image file to a square of uint8 pixels: the part of the evaluation transform that no model has a say in.
+"""Decode any image file to uint8 pixels and fit it to a size, as all models need it.
 
-The levels of deeper pictures (12 and 16 bits, fractions) are scaled by their range.
+The levels of deeper pictures (12 and 16 bits, fractions) are scaled by their range. An image is fitted in three ways:
 
 crop     the shorter side to `size`, then the central square (CUB, mini-ImageNet, own images)
 squash   the whole image to a square (meta-iNat)
@@ -235,7 +235,7 @@ def _to_bytes(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Grey becomes three equal channels, deeper levels become bytes, what is transparent becomes white."""
+    """Return an image in RGB: grey as three equal channels, deeper levels as bytes, transparent parts white."""
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
     if image.has_transparency_data:

@@ -6,7 +6,7 @@ Paths of pictures in CSV, TSV or Parquet, pictures in Parquet, or a Hugging Face
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -184,13 +184,9 @@ def _column_values(column: Any) -> Any:
 
     kind = column.type
     if pyarrow.types.is_list(kind) or pyarrow.types.is_fixed_size_list(kind) or pyarrow.types.is_large_list(kind):
-        rows = column.combine_chunks()
-        rows = rows.combine_chunks() if isinstance(rows, pyarrow.ChunkedArray) else rows
-        values = rows.flatten()
-        is_number = pyarrow.types.is_floating(values.type) or pyarrow.types.is_integer(values.type)
-        is_even = len(rows) and len(values) % len(rows) == 0 and len(set(rows.value_lengths().to_pylist())) == 1
-        if is_number and is_even and not rows.null_count and not values.null_count:
-            return values.to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+        with suppress(ValueError, TypeError):  # vectors of several lengths, or one is missing
+            if (vectors := np.stack(column.to_numpy(zero_copy_only=False))).dtype.kind in "fiu":
+                return vectors
     return column.to_pylist()
 
 

@@ -1,4 +1,4 @@
-"""Features that were computed before, by the content of the picture and of the network.
+"""A cache of features on disk, by the content of the picture and of the network.
 
     FOLDER/NETWORK/*.safetensors    the keys of some pictures, their features, a checksum of each
 
@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -27,9 +26,8 @@ from safetensors.numpy import save
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write
 
-LIMIT = 2_000_000_000  # bytes: some 380,000 pictures of 1280 numbers
+LIMIT = 2_000_000_000  # bytes of the whole cache: some 380,000 pictures of the default network
 ROWS = 1024  # pictures of a file at most: 5 MB of the default network
-MAX_OPEN = 4  # files that are mapped into memory at a time; neighbours among pictures are mostly in one file
 UNFINISHED_SECONDS = 86_400.0  # age from which a file that was never finished is removed
 UNREADABLE = (SafetensorError, OSError, ValueError, IndexError)
 Features = Float[np.ndarray, "..."]
@@ -111,7 +109,6 @@ class CachedFeatures:
     def __init__(self, cache: FeatureCache, network: str, shape: Callable[[], tuple[int, ...]] | None = None) -> None:
         self._cache, self._folder = cache, cache.folder / network
         self._files: list[Path] = []
-        self._open: dict[int, Any] = {}
         self._places: dict[bytes, tuple[int, int]] = {}
         self._used: set[int] = set()
         self._new: dict[bytes, Features] = {}
@@ -119,8 +116,7 @@ class CachedFeatures:
         paths = list_files(self._folder, "*.safetensors")
         expected = list(shape()) if paths and shape is not None else None
         for path in paths:
-            with contextlib.suppress(*UNREADABLE):
-                file = safe_open(path, framework="np")
+            with contextlib.suppress(*UNREADABLE), safe_open(path, framework="np") as file:
                 if expected is None or file.get_slice("features").get_shape()[1:] == expected:
                     self._index(path, [key.tobytes() for key in file.get_tensor("keys")])
 
@@ -141,21 +137,13 @@ class CachedFeatures:
                 with contextlib.suppress(OSError):
                     os.utime(self._files[number])
             try:
-                file = self._file(number)
-                features = file.get_slice("features")[row : row + 1][0]
-                checksum = int(file.get_slice("checksums")[row : row + 1][0])
+                with safe_open(self._files[number], framework="np") as file:
+                    features = file.get_slice("features")[row : row + 1][0]
+                    checksum = int(file.get_slice("checksums")[row : row + 1][0])
             except UNREADABLE:
                 return None
         is_sound = _checksum(key, features) == checksum and features.dtype.kind == "f" and np.isfinite(features).all()
         return features if is_sound else None
-
-    def _file(self, number: int) -> Any:
-        """Return an open file; what was read of it stays in memory until it is closed, so that few are open."""
-        if number not in self._open:
-            if len(self._open) == MAX_OPEN:
-                del self._open[next(iter(self._open))]
-            self._open[number] = safe_open(self._files[number], framework="np")
-        return self._open[number]
 
     def add(self, key: bytes, features: Features) -> None:
         """Keep the features of a picture."""

@@ -26,8 +26,8 @@ Images = Float[Tensor, "image colour height width"]
 Grid = Float[Tensor, "image channel height width"]
 Maps = Float[Tensor, "image position channel"]
 
-SIZE = 224
-STEM, WIDTH, EPSILON = 32, 1280, 1e-3
+SIZE = 224  # pixels of the pictures that it was trained on
+STEM, WIDTH, EPSILON = 32, 1280, 1e-3  # channels of the first and the last layer, epsilon of the batch norms
 STAGES = (  # blocks, kernel, stride of the first block, expansion, channels
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),

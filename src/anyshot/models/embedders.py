@@ -33,36 +33,34 @@ from anyshot.models.registry import BUILTIN, Registry
 from anyshot.tables import read_table
 
 DEFAULT_EMBEDDER = "efficientnet-lite0"
-LEAST_SIDE, MOST_SIDE = 32, 1024
+MIN_SIDE, MAX_SIDE = 32, 1024  # pixels of the pictures that efficientnet-lite0 can be given
 Image = UInt8[np.ndarray, "height width channel"]
 Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
-BATCH = 64
-CARRIED = ("backbone.onnx", "backbone.safetensors")  # what a classifier brings along, beside what was trained on it
-PREPARATION = 2  # counts the ways in which pictures were decoded and resized: features of another are not taken
-
-
+BATCH = 64  # pictures that go through a network together
+BACKBONE_FILES = ("backbone.onnx", "backbone.safetensors")  # in the folder of a classifier whose head is a model
+PREPARATION = 2  # to be raised when pictures are decoded or resized in another way: the cached features are then old
 _FEATURE_SHAPES: dict[str, tuple[int, ...]] = {}  # of the networks that have run in this process, by their content
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """Pictures in, features out.
+    """A network with the way in which pictures are prepared for it: pictures in, features out.
 
     Args:
-        network: Pictures of `side` pixels to features "image d" or "image position channel".
+        network: Turns pictures of `side` pixels into features "image d" or "image position channel".
         side: Pixels of the square that it sees.
-        margin: Larger pictures are resized to so much more than `side` before the centre is cut.
+        margin: Larger pictures are resized to so many times `side` before the centre is cut.
         resample: How pictures are resized.
-        name: What `embedder` makes it from anywhere; empty for a trained model, which travels with a classifier, and
-            for a function, which has to be given again.
+        name: The name that `load_embedder` takes for it; empty for a trained model, whose weights a classifier brings
+            along, and for a function, which has to be given again.
         about: What a model card should say of it.
         model: The trained model, where it is one of ours.
         make_pixel_network: Makes a torch module of pixels from 0 to 255 "image channel side side", for export.
-        weights: Hashes what the network has learned; None for a function, whose features cannot be kept.
-        file: The bytes of the network, where it is a file that a classifier has to carry along.
-        base_model: The trained model whose features the head of `model` was trained on, which has to be carried too.
+        weights: Returns the hash of its weights; None for a function, whose features cannot be cached.
+        file: The bytes of an ONNX file, which a classifier brings along.
+        base_model: The trained model whose features the head of `model` was trained on.
     """
 
     network: Callable[[Any], Float[np.ndarray, "image ..."]]
@@ -79,18 +77,15 @@ class Embedder:
 
     @cached_property
     def content(self) -> str:
-        """The hash that its features are cached by, of the weights and of how pictures are prepared.
-
-        It is empty for a function.
-        """
+        """The hash of the weights and of how pictures are prepared, which identifies its features; "" of a function."""
         if self.weights is None:
             return ""
-        how = (self.weights(), self.side, self.margin, self.resample)
-        return hashlib.sha256(repr(how).encode()).hexdigest()[:32]
+        parts = (self.weights(), self.side, self.margin, self.resample)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
     def pixel_model(self) -> Model | None:
-        """The trained model that sees the pixels, backbone and all; it prepares images of any size itself."""
+        """The trained model that reads the pixels; it takes images of any size. None where the backbone is not ours."""
         return self.base_model if self.model is None or self.model.recipe.frozen else self.model
 
     @property
@@ -104,10 +99,15 @@ class Embedder:
         done: Callable[[float], None] = lambda images: None,
         cache: FeatureCache | None = None,
     ) -> np.ndarray:
-        """Return the features of images of any size, batch by batch.
+        """Return the features of images of any size.
 
         Batches run in parallel, one per core, except for a trained model, whose features must not depend on the number
-        of cores. With a `cache`, only features that it lacks are computed. `done` is called with the size of a batch.
+        of cores.
+
+        Args:
+            images: The images.
+            done: Called with the size of each batch that is done.
+            cache: Features of earlier runs; only those that it lacks are computed.
         """
         starts = range(0, len(images), BATCH)
         parts = []
@@ -126,7 +126,7 @@ class Embedder:
         return np.concatenate(parts)
 
     def run_network(self, pictures: UInt8[np.ndarray, "image height width colour"]) -> Float[np.ndarray, "image ..."]:
-        """What the network gives for pictures of its size, checked."""
+        """Return the features of pictures of the network's size, after a check of their shape."""
         features = np.asarray(self.network(pictures))
         if features.ndim not in (2, 3) or len(features) != len(pictures) or features.dtype.kind != "f":
             raise BadInput(
@@ -171,14 +171,14 @@ class Embedder:
 def open_cached(
     embedder: Embedder, cache: FeatureCache | None
 ) -> contextlib.AbstractContextManager[CachedFeatures | None]:
-    """Open the cached features of a network; none without a cache, or for a function, whose content is unknown."""
+    """Open the cached features of a network; yields None without a cache, and for a function, which has no weights."""
     if cache is None or not embedder.content:
         return contextlib.nullcontext()
     return cache.open(f"{embedder.content}-{PREPARATION}", embedder.feature_shape)
 
 
 def _embed_missing(batch: Images, stored: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
-    """Features of stored images: those that are kept, and of the others what `embed` gives, kept from now on."""
+    """Return the features of stored images; those that are not cached are computed by `embed`, and cached."""
     if stored is None:
         return embed(batch)
     keys = [hash_picture(image, "stored") for image in batch]
@@ -205,7 +205,7 @@ def load_embedder(
     if isinstance(source, Embedder):
         return source
     if isinstance(source, Model):
-        return _own(source, None, registry, fetch)
+        return _from_model(source, None, registry, fetch)
     if isinstance(source, str | Path):
         kind, _, more = str(source).partition(":")
         if kind == "timm":
@@ -219,16 +219,17 @@ def load_embedder(
 
             return onnx_embedder(Path(source))
         path = find_model(Path(source), f"; a timm model is named like timm:{Path(source).name}")
-        return _own(load_model(path, registry), path, registry, fetch)
+        return _from_model(load_model(path, registry), path, registry, fetch)
     return Embedder(source, side or 224, about={"backbone": getattr(source, "__name__", "a function")})
 
 
-def _own(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
+def _from_model(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
+    """Return the embedder of a trained model; its path, where it has one, tells what lies beside it."""
     recipe = model.recipe
     if recipe.frozen:
-        return _on_frozen(model, path, registry, fetch)
+        return _from_frozen(model, path, registry, fetch)
     about = {"backbone": f"{recipe.backbone}, trained on {recipe.data} with {recipe.head} at {recipe.train_shot} shots"}
-    about |= {} if path is None else _sensitivity(model, path if path.is_dir() else path.parent)
+    about |= {} if path is None else _read_sensitivity(model, path if path.is_dir() else path.parent)
     mean, deviation = model.kind.moments[model.channels]
     return Embedder(
         model.reader(embedding_device()),
@@ -245,12 +246,12 @@ def _own(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Em
     )
 
 
-def _on_frozen(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
-    """A head that was trained on the features of another embedder, which comes first."""
+def _from_frozen(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
+    """Return the embedder of a head that was trained on the features of another embedder, which comes first."""
     recipe = model.recipe
     trained = f"{recipe.head} trained on {recipe.data} at {recipe.train_shot} shots"
     try:
-        inner = load_embedder(_beside(path, recipe.backbone), registry=registry, fetch=fetch)
+        inner = load_embedder(_find_backbone(path, recipe.backbone), registry=registry, fetch=fetch)
         if model.content and inner.content != model.content:
             raise BadInput(f"its content is {inner.content[:12]} here, and was {model.content[:12]}.")
     except BadInput as error:
@@ -272,15 +273,15 @@ def _on_frozen(model: Model, path: Path | None, registry: Registry, fetch: bool)
     )
 
 
-def _beside(path: Path | None, backbone: str) -> str | Path:
-    """The frozen backbone that lies beside a head, as in a classifier's folder, or the name of it."""
+def _find_backbone(path: Path | None, name: str) -> str | Path:
+    """Return the file of a frozen backbone that lies beside its head, as in a classifier's folder, or its name."""
     folder = None if path is None else path if path.is_dir() else path.parent
-    carried = [] if folder is None else [folder / name for name in CARRIED if (folder / name).is_file()]
-    return carried[0] if carried else backbone
+    files = [] if folder is None else [folder / file for file in BACKBONE_FILES if (folder / file).is_file()]
+    return files[0] if files else name
 
 
 def hash_weights(tensors: Mapping[str, Tensor], *more: object) -> str:
-    """A hash of tensors by their names, and of what else there is to say."""
+    """Return a hash of tensors with their names, and of further values."""
     digest = hashlib.sha256(repr(more).encode())
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
@@ -290,7 +291,7 @@ def hash_weights(tensors: Mapping[str, Tensor], *more: object) -> str:
 
 
 class PixelNetwork(nn.Module):
-    """A network on pixels from 0 to 255; one that gives a vector per image, as those of timm, gives one position."""
+    """A network on pixels from 0 to 255; a vector per image, as networks of timm give, becomes one position."""
 
     mean: Tensor
     deviation: Tensor
@@ -314,9 +315,9 @@ def _lite0_network() -> EfficientNetLite0:
 
 def _lite0(size: str) -> Embedder:
     side = int(size) if size.isdigit() else SIZE
-    if (size and not size.isdigit()) or not LEAST_SIDE <= side <= MOST_SIDE:
+    if (size and not size.isdigit()) or not MIN_SIDE <= side <= MAX_SIDE:
         raise BadInput(
-            f"{DEFAULT_EMBEDDER} takes pictures of {LEAST_SIDE} to {MOST_SIDE} pixels, as in {DEFAULT_EMBEDDER}:160, "
+            f"{DEFAULT_EMBEDDER} takes pictures of {MIN_SIDE} to {MAX_SIDE} pixels, as in {DEFAULT_EMBEDDER}:160, "
             f"not {size!r}."
         )
     device = embedding_device()
@@ -342,8 +343,8 @@ def _lite0(size: str) -> Embedder:
     )
 
 
-def _sensitivity(model: Model, run: Path) -> dict[str, str]:
-    """The sensitivity of the model's head, where its study has measured it."""
+def _read_sensitivity(model: Model, run: Path) -> dict[str, str]:
+    """Return the sensitivity of the model's head, where the study of this run has measured it."""
     table = run.resolve().parent / "sensitivity.csv"
     if not table.is_file():
         return {}

@@ -269,11 +269,13 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         # As in a file of features, examples keep the splits of the source; `pack` divides classes instead.
         about = {**embedding.about, "example_splits": any(item.split for item in items)}
         about["fingerprint"] = fingerprint(items, path, about)
-    if (out / "store.json").is_file() and open_store(out).about.get("fingerprint") == about["fingerprint"]:
-        store = open_store(out)  # made by the same command before
-    else:
-        embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
+    embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
+    try:
         store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
+    except BadInput:  # perhaps because the same command has made the store before
+        if not (out / "store.json").is_file() or open_store(out).about.get("fingerprint") != about["fingerprint"]:
+            raise
+        store = open_store(out)
     skipped = len(store.about["skipped"])
     named = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
     return f"{out}: features of {count_noun(len(store.items), 'picture')}{named}."

@@ -28,7 +28,8 @@ from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
 MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
-DEFAULT_SIDE, MAX_SIDE, MAX_MARGIN = 224.0, 4096, 4
+DEFAULT_SIDE = 224.0  # pixels, where a file does not say: that of most networks of ImageNet
+MAX_SIDE, MAX_MARGIN = 4096, 4  # larger values of a file are taken for mistakes
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
@@ -56,8 +57,7 @@ def onnx_embedder(path: Path) -> Embedder:
     with as_bad_input(Exception, f"{path} cannot be run as an ONNX file", as_one):  # its errors have no common kind
         session = onnxruntime.InferenceSession(data, options, providers=_providers(onnxruntime))
     sha256 = hashlib.sha256(data).hexdigest()
-    words = session.get_modelmeta().custom_metadata_map
-    network = _Network(session, words, path)
+    network = _Network(session, session.get_modelmeta().custom_metadata_map, path)
     if not network.is_normalised:
         warnings.warn(
             f"{path} does not say what it was trained with: it is given pictures of {network.side} px, resized "
@@ -92,8 +92,8 @@ def _providers(onnxruntime: Any) -> list[Any]:
 class _Network:
     """A session of ONNX Runtime that takes uint8 pictures "image side side 3"."""
 
-    def __init__(self, session: Any, words: Mapping[str, str], path: Path) -> None:
-        self._session, self._words, self._path = session, words, path
+    def __init__(self, session: Any, metadata: Mapping[str, str], path: Path) -> None:
+        self._session, self._metadata, self._path = session, metadata, path
         inputs = session.get_inputs()
         if len(inputs) != 1 or len(inputs[0].shape) != 4:
             shapes = ", ".join(f"{one.name} {one.shape}" for one in inputs)
@@ -107,7 +107,7 @@ class _Network:
         self.side = self._read_side(*(shape[1:3] if self._channels_last else shape[2:]))
         self._read_normalisation()
         outputs = [one.name for one in session.get_outputs()]
-        self._output = words.get("anyshot.output", outputs[0])
+        self._output = metadata.get("anyshot.output", outputs[0])
         if self._output not in outputs:
             raise BadInput(f"{path} has no output {self._output!r}: it has {', '.join(outputs)}.")
 
@@ -122,13 +122,13 @@ class _Network:
 
     def _read_normalisation(self) -> None:
         """Read how pixels are normalised and pictures resized."""
-        self.is_normalised = "anyshot.mean" in self._words or self._type == "tensor(uint8)"
+        self.is_normalised = "anyshot.mean" in self._metadata or self._type == "tensor(uint8)"
         default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
         self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
         self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
         if not (self._deviation > 0).all():
             raise BadInput(f"{self._path} has a deviation of {self._deviation.min():g}: pixels are divided by it.")
-        resample = self._words.get("anyshot.resample", "bilinear")
+        resample = self._metadata.get("anyshot.resample", "bilinear")
         if resample not in get_args(Resample):
             raise BadInput(f"{self._path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")
         self.resample: Resample = resample  # type: ignore[assignment]
@@ -139,11 +139,11 @@ class _Network:
 
     def _numbers(self, key: str, default: list[float]) -> list[float]:
         try:
-            values = [float(word) for word in self._words[key].split()] if key in self._words else default
+            values = [float(word) for word in self._metadata[key].split()] if key in self._metadata else default
         except ValueError:
             values = []
         if len(values) != len(default) or not np.isfinite(values).all():
-            raise BadInput(f"{self._path} says that its {key} is {self._words[key]!r}: numbers were expected.")
+            raise BadInput(f"{self._path} says that its {key} is {self._metadata[key]!r}: numbers were expected.")
         return values
 
     def __call__(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:

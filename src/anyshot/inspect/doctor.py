@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8, UInt64
 
-from anyshot.data.sheets import draw_pairs, draw_sheet
 from anyshot.data.store import SPLITS, Store, StoreSplit
 from anyshot.files import write_json
+from anyshot.inspect.sheets import draw_pairs, draw_sheet
 from anyshot.progress import progress
 from anyshot.text import count_noun, format_range, group_by
 

@@ -11,10 +11,10 @@ from PIL import Image
 from shell import run
 from test_likeness import photo
 
-from anyshot.data import doctor
-from anyshot.data.doctor import diagnose, diagnose_to_folder, perceptual_hash
-from anyshot.data.sheets import GAP, TILE
 from anyshot.data.store import write_store
+from anyshot.inspect import doctor
+from anyshot.inspect.doctor import diagnose, diagnose_to_folder, perceptual_hash
+from anyshot.inspect.sheets import GAP, TILE
 
 
 def images(many, side=32):
