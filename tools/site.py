@@ -33,8 +33,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List every folder of results under the evidence."""
     evidence = next(part["Evidence"] for part in config.nav or [] if "Evidence" in part)
     for path in sorted(ROOT.glob(RESULTS)):
-        name = path.parent.relative_to(ROOT / "results").as_posix()
-        evidence.append({name: path.relative_to(ROOT).as_posix()})
+        evidence.append({path.parent.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()})
     return config
 
 

@@ -11,7 +11,7 @@ from anyshot.errors import BadInput
 from anyshot.measure.grid import Grid, build_grids, build_paired_grids
 from anyshot.measure.recalls import Recalls, summarise_accuracies
 from anyshot.measure.sensitivity import ResidualDraws, bootstrap_episodes, decompose, jackknife_classes, list_statistics
-from anyshot.tables import Row, round_row
+from anyshot.tables import CellKey, Row, round_row
 from anyshot.text import group_by
 
 Rows = Sequence[Mapping[str, Any]]
@@ -128,8 +128,9 @@ def paired_gains(recalls: Sequence[Recalls]) -> list[Row]:
     heads = group_by(own.values(), lambda one: one.key.grid)
     rows = []
     for grid, models in heads.items():
-        other = next((key for key, theirs in heads.items() if _is_counterpart(theirs[0], models[0])), None)
-        if other is None:
+        columns = models[0].columns
+        other = grid._replace(head=columns["learner"] + ("-mixed" if columns["mixed"] else ""))
+        if other == grid or other not in heads:
             continue
         pairs = [(one, own[rival]) for one in models if (rival := one.key._replace(head=other.head)) in own]
         pairs.sort(key=lambda pair: (pair[0].key.train_shot, pair[0].key.seed))
@@ -140,15 +141,6 @@ def paired_gains(recalls: Sequence[Recalls]) -> list[Row]:
             label |= {"train_shot": train_shot}
             rows += _rows_by_shot(label, chosen[0][0].shots, gain, chosen[0][0].classes, models=len(chosen))
     return rows
-
-
-def _is_counterpart(theirs: Recalls, ours: Recalls) -> bool:
-    """Whether one head is what the other is an alternative of, trained with the same mixture of shots."""
-    other, head = theirs.columns, ours.columns
-    if theirs.key.grid == ours.key.grid or theirs.key.grid.setting != ours.key.grid.setting:
-        return False
-    euclidean = other["learner"] + ("-mixed" if other["mixed"] else "")
-    return (other["mixed"], other["learner"]) == (head["mixed"], head["learner"]) and other["head"] == euclidean
 
 
 # -------------------------------------------------------------------------------------------------- grids of a table
@@ -173,18 +165,16 @@ def offsets_by_train_shot(rows: Rows) -> list[Row]:
 
 def swapped_scores(rows: Rows) -> list[Row]:
     """Return each model's accuracy with its own score and with the other, by train shot and test shot (Fig. 5)."""
-    grids = {grid.key: grid for grid in build_grids(rows)}
+    cells = {
+        key: float(np.mean([row["accuracy"] for row in seeds]))
+        for key, seeds in group_by(rows, lambda row: (CellKey.of_row(row)._replace(seed=0), row["test_shot"])).items()
+    }
     compared = []
-    for key, grid in grids.items():
-        other = grids.get(key._replace(readout="swapped"))
-        if key.readout != "own" or other is None:
-            continue
-        swapped = other.cells()
-        for (train, test), own in grid.cells().items():
-            if (train, test) in swapped:
-                read = swapped[train, test]
-                values = {"own": own, "swapped": read, "change": read - own}
-                compared.append(_label(grid) | {"train_shot": train, "test_shot": test} | values)
+    for (key, test_shot), own in cells.items():
+        read = cells.get((key._replace(readout="swapped"), test_shot))
+        if key.readout == "own" and read is not None:
+            label = {"data": key.data, "backbone": key.backbone, "head": key.head, "train_shot": key.train_shot}
+            compared.append(label | {"test_shot": test_shot, "own": own, "swapped": read, "change": read - own})
     return compared
 
 

@@ -108,15 +108,6 @@ class Grid:
         theirs = other.means
         return {shot: mean - theirs[shot] for shot, mean in self.means.items() if shot in theirs}
 
-    def cells(self) -> dict[tuple[int, int | str], float]:
-        """Return the accuracy by train shot and test shot, where there is one."""
-        return {
-            (train, test): float(self.accuracy[row, column])
-            for column, train in enumerate(self.train_shots)
-            for row, test in enumerate(self.test_shots)
-            if np.isfinite(self.accuracy[row, column])
-        }
-
     def find_counterpart(self, among: Iterable["Grid"]) -> "Grid | None":
         """Return the grid that gains are measured against: the Euclidean head of the same setting, read as trained.
 
