@@ -557,9 +557,9 @@ def main() -> None:
     table = arguments.out / "heads.csv"
     rows: list[dict[str, object]] = list(read_table(table)) if table.exists() else []
     done = {(row["set"], str(row["way"]), str(row["support"]).removesuffix(".0")) for row in rows}
-    cells = [(name, None, "natural", (1, 1)) for name, of in sets.items() if of.later]
     both = ((5, tuple(arguments.episodes)), (None, tuple(arguments.draws)))
-    cells += [(name, way, s, many) for name, of in sets.items() if of.base for way, many in both for s in supports]
+    cells = [(name, way, s, many) for name, of in sets.items() if of.base for way, many in both for s in supports]
+    cells += [(name, None, "natural", (1, 1)) for name, of in sets.items() if of.later]
     cells = [cell for cell in cells if (cell[0], str(cell[1] or "all"), cell[2]) not in done]
     prepared: tuple[object, Set, dict[str, Method]] | None = None
     with progress("contests", float(len(cells))) as advance:

@@ -32,9 +32,6 @@ RENAMED: dict[str, str] = {}
 # much noise raises a sensitivity.
 DROPPED_COLUMNS = {"bias"}
 
-# Share of the queries that a classifier whose estimator may improve has to answer as in version 0.1.
-AGREEMENT = 0.9
-
 EVALUATIONS = {
     "images": "stores/tiny --model {model} --way 5",
     "paths": "photos.csv --model {model} --way 4",
@@ -253,15 +250,20 @@ def test_classifiers_that_are_saved_again_say_the_same(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", names_in("adaptive"))
-def test_classifiers_whose_estimator_may_improve_load(name):
-    """The posterior's numbers may change, what it has learned may not."""
+def test_classifiers_whose_estimator_was_replaced_load(name):
+    """A folder holds what was learned, not what the posterior estimates from it: that is estimated anew.
+
+    Version 0.1 had another estimator. Classes and counts are as they were; of 20 queries at most one is taken for
+    another class and three are refused that were not, or the other way round; probabilities differ by 0.05 on average.
+    """
     expected = read_npz(V01 / "adaptive" / f"{name}.npz")
     classifier = anyshot.FewShotClassifier.load(V01 / "adaptive" / name)
     found = outputs_of(classifier, *(expected.pop(part) for part in INPUTS))
     assert_same(found, {part: expected[part] for part in ("classes", "counts", "later_counts")})
-    assert np.mean(found["predict"] == expected["predict"]) >= AGREEMENT
-    assert np.mean(found["is_known"] == expected["is_known"]) >= AGREEMENT - 0.2
-    assert found["predict_proba"].shape == expected["predict_proba"].shape
+    assert len(expected["predict"]) == 20
+    assert np.sum(found["predict"] != expected["predict"]) <= 1
+    assert np.sum(found["is_known"] != expected["is_known"]) <= 3
+    assert np.abs(found["predict_proba"] - expected["predict_proba"]).mean() <= 0.05
     np.testing.assert_allclose(found["predict_proba"].sum(1), 1)
 
 
@@ -382,11 +384,8 @@ def test_models_that_come_with_a_study_have_the_same_table(v01, tmp_path, monkey
     every = read_rows("expected/ready.csv")
     expected = [row for row in every if (row["head"], row["train_shot"]) == ("cosine-proto", 4)]
     found = read_rows(tmp_path / "ready" / "table.csv")
-    for is_adaptive, tolerance in ((False, 1e-9), (True, 3.0)):  # the posterior's estimator may improve
-        now, then = (
-            [row for row in rows if (row["readout"] == "posterior") == is_adaptive] for rows in (found, expected)
-        )
-        assert_same_rows(now, then, tolerance)
+    assert "posterior" in {row["readout"] for row in expected}
+    assert_same_rows(found, expected)
 
 
 def test_the_published_table_is_that_of_the_models_that_come_with_the_study():

@@ -318,7 +318,7 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
     inside, basis, d = (moments, examples), moments.basis, vectors.shape[1]
     if basis is not None:
         inside = moments._replace(basis=None), examples._replace(vectors=_in_span(examples.vectors.to(basis), basis))
-    model, loss = _with_scale(fit_moments(moments), *inside, d)
+    model, loss = _with_scale(fit_moments(moments, rounds=2), *inside, d)
     for times in RIDGES if loss else ():
         other, other_loss = _with_scale(fit_moments(moments, times * RIDGE, float(model["spread"][0])), *inside, d)
         other_loss += 0.5 * (np.log(times) / DOUBT) ** 2
