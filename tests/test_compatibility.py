@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from shell import run
+from shell import list_verbs, run
 
 import anyshot
 
@@ -135,25 +135,13 @@ def sha256_of(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def help_of(verb, monkeypatch):
-    """Return the verbs below a verb, and the options of one that has none, from its help."""
-    monkeypatch.setenv("COLUMNS", "80")
-    done = run(f"anyshot {verb} --help", monkeypatch)
-    assert done.code == 0, done.err
-    verbs = re.search(r"usage: anyshot[\w -]* \[-h\] \{([\w,-]+)\}\n", done.out)
-    places = re.findall(r"^[│ ]{0,4}(-\S.*)$", done.out, re.MULTILINE)
-    words = [word for place in places for word in re.findall(r"(?<!\S)--?[a-z][\w-]*", re.split(r"\s{2,}", place)[0])]
-    return verbs[1].split(",") if verbs else [], sorted(set(words))
-
-
-def options_of_verbs(monkeypatch, verb=""):
+def options_of_verbs():
     """Return the options of every verb by its name, such as "paper audit"."""
-    below, options = help_of(verb, monkeypatch)
-    if not below:
-        return {verb: options}
-    return {
-        name: found for one in below for name, found in options_of_verbs(monkeypatch, f"{verb} {one}".strip()).items()
-    }
+    found = {}
+    for name, verb in list_verbs().items():
+        options = {word for one in verb.assemble_argument_collection() for word in (*one.names, *one.negatives)}
+        found[" ".join(name)] = sorted(options | set(verb.help_flags))
+    return found
 
 
 def read_rows(path):
@@ -403,8 +391,8 @@ def test_the_published_table_is_that_of_the_models_that_come_with_the_study():
         assert row["accuracy"] == pytest.approx(published[tuple(row[key] for key in keys)], abs=0.05)
 
 
-def test_every_verb_and_option_is_still_there(monkeypatch):
-    found = options_of_verbs(monkeypatch)
+def test_every_verb_and_option_is_still_there():
+    found = options_of_verbs()
     there = {*found, *(f"{verb} {option}" for verb, options in found.items() for option in options)}
     expected = read_json(V01 / "expected" / "options.json")
     wanted = [*expected, *(f"{verb} {option}" for verb, options in expected.items() for option in options)]

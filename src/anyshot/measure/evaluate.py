@@ -215,7 +215,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
 
 def _count_copies(maps: Maps) -> int:
     """Return how many rows are equal to an earlier one, judged by some 512 of their numbers."""
-    rows = maps.flatten(1)[:, :: max(1, maps[0].numel() // 512)].numpy()
+    rows = maps.flatten(1)[:, :: max(1, maps[0].numel() // 512)].cpu().numpy()
     return len(rows) - len({hash(row.tobytes()) for row in rows})
 
 
