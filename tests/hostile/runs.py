@@ -71,6 +71,16 @@ def cases(good: Good) -> Iterator[Case]:
     for words, data in spoil.JSONS.items():
         for name in ("about.json", "model-0/recipe.json"):
             yield run(good, f"{name} is {words}", _file(name, lambda _, data=data: data), True)
+        yield run(good, f"recipes.json is {words}", _published("recipes.json", lambda _, data=data: data), True)
+        wrapped = b'{"model-9": ' + data + b"}"
+        yield run(
+            good, f"a recipe of recipes.json is {words}", _published("recipes.json", lambda _, w=wrapped: w), True
+        )
+    for name in ("recipes.json", "histories.csv"):
+        for words in ("empty", "cut in half", "zeros", "random bytes", "a text"):
+            yield run(good, f"{name} is {words}", _published(name, spoil.BROKEN[words]), True)
+    for words, data in TABLES.items():
+        yield run(good, f"histories of {words}", _published("histories.csv", lambda _, data=data: data), True)
     for words, how in spoil.changed_keys(good / "run" / "model-0" / "recipe.json", SKIP):
         yield run(good, f"a recipe {words}", lambda f, how=how: how(f / "model-0" / "recipe.json"), True)
     for words, name in {
@@ -103,3 +113,15 @@ def cases(good: Good) -> Iterator[Case]:
 
 def _file(name: str, change: spoil.Spoil) -> Callable[[Path], Any]:
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def _published(name: str, change: spoil.Spoil) -> Callable[[Path], Any]:
+    """A run with the files of a published study beside its own, one of them spoiled."""
+
+    def how(folder: Path) -> None:
+        recipe = (folder / "model-0" / "recipe.json").read_bytes()
+        (folder / "recipes.json").write_bytes(b'{"model-9": ' + recipe + b"}")
+        (folder / "histories.csv").write_bytes(b"model,epoch,loss\nmodel-9,1,3.5\n")
+        _file(name, change)(folder)
+
+    return how
