@@ -7,10 +7,13 @@ import os
 import tempfile
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 os.environ["OMP_NUM_THREADS"] = "1"
 install_import_hook("anyshot", "beartype.beartype")
+settings.register_profile("anyshot", deadline=None)  # how long an example takes says more of the machine than of it
+settings.load_profile("anyshot")
 
 
 @pytest.fixture(autouse=True)

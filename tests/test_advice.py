@@ -29,7 +29,7 @@ def data(images=40, classes=6, d=16, spread=1.2, seed=0):
     return centres[labels] + spread * rng.normal(size=(len(labels), d)), np.array([f"class {c}" for c in labels])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(a=st.floats(0.3, 1.0), gap=st.floats(0.05, 0.6), c=st.floats(0.05, 10))
 def test_a_curve_of_its_own_kind_is_found_again(a, gap, c):
     true = Curve(a, min(gap, a) * (1 + c) * 0.9, c)
@@ -37,7 +37,7 @@ def test_a_curve_of_its_own_kind_is_found_again(a, gap, c):
     np.testing.assert_allclose(advice(np.array([16, 32])), true(np.array([16, 32])), atol=0.004)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=6))
 def test_a_curve_never_falls_and_never_passes_one(accuracy):
     advice = fit_curve(SHOTS, np.array(accuracy))(np.arange(1, 200))

@@ -65,7 +65,7 @@ def _ranks(owner):
         seen[mine] = seen.get(mine, 0) + 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), way=st.integers(2, 6), images=st.integers(1, 40), unit=st.floats(1e-3, 1e3))
 def test_the_scale_is_the_likeliest(seed, way, images, unit):
     rng = np.random.default_rng(seed)
@@ -113,7 +113,7 @@ def test_all_right_is_not_certain():
     assert 0.8 < sure < 0.99
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), bins=st.integers(1, 30))
 def test_calibration_error_by_its_definition(seed, bins):
     rng = np.random.default_rng(seed)
@@ -172,7 +172,7 @@ def test_the_rejection_rate_holds_on_new_images():
     assert np.mean(strangers) > 0.8
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rate=st.floats(0, 0.99), images=st.integers(1, 60), seed=st.integers(0, 999))
 def test_coverage_counts_what_it_says(rate, images, seed):
     rng = np.random.default_rng(seed)

@@ -76,7 +76,7 @@ def test_equals_the_evaluation_engine_on_the_same_episodes(head):
 
 
 @pytest.mark.parametrize("head", HEADS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_partial_fit_in_any_order_and_batching_equals_fit(head, data):
     X, y = examples(40, 4, seed=data.draw(st.integers(0, 99)))
@@ -89,7 +89,7 @@ def test_partial_fit_in_any_order_and_batching_equals_fit(head, data):
     assert_same(whole, pieces, X)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data(), head=st.sampled_from(UNTRAINED))
 def test_merge_equals_joint_fit(data, head):
     X, y = examples(50, 5, seed=data.draw(st.integers(0, 99)))
@@ -110,7 +110,7 @@ def test_merging_several_adds_all_of_them_or_none():
     assert fitted.support_.counts.tolist() == [5] * 4
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(gone=st.sets(st.integers(0, 4), min_size=1, max_size=3), head=st.sampled_from(UNTRAINED))
 def test_removed_classes_leave_no_trace(gone, head):
     X, y = examples(50, 5)

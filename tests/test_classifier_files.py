@@ -169,7 +169,7 @@ def test_features_of_extreme_scale_are_refused(scale):
         FewShotClassifier("proto").fit(X, y).predict(scale * X)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_damaged_folders_are_refused_in_a_sentence(data, tmp_path_factory):
     X, y = examples()

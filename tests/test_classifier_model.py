@@ -123,7 +123,7 @@ def rows_of(pairs):
 def model_of(name, examples):
     """Return the tests of a head, with so many sequences of operations."""
     machine = type(f"ClassifierModel_{name}", (ClassifierModel,), {"head": name})
-    machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=12, deadline=None)
+    machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=12)
     return machine.TestCase
 
 

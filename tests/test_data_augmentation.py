@@ -38,7 +38,7 @@ def cut_and_resized(images, boxes, size):
     return augmentation._resize(images, *augmentation._box_taps(images, torch.tensor(boxes), size, size))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_crop_and_resize_are_pillows(data):
     height, width = data.draw(st.integers(8, 120)), data.draw(st.integers(8, 120))

@@ -109,7 +109,7 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(plain, st.integers(0, 5))
 def test_plain_values_are_read_as_they_are(tmp_path_factory, value, protocol):
     path = written(tmp_path_factory.mktemp("p") / "x.pkl", [value], protocol)
@@ -129,7 +129,7 @@ def test_arrays_are_read_as_they_are(tmp_path, protocol, dtype):
         assert read["s"] == array[0, 0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_noise_is_no_pickle_or_plain(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("p") / "x.pkl"

@@ -146,7 +146,7 @@ def test_bands_miss_no_pair_that_every_pair_compared_would_find(tmp_path):
     assert len(slow) > 40
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]))
 def test_images_of_any_size_have_a_hash(height, width, channels):
     some = np.random.default_rng(0).integers(0, 256, (3, height, width, channels), dtype=np.uint8)

@@ -99,7 +99,7 @@ def test_several_readings_share_a_bank_without_disturbing_each_other():
 
 
 @given(st.integers(2, CLASSES), st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_proto_predicts_as_nearest_centroid(way, shot, queries, seed):
     vectors, labels = bank()
     x = vectors.flatten(1)

@@ -18,7 +18,7 @@ def labels_of(counts: list[int], seed: int = 0) -> np.ndarray:
 
 
 @given(COUNTS, st.integers(0, 2**32), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_episode_is_without_replacement_and_of_its_classes(counts, seed, data):
     labels = labels_of(counts)
     way = data.draw(st.integers(2, len(counts)))
@@ -36,7 +36,7 @@ def test_an_episode_is_without_replacement_and_of_its_classes(counts, seed, data
 
 
 @given(COUNTS, st.integers(1, 4), st.integers(0, 2**32), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_support_and_queries_are_of_other_moments(counts, size, seed, data):
     """No burst is in both, each is drawn whole, and what is held out is only asked."""
     labels = labels_of(counts)
@@ -86,7 +86,7 @@ def test_ids_tell_plans_apart():
 
 
 @given(COUNTS, st.integers(2, 5), st.integers(2, 6), st.integers(0, 1000), st.integers(0, 50))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_epoch_uses_no_image_twice_and_ends_when_it_must(counts, way, shot, seed, epoch):
     labels = labels_of(counts)
     if sum(count >= shot for count in counts) < way:

@@ -94,7 +94,7 @@ def test_heatmap_shows_residual_and_both_biases(source: str) -> None:
     assert len(cells) == rows * columns + rows + columns
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_size=2, max_size=4))
 def test_colours_are_centred_at_zero_and_shared(values: list[list[float]]) -> None:
     first = Grid("glyphs", "conv4", "proto", "own", tuple(range(1, len(values) + 1)), (1, 2, 4), np.array(values))

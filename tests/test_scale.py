@@ -35,7 +35,7 @@ def few_are_many(monkeypatch):
     monkeypatch.setattr(files, "LABELS_IN_JSON", 3)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_exemplars_depend_on_the_examples_alone(data):
     with pytest.MonkeyPatch.context() as patch:
