@@ -37,7 +37,7 @@ from scipy.special import softmax
 
 from anyshot import FewShotClassifier
 from anyshot.classify.groups import Groups, find_groups
-from anyshot.classify.leave_one_out import LeftOut, leave_out
+from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.inspect import shot_curve
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import AdviceCase
@@ -305,7 +305,7 @@ def suspects(sets: dict[str, Set], draws: int, wrong: float = 0.05) -> None:
             print(f"suspects, {name}, {kind} mistakes: recall at precision 0.9: {words}", flush=True)
 
 
-def _leave_each_out(classifier: FewShotClassifier, x: np.ndarray, labels: np.ndarray) -> LeftOut:
+def _leave_each_out(classifier: FewShotClassifier, x: np.ndarray, labels: np.ndarray) -> LeaveOneOutScores:
     classifier.fit(x, labels)
     return leave_out(classifier.learned_head_, classifier.vectors(x), labels, Groups(np.arange(len(labels)), ()))
 
@@ -357,7 +357,7 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     labels = np.concatenate([y[rows], y[rows][original]])
     labels = np.unique(labels, return_inverse=True)[1]
-    sketch = lambda place: PictureSketch.of(embeds.read(files[place]))  # noqa: E731
+    sketch = lambda place: PictureSketch.from_image(embeds.read(files[place]))  # noqa: E731
     for what, pairs in (
         ("pictures", find_copies(vectors, labels, sketch)),
         ("features alone", find_copies(vectors, labels)),
@@ -371,7 +371,7 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
     x, y = embedded(cache, "cub84-val", "efficientnet-lite0", images_of(data / "cub84.npz", "val"))
     images, _ = images_of(data / "cub84.npz", "val")()
     vectors = x / np.linalg.norm(x, axis=1, keepdims=True)
-    told_of = find_copies(vectors, y, lambda place: PictureSketch.of(images[place]))
+    told_of = find_copies(vectors, y, lambda place: PictureSketch.from_image(images[place]))
     across = sum(y[a] != y[b] for a, b, _ in told_of)
     print(f"copies, birds, none planted: {len(told_of)} pairs in {len(y)} images, {across} of them under two labels")
     for a, b, alike in told_of:

@@ -10,8 +10,7 @@ from scipy.special import log_softmax, softmax
 from test_classifier import classifier, examples
 
 from anyshot import FewShotClassifier
-from anyshot.classify import calibration
-from anyshot.classify.calibration import TURNS, calibration_error, fit_scale, leave_one_out, rejection
+from anyshot.classify.calibration import LEFT_OUT_GROUPS, calibration_error, fit_scale, leave_one_out, rejection
 from anyshot.models.heads import HEADS
 
 
@@ -30,7 +29,7 @@ def test_leaving_one_out_is_a_classifier_without_it(head):
         means, counts = [], []
         for other in range(len(support.labels)):
             inside = np.flatnonzero(support.owner == other)
-            gone = place if other == mine else inside[rank % min(len(inside), TURNS)]
+            gone = place if other == mine else inside[rank % min(len(inside), LEFT_OUT_GROUPS)]
             left = inside if len(inside) == 1 else inside[inside != gone]
             means.append(support.examples[left].mean(0))
             counts.append(len(left))
@@ -82,15 +81,6 @@ def test_the_scale_is_the_likeliest(seed, way, images, unit):
     best = minimize_scalar(loss, bounds=bounds, method="bounded").fun
     assert loss(np.log(scale)) <= best + 1e-6
     assert np.isfinite(scale)
-
-
-def test_the_scale_of_scores_in_pieces_is_that_of_all(monkeypatch):
-    rng = np.random.default_rng(0)
-    owner = rng.integers(4, size=50)
-    scores = rng.normal(size=(50, 4)) + np.eye(4)[owner]
-    before = fit_scale(scores, owner)
-    monkeypatch.setattr(calibration, "IMAGES", 7)
-    assert fit_scale(scores, owner) == pytest.approx(before, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_a_class_of_one_group_is_not_judged_and_nothing_is_rejected_for_it(tmp_p
     X, y = examples(60, 3)
     groups = np.where(y == 0, 1000, np.arange(60))
     fitted = FewShotClassifier("proto").fit(X, y, groups=groups)
-    assert fitted.unjudged_.tolist() == [0]
+    assert fitted.single_group_classes_.tolist() == [0]
     assert np.isnan(fitted.recalls_[0])
     assert not np.isnan(fitted.recalls_[1:]).any()
     far = X[y == 0] + 5 * (X[y == 0].mean(0) - X[y != 0].mean(0))
@@ -235,7 +235,7 @@ def test_a_class_of_one_group_is_not_judged_and_nothing_is_rejected_for_it(tmp_p
     assert fitted.is_known(far).all()
     fitted.save(tmp_path / "model")
     assert "All examples of 0 are one group" in (tmp_path / "model" / "README.md").read_text()
-    assert FewShotClassifier.load(tmp_path / "model").unjudged_.tolist() == [0]
+    assert FewShotClassifier.load(tmp_path / "model").single_group_classes_.tolist() == [0]
 
 
 @pytest.mark.parametrize("head", ["proto", "posterior"])
@@ -243,13 +243,13 @@ def test_a_group_larger_than_what_is_kept_is_not_recognised_by_its_siblings(head
     X, y = examples(120, 3, spread=1.5)
     groups = np.where(y == 0, 1000, np.where(y == 1, np.arange(120) // 12, np.arange(120)))
     fitted = FewShotClassifier(head, keep=8).fit(X, y, groups=groups)
-    assert fitted.unjudged_.tolist() == [0]
+    assert fitted.single_group_classes_.tolist() == [0]
     assert np.isnan(fitted.recalls_[0])
     assert not np.isnan(fitted.recalls_[1:]).any()
     in_order = FewShotClassifier(head, keep=8)
     for part in np.split(np.arange(120), 12):
         in_order.partial_fit(X[part], y[part], groups=groups[part])
-    assert in_order.unjudged_.tolist() == [0]
+    assert in_order.single_group_classes_.tolist() == [0]
     np.testing.assert_allclose(in_order.recalls_, fitted.recalls_)
 
 

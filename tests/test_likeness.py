@@ -41,21 +41,21 @@ def test_copies_are_told(change):
         original = photo(seed)
         file = io.BytesIO()
         CHANGES[change](original).save(file, "JPEG", quality=85)
-        one, other = (PictureSketch.of(np.asarray(image)) for image in (original, Image.open(file)))
+        one, other = (PictureSketch.from_image(np.asarray(image)) for image in (original, Image.open(file)))
         assert compare_pictures(one, other) >= COPY_SIMILARITY
 
 
 def test_other_pictures_are_no_copies():
-    sketches = [PictureSketch.of(np.asarray(photo(seed))) for seed in range(6)]
+    sketches = [PictureSketch.from_image(np.asarray(photo(seed))) for seed in range(6)]
     assert max(compare_pictures(a, b) for i, a in enumerate(sketches) for b in sketches[:i]) < COPY_SIMILARITY
-    flat = PictureSketch.of(np.full((50, 40, 1), 200, np.uint8))
+    flat = PictureSketch.from_image(np.full((50, 40, 1), 200, np.uint8))
     assert compare_pictures(flat, flat) == 0
     assert compare_pictures(flat, sketches[0]) == 0
 
 
 def test_two_photos_of_one_thing_are_no_copies():
     """One can be laid upon the other, and then their details differ."""
-    one, other = (PictureSketch.of(np.asarray(photo(1, details))) for details in (10, 11))
+    one, other = (PictureSketch.from_image(np.asarray(photo(1, details))) for details in (10, 11))
     assert 0 < compare_pictures(one, other) < COPY_SIMILARITY
 
 
@@ -66,7 +66,7 @@ def test_pictures_decide_where_features_only_suggest():
     vectors[6:8] = vectors[:2] + 0.3 * rng.normal(size=(2, 32))
     images = [photo(seed) for seed in range(12)]
     images[6] = CHANGES["mirrored"](images[0])
-    pairs = find_copies(vectors, np.arange(12) % 3, lambda image: PictureSketch.of(np.asarray(images[image])))
+    pairs = find_copies(vectors, np.arange(12) % 3, lambda image: PictureSketch.from_image(np.asarray(images[image])))
     assert [pair[:2] for pair in pairs] == [(0, 6)]
 
 

@@ -6,7 +6,6 @@ Guo et al. 2017) and the threshold of the best logit below which only a chosen s
 of split conformal prediction, Papadopoulos et al. 2002).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +17,9 @@ from anyshot.classify.support import Support
 from anyshot.models.law import BoundHead, Estimator, Examples, LeaveOneOut, Moments, Parameters
 
 CHUNK_FLOATS = 20_000_000  # numbers that are worked on at once: 160 MB
-TURNS = 8  # groups of a class that are left out in turn when it is not the query's: more would hardly change a mean
-IMAGES = 256  # images whose scores are copied at once
+LEFT_OUT_GROUPS = (
+    8  # groups of a class that are left out in turn when it is not the query's: more would hardly change a mean
+)
 QUERIES = 2048  # exemplars that are queries: the standard error of a share is at most 1.1 %
 CLASSES = 1024  # classes that take part in a calibration, where there are more
 LEAST_QUERIES, PRODUCTS = 512, 1 << 26  # queries that are compared with all classes: fewer of very many classes
@@ -84,7 +84,7 @@ def estimate(
 
 
 def leave_one_out(
-    reading: BoundHead, support: Support, groups: Groups | None = None, most: int = QUERIES
+    bound: BoundHead, support: Support, groups: Groups | None = None, most: int = QUERIES
 ) -> tuple[Scores, Int[np.ndarray, " image"]]:
     """Return scores (without the temperature) of exemplars as new images, and the rows of their classes.
 
@@ -93,50 +93,43 @@ def leave_one_out(
     class for the others.
 
     Args:
-        reading: The head and its parameters.
+        bound: The head and its parameters.
         support: The classes.
         groups: The group of each exemplar, counted from 0; each is its own where None.
         most: Queries in all; of each class as many as that allows, two at least.
     """
-    chosen = choose_queries(support, most)
-    vectors, owners = support.exemplars.vectors[chosen], support.exemplars.owner[chosen]
-    if groups is None:
-        groups = np.arange(len(support.exemplars.owner))
-    out_of = measure_groups(support, groups)
-    left_counts = out_of.left[chosen]
-    head, owner, every = reading.head, torch.from_numpy(owners), torch.from_numpy(vectors)
-    is_alone = left_counts < 1
-    left = torch.from_numpy(np.where(is_alone, support.counts[owners], left_counts))
-    gone = np.where(is_alone[:, None], 0.0, out_of.sums[chosen])
-    without = torch.from_numpy(support.sums[owners] - gone).div_(left[:, None])
-    kept = np.bincount(owners, minlength=len(support))
-    first = np.cumsum(kept) - kept
-    bare = np.flatnonzero(kept == 0)  # classes without exemplars stand as they are
-    first[bare] = len(owners) + np.arange(len(bare))
-    without = torch.cat([without, torch.from_numpy(support.sums[bare] / support.counts[bare, None])])
-    left = torch.cat([left, torch.from_numpy(support.counts[bare])])
+    chosen, head = choose_queries(support, most), bound.head
+    vectors, owner = torch.from_numpy(support.examples[chosen]), support.owner[chosen]
+    taken = measure_groups(support, np.arange(len(support.owner)) if groups is None else groups)
+    is_query = taken.left[chosen] > 0
+    left = np.where(is_query, taken.left[chosen], support.counts[owner])
+    sums = support.sums[owner] - np.where(is_query[:, None], taken.sums[chosen], 0.0)
+    sizes = np.bincount(owner, minlength=len(support))
+    first = np.cumsum(sizes) - sizes
+    bare = np.flatnonzero(sizes == 0)  # classes without exemplars stand as they are, in rows after the others
+    first[bare] = len(owner) + np.arange(len(bare))
+    means = torch.from_numpy(np.concatenate([sums / left[:, None], support.sums[bare] / support.counts[bare, None]]))
+    counts = torch.from_numpy(np.concatenate([left, support.counts[bare]]))
     if head.refine is not None and not head.couples:
-        pieces = zip(*(x.split(_rows(without.shape[1])) for x in (without, left)), strict=True)
-        without = torch.cat([head.refine(means, many, reading.parameters) for means, many in pieces])
-    queries = np.flatnonzero(~is_alone)
-    rank = (np.arange(len(owners)) - first[owners])[queries]
-    out = torch.empty(len(queries), len(kept), dtype=torch.float64)
+        parts = zip(*(values.split(_rows(means.shape[1])) for values in (means, counts)), strict=True)
+        means = torch.cat([head.refine(*part, bound.parameters) for part in parts])
+    queries = np.flatnonzero(is_query)
+    rank = (np.arange(len(owner)) - first[owner])[queries]
+    scores = torch.empty(len(queries), len(support), dtype=torch.float64)
     for turn in np.unique(rank).tolist():  # queries of one rank in their classes meet the same others
-        others = torch.from_numpy(first + turn % np.clip(kept, 1, TURNS))
-        means, many = without[others], left[others]
-        for here in torch.from_numpy(np.flatnonzero(rank == turn)).split(_rows(without.shape[1] * len(kept))):
-            own = torch.from_numpy(queries)[here]
-            query, mine = every[own], (torch.arange(len(own)), owner[own])
+        others = torch.from_numpy(first + turn % np.clip(sizes, 1, LEFT_OUT_GROUPS))
+        for here in torch.from_numpy(np.flatnonzero(rank == turn)).split(_rows(means.shape[1] * len(support))):
+            rows = torch.from_numpy(queries)[here]
+            query, own = vectors[rows], (torch.arange(len(rows)), torch.from_numpy(owner)[rows])
             if head.couples:  # each query has its own set of classes, and they refine each other
-                assert head.refine is not None
-                sets, counts = means.repeat(len(own), 1, 1), many.repeat(len(own), 1)
-                sets[mine], counts[mine] = without[own], left[own]
-                out[here] = reading.score(query[:, None], head.refine(sets, counts, reading.parameters))[:, 0]
+                sets, set_counts = means[others].repeat(len(rows), 1, 1), counts[others].repeat(len(rows), 1)
+                sets[own], set_counts[own] = means[rows], counts[rows]
+                refined = head.refined(sets, set_counts, bound.parameters)
+                scores[here] = bound.score(query[:, None], refined)[:, 0]
             else:
-                scores = reading.score(query, means)
-                scores[mine] = reading.score(query[:, None], without[own, None])[:, 0, 0]
-                out[here] = scores
-    return out.numpy(), owners[queries]
+                scores[here] = bound.score(query, means[others])
+                scores[here[own[0]], own[1]] = bound.score(query[:, None], means[rows, None])[:, 0, 0]
+    return scores.numpy(), owner[queries]
 
 
 def choose_queries(support: Support, most: int) -> Int[np.ndarray, " image"]:
@@ -161,35 +154,19 @@ def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
 
     Without that image a few examples, all of them right, would make the classifier certain for ever.
     """
-    best, doubt = scores.max(1, keepdims=True), 1 / (len(scores) + 1)
-
-    def below_best() -> Iterator[tuple[Scores, Int[np.ndarray, " part"]]]:
-        """Yield scores less the best of each image, and their classes, some at a time: never all in memory again."""
-        for start in range(0, len(scores), IMAGES):
-            here = slice(start, start + IMAGES)
-            yield scores[here] - best[here], owner[here]
-
-    wanted = np.concatenate([(1 - doubt) * z[np.arange(len(z)), o] + doubt * z.mean(1) for z, o in below_best()])
-    mean = sum(float(z.sum()) for z, _ in below_best()) / scores.size
-    variance = sum(float(np.square(z - mean).sum()) for z, _ in below_best()) / scores.size
-    middle = 1 / max(variance**0.5, np.finfo(float).tiny)
+    z, doubt = scores - scores.max(1, keepdims=True), 1 / (len(scores) + 1)
+    wanted = (1 - doubt) * z[np.arange(len(z)), owner] + doubt * z.mean(1)
+    middle = 1 / max(float(z.std()), np.finfo(float).tiny)
 
     def slope(scale: float) -> float:
         """Return the slope of the loss, minus the log-likelihood of an image, which is convex in the factor."""
-        return float((np.concatenate([_expected(scale, z) for z, _ in below_best()]) - wanted).mean())
+        weights = np.exp(scale * z)
+        return float(((weights * z).sum(1) / weights.sum(1) - wanted).mean())
 
     low, high = 1e-3 * middle, 1e3 * middle
     if slope(low) >= 0:  # the scores tell nothing
         return low
     return high if slope(high) <= 0 else float(brentq(slope, low, high, xtol=1e-12 * middle, rtol=1e-10))
-
-
-def _expected(scale: float, z: Scores) -> Float[np.ndarray, " image"]:
-    """Return the mean score of each image, over classes as they are likely."""
-    weight = scale * z
-    total = np.exp(weight, out=weight).sum(1)
-    weight *= z
-    return weight.sum(1) / total
 
 
 def next_shot(counts: Shaped[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
@@ -201,14 +178,14 @@ def next_shot(counts: Shaped[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
     return (1 + 1 / np.maximum(counts - 1, 1)) / (1 + 1 / counts)
 
 
-def guess_scale(reading: BoundHead, support: Support) -> float:
+def guess_scale(bound: BoundHead, support: Support) -> float:
     """Return a factor where no class has two examples: a class's own prototype gets a logit 4 above the others' mean.
 
     A rule of thumb, not a calibration: one example of a class says nothing about how images of a class differ.
     """
     means = torch.from_numpy(support.means)
-    prototypes = reading.head.refined(means, _tensor(support.counts), reading.parameters)
-    scores = reading.score(means, prototypes).numpy()
+    prototypes = bound.head.refined(means, _tensor(support.counts), bound.parameters)
+    scores = bound.score(means, prototypes).numpy()
     gap = np.diag(scores).mean() - scores[~np.eye(len(scores), dtype=bool)].mean() if len(scores) > 1 else 0.0
     return float(GUESSED_GAP / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0
 

@@ -31,7 +31,7 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
         rows=[(_cell(label), many) for label, many in zip(labels[:LISTED], counts, strict=True)],
         is_measured=is_measured,
         calibration=_calibration(classifier) if is_measured else "",
-        unjudged=[_cell(label) for label in classifier.unjudged_[:LISTED]] if is_measured else [],
+        unjudged=[_cell(label) for label in classifier.single_group_classes_[:LISTED]] if is_measured else [],
         coverage=classifier.coverage_ if is_measured or "coverage" in state.__dict__ else None,
         percent="{:.1%}".format,
     )

@@ -30,7 +30,7 @@ from anyshot.classify.topk import TopK
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.models.gaussian import read_base
 from anyshot.models.heads import EMBEDS
-from anyshot.models.law import BoundHead, Embed, Estimator, Parameters
+from anyshot.models.law import BoundHead, Embed, Head, Parameters
 from anyshot.models.readouts import Readout
 from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
 
@@ -40,10 +40,9 @@ if TYPE_CHECKING:
 DEFAULT_HEAD = "posterior"  # of features that no head was trained on
 CHUNK_FLOATS = 1_000_000  # numbers of features and vectors that are in memory at once: 8 MB
 FLOATS = (np.float64, np.float32)
-SCALES = 1e-9, 1e100  # largest numbers of features: squares below and above lose their digits or overflow
+FEATURE_RANGE = 1e-9, 1e100  # largest numbers of features: squares below and above lose their digits or overflow
 SAME = 1e-9  # squared distance of two vectors of one example, as a share of their squares: rounding of float32
 
-UNSHARED = "_thread_lock", "state_"  # attributes that a copy has for itself
 
 T = TypeVar("T")
 Rows = Float[np.ndarray, "image feature"]
@@ -97,6 +96,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         n_features_in_: Numbers in a row of X.
         feature_names_in_: Names of the columns of X, where it had names.
         support_: The classes in order of their labels: sums, counts, exemplars, keys (a copy that is read-only).
+        head_: The head with its parameters, and with what it has estimated from the support.
         prototypes_: What queries are scored against.
         scale_: The factor of the logits.
         calibrated_: Whether that factor was fitted by leaving examples out.
@@ -104,8 +104,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         coverage_: What the threshold does to examples that are left out; None where nothing can be left out.
         recalls_: Accuracy on each class's exemplars, left out; NaN where nothing is left of the class, and for classes
             that took no part in the calibration of very many.
-        unjudged_: Classes whose examples are all one group: nothing is known of new images of them, and none of these
-            is rejected.
+        single_group_classes_: Classes whose examples are all one group: nothing is known of new images of them, and
+            none of these is rejected.
         n_repeated_: Examples of the last call that were there already, or twice in it, and were not counted again.
 
     Examples:
@@ -146,11 +146,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         recipe = model.recipe
         blank = np.zeros((1, recipe.size, recipe.size, model.channels), np.uint8)
         positions = model.positions if recipe.frozen else model.features(blank).shape[1]
-        of_model: dict[str, Any] = {"positions": positions}
+        defaults: dict[str, Any] = {"positions": positions}
         if head in (None, recipe.head):
             learned = {name: value.detach().double().numpy() for name, value in model.learned.items()}
-            of_model |= {"embed": recipe.embed, "parameters": learned}
-        return FewShotClassifier(head or recipe.head, **{**of_model, **arguments})
+            defaults |= {"embed": recipe.embed, "parameters": learned}
+        return FewShotClassifier(head or recipe.head, **{**defaults, **arguments})
 
     def save(self, path: str | Path) -> None:
         """Write the classifier to a folder that anyone can load (see `anyshot.classify.files`).
@@ -194,8 +194,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 measured with whole groups left out. Where None, near-copies by their features are groups.
         """
         with self._lock:
-            new = object.__new__(type(self))  # so that what is known stays until the new examples have been accepted
-            new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in UNSHARED}
+            new = self._share_attributes()  # what is known stays until the new examples have been accepted
+            new.forget()
             self.become(new.partial_fit(X, y, groups=groups))
             return self
 
@@ -259,7 +259,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             check_is_fitted(self)
             for other in others:
                 check_is_fitted(other)
-                if self._law() != other._law():
+                if self._merge_key() != other._merge_key():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
                 self.state_.support.check_compatible(other.state_.support)
 
@@ -402,7 +402,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.learned_ = _tensors(self.parameters or untrained_parameters(self.head, blank, registry))
         self.fitted_: Parameters = {}
         self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
-        self.fitted_ = self._fit_readout(readout) if head.estimator is None else self._fit_base(head.estimator)
+        self.fitted_ = self._fit_on_base(head, readout)
         self.apply_ = readout.applied
         self.learned_head_ = readout.bind(BoundHead(head, self.learned_), self.fitted_)
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
@@ -410,33 +410,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with as_bad_input((RuntimeError, KeyError), unfit):
             self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
 
-    def _fit_base(self, estimator: Estimator) -> Parameters:
-        """Return what a head that is fitted to the support has to know of other classes."""
-        if self.base is None:
-            return {}
-        return (
-            read_base(_tensors(self.base))
-            if isinstance(self.base, Mapping)
-            else estimator.fit_base(*self._base_vectors())
-        )
-
-    def _base_vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        assert isinstance(self.base, tuple)
-        X, y = self.base
-        rows = np.asarray(self._flatten(X), np.float64)
-        vectors = torch.cat([torch.from_numpy(part) for part in self._vector_parts(rows)])
-        return vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1])
-
-    def _fit_readout(self, readout: Readout) -> Parameters:
-        if readout.fit is None:
+    def _fit_on_base(self, head: Head, readout: Readout) -> Parameters:
+        """Return what the readout, or a head that is fitted to the support, is to know of other classes."""
+        fit = readout.fit if head.estimator is None else head.estimator.fit_base
+        if fit is None or (self.base is None and head.estimator is not None):
             return {}
         if self.base is None:
             raise BadInput(f"{self.readout} is fitted on examples of other classes: give them as base=(X, y).")
         if isinstance(self.base, Mapping):
-            return _tensors(self.base)
-        return readout.fit(*self._base_vectors())
+            return _tensors(self.base) if head.estimator is None else read_base(_tensors(self.base))
+        X, y = self.base
+        vectors = torch.from_numpy(self._embed(np.asarray(self._flatten(X), np.float64)))
+        return fit(vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1]))
 
-    def _law(self) -> tuple[Any, ...]:
+    def _merge_key(self) -> tuple[Any, ...]:
         """Return all that must agree before two classifiers' sums may be added."""
         values = [*self.learned_.items(), *self.fitted_.items()]
         learned = sorted((name, value.numpy().tobytes()) for name, value in values)
@@ -468,11 +455,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return state
 
     def __copy__(self) -> "FewShotClassifier":
-        other = object.__new__(type(self))
         with self._lock:
-            other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
-            if "state_" in other.__dict__:
-                other._set_support(self.state_.support.copy())
+            other = self._share_attributes()
+            return other._set_support(self.state_.support.copy()) if "state_" in self.__dict__ else other
+
+    def _share_attributes(self) -> "FewShotClassifier":
+        """Return another classifier with the same attributes, and a lock for itself."""
+        other = object.__new__(type(self))
+        other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
         return other
 
     support_ = FittedValue[Support]("snapshot")
@@ -490,7 +480,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return -np.inf if self.coverage_ is None else self.coverage_.threshold
 
     @property
-    def unjudged_(self) -> Shaped[np.ndarray, " class"]:
+    def single_group_classes_(self) -> Shaped[np.ndarray, " class"]:
         """Classes whose examples are all one group: nothing is known of new images of them, and none is rejected."""
         with self._lock:
             return self.classes_[self.state_.is_single_group]
@@ -502,7 +492,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """
         with self._lock:
             check_is_fitted(self)
-            return self.state_.left_out_logits
+            return self.state_.leave_one_out_logits
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
@@ -522,13 +512,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Return the evidence for one of the classes rather than none of these.
 
         It is the best logit, less that of a new class where the head has one; infinite where the best class cannot be
-        judged (`unjudged_`).
+        judged (`single_group_classes_`).
         """
         with self._lock:
             best = self._top(vectors, 1).rows[:, 0]
             evidence = self.state_.evidence_of(vectors, best)
-            if len(unjudged := self.unjudged_):
-                evidence = np.where(np.isin(self.state_.support.labels_of(best), unjudged), np.inf, evidence)
+            if len(unknown := self.single_group_classes_):
+                evidence = np.where(np.isin(self.state_.support.labels_of(best), unknown), np.inf, evidence)
             return evidence
 
     def _transform(self, vectors: Vectors) -> Float[torch.Tensor, "image z"]:
@@ -577,21 +567,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     f"examples are kept of {with_exemplars} of the {len(support)} classes: fewer shots of all of them "
                     "are not to be had."
                 )
-            fewer = object.__new__(type(self))
-            fewer.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
-            law = self.learned_head_, self._scale_at(shot), self.reject, base
-            fewer.state_ = FittedState(support.first(shot), *law, is_calibrated=self.calibrated_)
+            fewer, is_calibrated = self._share_attributes(), self.calibrated_
+            about = self.learned_head_, self._scale_at(shot), self.reject, base
+            fewer.state_ = FittedState(support.first(shot), *about, is_calibrated=is_calibrated)
         return fewer
 
     def _scale_at(self, shot: int) -> float | None:
         """Return the factor of the logits at fewer shots, as far as leaving out tells."""
         if not self.calibrated_:
             return self.scale
-        if self.state_.fits_support or shot >= self.support_.counts.max():
+        if self.state_.has_estimator or shot >= self.support_.counts.max():
             return self.scale_
         # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
         more = FittedState(self.support_.first(shot + 1), self.learned_head_, None, self.reject)
-        scores, owner = more.left_out
+        scores, owner = more.leave_one_out_scores
         if not len(owner):  # classes of one group have nothing to leave out
             return self.scale_
         counts = more.support.counts
@@ -621,14 +610,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         rows = self._check_rows(X)
         with self._lock:
             parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
-            logits = [self.scale_ * part.scores for part in parts]
+            best, scores, sums = (
+                np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "scores", "log_sums")
+            )
             # Sums over very many classes are of float32, and all classes together are at least the best of them.
-            sums = [
-                np.maximum(np.asarray(part.log_sums), logsumexp(z, axis=1))
-                for part, z in zip(parts, logits, strict=True)
-            ]
-            chances = [np.exp(z - total[:, None]) for z, total in zip(logits, sums, strict=True)]
-            return self.state_.support.labels_of(np.concatenate([part.rows for part in parts])), np.concatenate(chances)
+            sums = np.maximum(sums, logsumexp(self.scale_ * scores, axis=1))
+            return self.state_.support.labels_of(best), np.exp(self.scale_ * scores - sums[:, None])
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
         """Return calibrated probabilities of the classes, for images that are of one of them."""
@@ -648,16 +635,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def support_calibration_error(self) -> float:
         """Return the expected calibration error on exemplars that are left out; NaN where none can be."""
-        check_is_fitted(self)
         logits, owner = self.leave_one_out()
         return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
 
     def _embed(self, rows: Rows) -> Vectors:
-        vectors, start = np.empty((len(rows), self.size_)), 0
-        for part in self._vector_parts(rows):
-            vectors[start : start + len(part)] = part
-            start += len(part)
-        return vectors
+        return np.concatenate(list(self._vector_parts(rows)))
 
     def _vector_parts(self, rows: Rows) -> Iterator[Vectors]:
         """Yield the vectors of the rows, some at a time."""
@@ -674,7 +656,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 def _check_scale(rows: Rows) -> None:
     """Refuse features whose squares would overflow or vanish."""
     largest = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
-    if largest > SCALES[1] or 0 < largest < SCALES[0]:
+    if largest > FEATURE_RANGE[1] or 0 < largest < FEATURE_RANGE[0]:
         raise BadInput(
             f"the largest number of these features is {largest:.0e}: multiply all of them by a constant that brings it "
             "near 1."

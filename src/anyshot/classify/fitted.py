@@ -51,7 +51,7 @@ class FittedState:
         return {name: value for name, value in self.__dict__.items() if not hasattr(type(self), name)}
 
     @property
-    def fits_support(self) -> bool:
+    def has_estimator(self) -> bool:
         """Whether the head estimates from the support how images vary."""
         return self.learned.head.estimator is not None
 
@@ -115,7 +115,7 @@ class FittedState:
         return is_single
 
     @cached_property
-    def estimated(self) -> tuple[Parameters, LeaveOneOut]:
+    def estimate(self) -> tuple[Parameters, LeaveOneOut]:
         """What a head that is fitted on the support estimates, and its exemplars with their groups left out."""
         support, _ = self.sample
         assert self.learned.head.estimator is not None
@@ -128,9 +128,9 @@ class FittedState:
     @cached_property
     def bound(self) -> BoundHead:
         """The head with all that it needs."""
-        if not self.fits_support:
+        if not self.has_estimator:
             return self.learned
-        return BoundHead(self.learned.head, {**self.learned.parameters, **self.estimated[0]})
+        return BoundHead(self.learned.head, {**self.learned.parameters, **self.estimate[0]})
 
     @cached_property
     def prototypes(self) -> Float[torch.Tensor, "way refined"]:
@@ -146,17 +146,17 @@ class FittedState:
         return ClassSearch(self.support, self.bound, self.has_index)
 
     @cached_property
-    def left_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+    def leave_one_out_scores(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """Scores of exemplars of the sample left out with their groups, and the rows of their classes in it."""
-        if self.fits_support:
-            parameters, left = self.estimated
+        if self.has_estimator:
+            parameters, left = self.estimate
             return (left.logits / parameters["scale"]).numpy(), left.owner.numpy()
         return calibration.leave_one_out(self.learned, self.sample[0], self.groups)
 
     @property
-    def left_out_logits(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
+    def leave_one_out_logits(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
         """The same as logits."""
-        scores, owner = self.left_out
+        scores, owner = self.leave_one_out_scores
         return self.scale * scores, owner
 
     @property
@@ -166,18 +166,18 @@ class FittedState:
         if self.given_scale is not None or not len(support.owner):
             return self._was_calibrated
         judged = np.unique(support.owner[self.left_counts > 0])
-        return len(judged) > 1 if self.fits_support else len(self.support) > 1 and len(judged) > 0
+        return len(judged) > 1 if self.has_estimator else len(self.support) > 1 and len(judged) > 0
 
     @cached_property
     def scale(self) -> float:
         """The factor of the logits: given, fitted, learned, or a rule of thumb."""
         if self.given_scale is not None:
             return float(self.given_scale)
-        if self.fits_support:
-            return float(self.estimated[0]["scale"])
+        if self.has_estimator:
+            return float(self.estimate[0]["scale"])
         support = self.sample[0]
         if self.is_calibrated:
-            scores, owner = self.left_out
+            scores, owner = self.leave_one_out_scores
             several = np.bincount(support.owner, minlength=len(support))
             groups = np.bincount(support.owner[np.unique(self.groups, return_index=True)[1]], minlength=len(support))
             shots = np.maximum(support.counts * groups / np.maximum(several, 1), 1)  # twins count as one
@@ -193,10 +193,10 @@ class FittedState:
         if self.is_large:
             evidence = self._evidence_among_all()
             return calibration.rejection(evidence, np.zeros(len(evidence), int), self.reject) if len(evidence) else None
-        logits, owner = self.left_out_logits
+        logits, owner = self.leave_one_out_logits
         evidence = logits
-        if self.fits_support and len(owner):
-            parameters, left = self.estimated
+        if self.has_estimator and len(owner):
+            parameters, left = self.estimate
             evidence = self.scale * (left.evidence / parameters["scale"]).numpy()
         return calibration.rejection(logits, owner, self.reject, evidence) if len(owner) else None
 
@@ -206,7 +206,7 @@ class FittedState:
         shares, labels = np.full(len(self.support), np.nan), self.sample[0].labels
         if len(self.groups):
             here = np.searchsorted(self.labels, labels)
-            shares[here] = calibration.compute_recalls(*self.left_out, len(labels))
+            shares[here] = calibration.compute_recalls(*self.leave_one_out_scores, len(labels))
         shares.flags.writeable = False
         return shares
 

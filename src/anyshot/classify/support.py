@@ -288,7 +288,7 @@ class Support:
     def remove(self, labels: Iterable[Any]) -> None:
         """Remove classes."""
         stays = np.ones(len(self), bool)
-        stays[self._find_rows(labels)] = False
+        stays[[self._rows[label] for label in labels]] = False
         moment, freedom = self._second_moment, self.degrees_of_freedom
         for row in np.flatnonzero(~stays).tolist() if self.has_scatter else ():
             part, part_freedom = self._moment_of(row)
@@ -496,10 +496,11 @@ class Support:
     def first(self, shot: int) -> "Support":
         """Return the classes as they would be with at most `shot` examples: their first exemplars."""
         rank = np.arange(len(self.owner)) - np.searchsorted(self.owner, self.owner)
-        exemplars = self.exemplars.at(rank < shot)
+        exemplars, sums = self.exemplars.at(rank < shot), np.zeros_like(self.sums)
+        np.add.at(sums, exemplars.owner, exemplars.vectors)
         return Support(
             self.labels,
-            _sum_by_class([exemplars.vectors], exemplars.owner, len(self), self._sums.shape[1]),
+            sums,
             np.bincount(exemplars.owner, minlength=len(self)),
             exemplars,
             keep=self.keep,
@@ -528,42 +529,34 @@ def build_support(
         has_scatter: Whether the head needs the scatter within classes.
     """
     names, owner = np.unique(labels, return_inverse=True)
-    chosen = np.zeros(0, np.int64)
-    if keys is not None and keep != 0:
+    groups, picked = keys if groups is None else groups, np.zeros(0, np.int64)
+    if keys is not None and groups is not None and keep != 0:
         candidates = np.arange(len(owner)) if keep is None else _find_candidates(names, owner)
         most = len(owner) if keep is None else _exemplars_per_class(len(names), keep)
-        rows = (owner[candidates], keys[candidates], (keys if groups is None else groups)[candidates])
-        chosen = candidates[_pick_exemplars(*rows, most)]
+        picked = candidates[_pick_exemplars(owner[candidates], keys[candidates], groups[candidates], most)]
     place = np.full(len(labels), -1)
-    place[chosen] = np.arange(len(chosen))
-    exemplars: Float[np.ndarray, "exemplar d"] | None = None
-    moment: Matrix | None = None
-
-    def see_all() -> Iterator[Vectors]:
-        """Store exemplars and sum the second moment while the vectors come by."""
-        nonlocal exemplars, moment
-        start = 0
-        for vectors in parts:
-            here = place[start : start + len(vectors)]
-            start += len(vectors)
-            if exemplars is None:
-                exemplars = np.empty((len(chosen), vectors.shape[1]))
-            exemplars[here[here >= 0]] = vectors[here >= 0]
-            if has_scatter and len(chosen) < len(labels):
-                double = np.asarray(vectors, np.float64)
-                moment = double.T @ double if moment is None else moment + double.T @ double
-            yield vectors
-
-    sums = _sum_by_class(see_all(), owner, len(names))
-    stored = None
-    if keys is not None and exemplars is not None:
-        stored = Exemplars(exemplars, owner[chosen], keys[chosen], (keys if groups is None else groups)[chosen])
+    place[picked] = np.arange(len(picked))
+    sums, vectors, moment, start = torch.zeros(0), np.zeros((0, 0)), None, 0
+    for part in parts:
+        double = torch.from_numpy(np.require(part, np.float64, "W"))
+        here, start = slice(start, start + len(part)), start + len(part)
+        if not here.start:
+            sums = torch.zeros(len(names), part.shape[1], dtype=torch.float64)
+            vectors = np.empty((len(picked), part.shape[1]))
+        sums.index_add_(0, torch.from_numpy(owner[here]), double)
+        vectors[place[here][place[here] >= 0]] = part[place[here] >= 0]
+        if has_scatter and len(picked) < len(labels):
+            moment = (double.mT @ double).numpy() + (0.0 if moment is None else moment)
+    exemplars = known = None
+    if keys is not None and groups is not None:
+        exemplars = Exemplars(vectors, owner[picked], keys[picked], groups[picked])
+        known = KeySet(keys, owner.astype(np.int64))
     return Support(
         names,
-        sums,
+        sums.numpy(),
         np.bincount(owner, minlength=len(names)),
-        stored,
-        None if keys is None else KeySet(keys, owner.astype(np.int64)),
+        exemplars,
+        known,
         keep=len(labels) if keep is None else keep,
         has_scatter=has_scatter,
         second_moment=moment,
@@ -593,22 +586,6 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if signals and callable(before):
             before(*signals[0])
-
-
-def _sum_by_class(
-    parts: Iterable[Vectors], owner: Int[np.ndarray, " example"], way: int, d: int = 0
-) -> Float[np.ndarray, "way d"]:
-    sums, start = torch.zeros(way, d, dtype=torch.float64), 0
-    for vectors in parts:
-        if not sums.shape[1]:
-            sums = torch.zeros(way, vectors.shape[1], dtype=torch.float64)
-        here = owner[start : start + len(vectors)]
-        start += len(vectors)
-        if len(here) == 1:  # torch would wake its threads
-            sums.numpy()[here] += vectors
-        else:
-            sums.index_add_(0, torch.from_numpy(here), torch.from_numpy(np.require(vectors, np.float64, "W")))
-    return sums.numpy()
 
 
 def _pick_exemplars(

@@ -58,7 +58,7 @@ class ProductForm:
     """A score as one inner product, up to what depends on the query alone.
 
     Attributes:
-        name: Euclidean, cosine, dot, squares, or "one square" where all directions have the same weight of squares.
+        name: Euclidean, cosine, dot, squares, or "isotropic" where all directions have the same weight of squares.
         centre: The point about which Euclidean distances are computed, so that they keep their digits.
     """
 
@@ -72,7 +72,7 @@ class ProductForm:
             d = prototypes.shape[1] // 2
             square = prototypes[:, d : 2 * d]
             is_one = bool((square == square[:, :1]).all())
-            return ProductForm("one square" if is_one else "squares", prototypes.new_zeros(d))
+            return ProductForm("isotropic" if is_one else "squares", prototypes.new_zeros(d))
         if not is_product(head):
             raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
         return ProductForm(head.score_name, prototypes.mean(0))
@@ -85,7 +85,7 @@ class ProductForm:
         elif self.name == "Euclidean":
             inside = prototypes - self.centre
             rows = torch.cat([inside, -inside.square().sum(1, keepdim=True)], 1)
-        elif self.name == "one square":
+        elif self.name == "isotropic":
             rows = torch.cat([prototypes[:, : d + 1], prototypes[:, -1:]], 1)
         else:
             rows = prototypes
@@ -98,7 +98,7 @@ class ProductForm:
             queries = _unit(vectors)
         elif self.name == "Euclidean":
             queries = torch.cat([2 * (vectors - self.centre), one], 1)
-        elif self.name == "one square":
+        elif self.name == "isotropic":
             queries = torch.cat([vectors, vectors.square().sum(1, keepdim=True), one], 1)
         elif self.name == "squares":
             queries = torch.cat([vectors, vectors.square(), one], 1)
@@ -122,7 +122,7 @@ class ProductForm:
         d = len(self.centre)
         if self.name == "Euclidean":
             return rows[:, :d]
-        if self.name in ("one square", "squares"):
+        if self.name in ("isotropic", "squares"):
             return rows[:, :d] / (-2 * rows[:, d : 2 * d] if self.name == "squares" else -2 * rows[:, d : d + 1])
         if self.name == "dot":
             square = rows.square().sum(1, keepdim=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from anyshot.classify.classifier import DEFAULT_HEAD
-from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, LeftOut
+from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.curves import compare_heads
 from anyshot.inspect.holdout import HoldoutResult, measure_holdout
@@ -32,7 +32,7 @@ class Accuracy:
         return self.left_out.accuracy if self.holdout is None else self.holdout.accuracy[0]
 
 
-def leave_out_of_best(case: AdviceCase) -> LeftOut:
+def leave_out_of_best(case: AdviceCase) -> LeaveOneOutScores:
     """Score every example without its group, with the best head."""
     return case.leave_out(case.result(compare_heads).best)
 
@@ -74,7 +74,7 @@ def measure_accuracy(case: AdviceCase) -> Accuracy:
     )
 
 
-def _doubt_accuracy(case: AdviceCase, left_out: LeftOut, test: HoldoutResult | None) -> list[str]:
+def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: HoldoutResult | None) -> list[str]:
     """Return what the examples cannot say, and which classes are a single group, so that none can be left out."""
     if test is None:
         doubts = [

@@ -31,7 +31,7 @@ class Duplicates:
 def find_duplicates(case: AdviceCase) -> Duplicates:
     """Find examples that are there twice, by features and, where there are pictures, by these."""
     picture = case.options.get("picture")
-    sketch = None if picture is None else lambda image: PictureSketch.of(picture(image))
+    sketch = None if picture is None else lambda image: PictureSketch.from_image(picture(image))
     pairs = find_copies(case.unit_vectors, case.labels, sketch, scale_progress(case.progress, PROGRESS))
     rows = [
         {

@@ -37,7 +37,7 @@ class PictureSketch:
     pixels: UInt8[np.ndarray, "side side 3"]
 
     @staticmethod
-    def of(image: UInt8[np.ndarray, "height width channel"]) -> "PictureSketch":
+    def from_image(image: UInt8[np.ndarray, "height width channel"]) -> "PictureSketch":
         """Return the sketch of a picture of any size, grey or in colour."""
         picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
         return PictureSketch(np.asarray(picture.resize((LARGE, LARGE), Image.Resampling.BOX)))

@@ -65,7 +65,9 @@ def find_copies_in_store(store: Store, cache: FeatureCache | None = None) -> lis
     with progress("comparing pictures", 1.0) as advance:
         vectors = Float64View(torch.from_numpy(features).flatten(1).numpy(), as_units=True)
         labels = np.unique(store.labels, return_inverse=True)[1]
-        pairs = find_copies(vectors, labels, lambda image: PictureSketch.of(np.asarray(store.items[image])), advance)
+        pairs = find_copies(
+            vectors, labels, lambda image: PictureSketch.from_image(np.asarray(store.items[image])), advance
+        )
     return [(one, other) for one, other, _ in pairs]
 
 
