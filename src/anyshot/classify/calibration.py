@@ -112,7 +112,7 @@ def leave_one_out(
     counts = torch.from_numpy(np.concatenate([left, support.counts[bare]]))
     if head.refine is not None and not head.couples:
         parts = zip(*(values.split(_rows(means.shape[1])) for values in (means, counts)), strict=True)
-        means = torch.cat([head.refine(*part, bound.parameters) for part in parts])
+        means = torch.cat([head.refine(part, part_counts, bound.parameters) for part, part_counts in parts])
     queries = np.flatnonzero(is_query)
     rank = (np.arange(len(owner)) - first[owner])[queries]
     scores = torch.empty(len(queries), len(support), dtype=torch.float64)
