@@ -202,6 +202,7 @@ def test_stored_images_are_prepared_in_one_way(tmp_path):
     every = read_examples(tmp_path / "s", embedder)
     some = read_examples(tmp_path / "s", embedder, choose=lambda splits: ([0, 1, 4, 5], ""))
     np.testing.assert_array_equal(some.features, every.features[[0, 1, 4, 5]])
+    np.testing.assert_array_equal(some.items[2].read(), images[4])
 
 
 # --------------------------------------------------------------------------------------------------- names and labels

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from anyshot.data.archives import safe_join
-from anyshot.data.folders import check_folder, list_class_folders, list_class_images
+from anyshot.data.folders import check_folder, read_folder
 from anyshot.data.layout import PackOptions
 from anyshot.data.pictures import FileBytes
 from anyshot.data.source import Item, Source
@@ -141,14 +141,14 @@ def _read_numbered(path: Path) -> dict[str, str]:
 
 
 def _list_wordnet_folders(benchmark: str, path: Path) -> list[Item]:
-    """List the images of folders named by WordNet id, up to three levels down."""
-    check_folder(path)
+    """List the images below folders that are named by WordNet id."""
     split = published_splits(benchmark)
-    level, classes = [path], []
-    for _ in range(4):
-        classes += [folder for parent in level for folder in list_class_folders(parent) if folder.name in split]
-        level = [folder for parent in level for folder in list_class_folders(parent) if folder.name not in split]
-    return [item for folder in classes for item in list_class_images(folder, split[folder.name], path)]
+    items = []
+    for item in read_folder(path, PackOptions(), labelled=False).items:
+        name = Path(item.name).relative_to(path)
+        if wnids := [part for part in name.parts[:-1] if part in split]:
+            items.append(replace(item, name=name.as_posix(), class_name=wnids[0], split=split[wnids[0]]))
+    return items
 
 
 def _read_csv_lists(root: Path) -> list[Item]:

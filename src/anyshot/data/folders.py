@@ -85,17 +85,6 @@ def check_folder(path: Path) -> None:
         raise BadInput(f"{path} is a store: give the folder of pictures that it was packed from.")
 
 
-def list_class_folders(path: Path) -> list[Path]:
-    """Return the folders in a folder that are not hidden, sorted."""
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not is_hidden(folder.name))
-
-
-def list_class_images(folder: Path, split: str | None, root: Path) -> list[Item]:
-    """Return the pictures of a class folder, however deep; the class is the folder's name."""
-    files = [folder.joinpath(*file) for file in _list_folder(folder)[0]]
-    return [Item(file.relative_to(root).as_posix(), folder.name, split, FileBytes(file)) for file in files]
-
-
 def is_hidden(name: str) -> bool:
     """Return whether a name is that of a hidden file or folder."""
     return name.startswith((".", "__MACOSX"))

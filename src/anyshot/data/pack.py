@@ -219,10 +219,11 @@ def fingerprint(items: Sequence[Item], path: Path, made: dict[str, Any]) -> str:
 
     Args:
         items: The images: their names, classes, splits and boxes, and the size and time of their files.
-        path: The source, which may be a file.
+        path: The source: a file, or a folder whose table of contents is a file (of a store or a data set).
         made: What is made of them.
     """
-    digest = hashlib.sha256(repr((made, CHUNK, _version(path))).encode())
+    tables = [path, *(path / name for name in ("store.json", "state.json", "dataset_dict.json"))]
+    digest = hashlib.sha256(repr((made, CHUNK, [_version(file) for file in tables])).encode())
     for item in items:
         # Of a picture inside a file, its reader is a `partial` with that file among its arguments.
         paths = [item.read.path] if isinstance(item.read, FileBytes) else getattr(item.read, "args", ())

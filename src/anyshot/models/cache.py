@@ -11,7 +11,6 @@ for longest are removed. The cache is optional: where the folder cannot be read 
 import contextlib
 import os
 import threading
-import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ from anyshot.files import atomic_write
 
 LIMIT = 2_000_000_000  # bytes of the whole cache: some 380,000 pictures of the default network
 ROWS = 1024  # pictures of a file at most: 5 MB of the default network
-UNFINISHED_SECONDS = 86_400.0  # age from which a file that was never finished is removed
 UNREADABLE = (SafetensorError, OSError, ValueError, IndexError)
 Features = Float[np.ndarray, "..."]
 
@@ -79,13 +77,9 @@ class FeatureCache:
     def shrink(self) -> None:
         """Remove the files that were not used for longest, until the folder is within its limit."""
         files: list[tuple[float, int, Path]] = []
-        for path in list_files(self.folder, "*/*"):
+        for path in list_files(self.folder, "*/*.safetensors"):
             with contextlib.suppress(OSError):  # another process may have removed it
-                status = path.stat()
-                if path.suffix == ".safetensors":
-                    files.append((status.st_mtime, status.st_size, path))
-                elif path.suffix == ".part" and time.time() - status.st_mtime > UNFINISHED_SECONDS:
-                    path.unlink()
+                files.append((path.stat().st_mtime, path.stat().st_size, path))
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self.limit:
@@ -110,7 +104,6 @@ class CachedFeatures:
         self._cache, self._folder = cache, cache.folder / network
         self._files: list[Path] = []
         self._places: dict[bytes, tuple[int, int]] = {}
-        self._used: set[int] = set()
         self._new: dict[bytes, Features] = {}
         self._lock = threading.Lock()
         paths = list_files(self._folder, "*.safetensors")
@@ -132,10 +125,8 @@ class CachedFeatures:
             if key not in self._places:
                 return None
             number, row = self._places[key]
-            if number not in self._used:
-                self._used.add(number)
-                with contextlib.suppress(OSError):
-                    os.utime(self._files[number])
+            with contextlib.suppress(OSError):  # others' caches can be read only
+                os.utime(self._files[number])
             try:
                 with safe_open(self._files[number], framework="np") as file:
                     features = file.get_slice("features")[row : row + 1][0]

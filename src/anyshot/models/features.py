@@ -231,7 +231,8 @@ def read_examples(
             raise BadInput(f"{path} holds pictures, not features: name what embeds them.")
         if source.images is not None:
             with progress("embedding", float(len(source.items))) as advance:
-                return replace(source, features=embedder.features(source.images, advance, cache))
+                features = embedder.features(source.images, advance, cache)
+            return replace(source, features=features, images=None)  # each item can still be read
         embedded = embed_pictures(embedder, source.items, cache, say=say)
     if not embedded.has_features:
         raise BadInput(f"no picture of {path} can be read.")
