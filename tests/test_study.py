@@ -281,7 +281,7 @@ def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed,
     models.append(WatchedModel(recipe("proto"), tmp_path / "never", tmp_path / "never"))
     watch = Watch(models)
     assert watch.sentence.startswith("2 of 4 models done, 1 begun, 75% of all epochs")
-    ((name, epochs, _, accuracy),) = watch.running
+    ((name, epochs, accuracy),) = watch.running
     assert (name, epochs) == ("tiny/conv4/proto/4-shot/seed-0", "4/4")
     assert accuracy.endswith(" %")
 
