@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +88,7 @@ def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 2) -> f
     """Measure the time of an update divided by its images: on a GPU, or on one core of a CPU with a smaller batch."""
     device = training_device()
     if device == "cpu":
-        smaller = {"way": TIMED_IMAGES // 4, "train_shot": 4}
+        smaller: dict[str, Any] = {"way": TIMED_IMAGES // 4, "train_shot": 4}
         if recipe.batch:  # as many classes for each image, as a head may compute something for every class
             smaller = {"way": max(2, recipe.way * TIMED_IMAGES // recipe.batch), "batch": TIMED_IMAGES}
         recipe = replace(recipe, mixed=(), start=None, start_scale=False, **smaller)
