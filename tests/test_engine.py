@@ -1,5 +1,8 @@
 """The engine equals the slow law for every head, shot, way and pattern of shots, by either of its two ways."""
 
+import subprocess
+import sys
+
 import laws
 import numpy as np
 import pytest
@@ -165,3 +168,36 @@ def test_grams_that_do_not_fit_are_made_when_needed(name, method, monkeypatch):
     lazy = engine.compute_vectors(maps, gram, {})
     assert isinstance(lazy, engine.LazyVectors)
     torch.testing.assert_close(fast_logits(one, lazy, plan, (1, 5)), expected, rtol=1e-5, atol=1e-6)
+
+
+MEMORY = """
+import resource
+import numpy as np, torch
+from anyshot.measure.engine import LazyVectors, compute_recalls, compute_vectors
+from anyshot.measure.plan import Plan
+from anyshot.models.law import BoundHead
+from anyshot.models.registry import BUILTIN
+
+torch.set_num_threads(2)
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+maps = torch.from_numpy(np.random.default_rng(0).random((10_000, 25, 640), np.float32))
+head = BUILTIN.head("frn")
+vectors = compute_vectors(maps, head.embed, {})
+assert isinstance(vectors, LazyVectors)
+plan = Plan(np.arange(16).repeat(625), way=5, shot=32, queries=16, episodes=4)
+compute_recalls(vectors, [BoundHead(head, {"alpha": torch.tensor(0.0)})], plan, [32])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(base // 1024, peak // 1024, maps.nbytes >> 20)
+"""
+
+
+def test_validation_of_a_wide_frn_on_10_000_images_stays_within_memory():
+    """ResNet-12 has 640 channels: the Gram matrices of all images would take 8 GB, of tiered's test images 170 GB.
+
+    What the engine takes besides the features does not grow with the number of images. Features of the 206,209 test
+    images of tiered-ImageNet are 13.2 GB: with the rest measured here they stay below 16 GB.
+    """
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    before, peak, features = map(int, done.stdout.split())
+    assert peak < 1536
+    assert 206_209 * 25 * 640 * 4 / 1e9 + (peak - features) * 1.048576e-3 < 16, (before, peak, features)

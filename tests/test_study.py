@@ -281,7 +281,7 @@ def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed,
     models.append(WatchedModel(recipe("proto"), tmp_path / "never", tmp_path / "never"))
     watch = Watch(models)
     assert watch.sentence.startswith("2 of 4 models done, 1 begun, 75% of all epochs")
-    ((name, epochs, _, accuracy),) = watch.running
+    ((name, epochs, accuracy),) = watch.running
     assert (name, epochs) == ("tiny/conv4/proto/4-shot/seed-0", "4/4")
     assert accuracy.endswith(" %")
 
@@ -350,20 +350,26 @@ def test_the_papers_study_has_its_144_models_and_their_exceptions():
 
 def test_a_dry_run_counts_without_stores(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "seconds_per_image", lambda recipe, registry: 3600 / 38400)
+    monkeypatch.setattr(cost, "seconds_per_episode", lambda recipe, registry, protocol: 0.36)
     text = plan_study(StudySource(find_study("paper")), tmp_path, "mini/conv4")
     assert "in all" in text
     assert text.count("mini       conv4") == 6
     # 4 models x 350 epochs x 150 updates of 256 images; an hour an epoch
     assert f"{4:6} {4 * 350 * 150:12,} {4 * 350 * 38400:16,} {4 * 350:12,.1f}" in text
     assert "core-hours" in text
+    # 4 models x (70 validations of 9,600 images and 1,000 episodes of one shot, a test of 12,000 images and 10,000
+    # episodes of six); embedding takes a third of training
+    testing = 4 * ((70 * 9600 + 12000) / 3 / 38400 + (70 * 1000 / 6 + 10000) * 0.36 / 3600)
+    assert f"{4 * 350:12,.1f} {testing:10,.1f}" in text
     assert not list(tmp_path.iterdir())  # a dry run leaves nothing
 
 
 def test_a_small_study_is_told_in_minutes():
     row = {"data": "tiny", "backbone": "conv4", "head": "proto", "models": 2, "updates": 9, "images": 99, "hours": 0.05}
-    head, only, _, last = cost.format_estimate([row], 2, 1).splitlines()
-    assert head.endswith("core-minutes")
-    assert only.endswith(" 3.0")
+    row["testing"] = 0.0
+    head, only, *_, last = cost.format_estimate([row], 2, 1).splitlines()
+    assert "core-minutes" in head
+    assert only.endswith(" 3.0        0.0")
     assert last == "About 1.5 minutes on this machine: 2 models side by side, threads of each: 1."
     assert "Less than a minute on" in cost.format_estimate([row | {"hours": 0.001}], 1, 1)
     assert "About 300.0 hours" in cost.format_estimate([row | {"hours": 300.0}], 1, 1)

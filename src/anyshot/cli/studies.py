@@ -28,7 +28,7 @@ class TrainOptions:
         device: Where models train, as torch names it: cpu, cuda, cuda:1, mps; a GPU by default, where there is one.
         tensorboard: Write the histories as TensorBoard event files to OUT/tensorboard, too.
         amp: Train backbones in bfloat16, for GPUs; the models keep their names.
-        low_memory: Train ResNet-12 in a third of the memory and 4/3 of the time; the models keep their names.
+        low_memory: Train ResNet-12 in half of the memory and 4/3 of the time; the models keep their names.
     """
 
     data: Path = Path("data")

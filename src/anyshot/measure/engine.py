@@ -50,6 +50,7 @@ DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once
 BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
 TABLE_BYTES = 3 << 28  # the largest table of pairs
 BLOCK = 128  # images of a block of the table
+MADE_FLOATS = 1 << 22  # of vectors that are made at a time: 20 Gram matrices of ResNet-12, in four times 17 MB
 FITTED_EPISODES = 8  # that a thread fits a head to at a time
 
 
@@ -81,8 +82,12 @@ class LazyVectors:
         return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, BLOCK)))
 
     def at(self, images: Int[Tensor, " image"]) -> Tensor:
-        """Return the vectors of some images."""
-        return torch.cat([self.embed(piece, self.parameters) for piece in self.maps[images].split(BLOCK)])
+        """Return the vectors of some images; a list of parts would take their memory twice."""
+        vectors = torch.empty(len(images), self.shape[1], dtype=self.maps.dtype, device=self.device)
+        step = max(1, min(BLOCK, MADE_FLOATS // self.shape[1]))
+        for start in range(0, len(images), step):
+            vectors[start : start + step] = self.embed(self.maps[images[start : start + step]], self.parameters)
+        return vectors
 
 
 Vectors = Float[Tensor, "image d"] | LazyVectors
@@ -98,10 +103,7 @@ def compute_vectors(
     if lazy.shape[0] * lazy.shape[1] * 4 > BANK_BYTES:
         return lazy
     with torch.inference_mode():
-        vectors = torch.empty(lazy.shape, dtype=maps.dtype, device=maps.device)  # a list of parts would take it twice
-        for start, piece in zip(range(0, len(maps), BLOCK), lazy.split(BLOCK), strict=True):
-            vectors[start : start + BLOCK] = piece
-        return vectors
+        return lazy.at(torch.arange(len(maps), device=maps.device))
 
 
 def compute_recalls(
@@ -168,7 +170,8 @@ def visit_logits(
                 yield first + start, EpisodeBatch(*(array[start : start + size] for array in drawn))
 
     # Of a few large operations threads inside them keep all cores busy; of many small factorisations a thread a chunk.
-    is_serial = is_inner or vectors.device.type != "cpu"
+    # Vectors that are made when needed are large, and a chunk of them in every thread would fill the memory.
+    is_serial = is_inner or isinstance(vectors, LazyVectors) or vectors.device.type != "cpu"
     for episodes in map(run, chunks()) if is_serial else map_in_threads(run, chunks(), ahead=4):
         progress(episodes)
 

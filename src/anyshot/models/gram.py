@@ -5,7 +5,7 @@ The reconstruction depends on the support through its Gram matrix alone, so a cl
 (Sec. 3.3 of the paper). With S that mean and r the ridge, the hat matrix H = (S + r I)^-1 S rebuilds a query.
 """
 
-from functools import cache, partial
+from functools import cache
 from math import isqrt, sqrt
 from typing import Any, NamedTuple
 
@@ -15,10 +15,6 @@ from torch import Tensor
 
 from anyshot.models.law import Counts, Features, Parameters, Prototypes, Vectors
 
-# The ridge over the norm of a Gram matrix from which `_invert_by_halves` is as exact as Cholesky; measured in
-# tests/test_heads.py at 24 and 64 channels.
-SAFE_RIDGE_SHARE = 0.05
-SMALLEST_HALF = 16  # channels; below, a factorisation is faster than halving again
 MIN_NORM = 1e-12  # of a Gram matrix: the ridge of blank features must still be invertible
 
 
@@ -114,24 +110,10 @@ def _make_triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _T
     return _Triangle(row * channel + column, places.flatten(), weight.to(dtype))
 
 
-def ridge_hat_matrix(grams: Vectors, ridge: Float[Tensor, "*batch"], share: Float[Tensor, ""] | None = None) -> Vectors:
-    """Return the packed hat matrices (S + r I)^-1 S = I - r (S + r I)^-1.
-
-    Args:
-        grams: The packed matrices S.
-        ridge: The ridge r of each.
-        share: The ridge as a share of the norm of S, where that is known and need not be computed.
-    """
-    if grams.requires_grad or ridge.requires_grad:
-        inverse = _RidgeInverse.apply(grams, ridge)
-        return _eye_like(inverse) - ridge[..., None] * inverse
-    eye, size = _eye_like(grams), ridge[..., None]
-    shares = ridge / torch.linalg.vecdot(grams, grams).sqrt() if share is None else share  # cheaper than `norm`
-    is_safe = bool((shares >= SAFE_RIDGE_SHARE).all())
-    invert = _invert_by_halves if is_safe else partial(_invert, ridge=ridge.reshape(-1))
-    # No local name for the matrices, so that their memory is freed before others as large are made.
-    inverse = invert(unpack_symmetric(torch.addcmul(grams, size, eye).view(-1, len(eye))))
-    return torch.addcmul(eye, size, pack_symmetric(inverse).view(grams.shape), value=-1)
+def ridge_hat_matrix(grams: Vectors, ridge: Float[Tensor, "*batch"]) -> Vectors:
+    """Return the packed hat matrices (S + r I)^-1 S = I - r (S + r I)^-1 of packed matrices S and ridges r."""
+    inverse = _RidgeInverse.apply(grams, ridge)
+    return _eye_like(inverse) - ridge[..., None] * inverse
 
 
 def _invert(
@@ -149,23 +131,6 @@ def _invert(
     values, vectors = torch.linalg.eigh(matrix.double())
     values = values.maximum(ridge.double()[..., None])
     return ((vectors / values[..., None, :]) @ vectors.mT).to(matrix.dtype)
-
-
-def _invert_by_halves(matrix: Float[Tensor, "batch channel channel"]) -> Float[Tensor, "batch channel channel"]:
-    """Return the inverses of symmetric positive definite matrices, block by block (Schur complement).
-
-    It is up to a quarter faster than Cholesky, because most of it is matrix products, and as exact where matrices are
-    well conditioned (`SAFE_RIDGE_SHARE`). It is not for training: its gradient would be slow.
-    """
-    if (channel := matrix.shape[-1]) <= SMALLEST_HALF:
-        return torch.cholesky_inverse(torch.linalg.cholesky(matrix, upper=True), upper=True).mT
-    first, last = slice(channel // 2), slice(channel // 2, None)
-    corner, side = _invert_by_halves(matrix[:, first, first]), matrix[:, last, first]
-    across = side @ corner
-    other = _invert_by_halves(torch.baddbmm(matrix[:, last, last], across, side.mT, alpha=-1))
-    below = other @ across
-    corner = torch.baddbmm(corner, across.mT, below)
-    return torch.cat([torch.cat([corner, -below.mT], 2), torch.cat([-below, other], 2)], 1)
 
 
 class _RidgeInverse(torch.autograd.Function):
@@ -195,8 +160,7 @@ def reconstruct(prototypes: Prototypes, counts: Counts, parameters: Parameters) 
 
     Thus the reconstruction does not depend on shot, scale and width.
     """
-    share = parameters["alpha"].exp()
-    return ridge_hat_matrix(prototypes, share * prototypes.norm(dim=-1).clamp_min(MIN_NORM), share)
+    return ridge_hat_matrix(prototypes, parameters["alpha"].exp() * prototypes.norm(dim=-1).clamp_min(MIN_NORM))
 
 
 def reconstruct_rows(rows: Float[Tensor, "*batch row channel"], parameters: Parameters) -> Vectors:

@@ -2,15 +2,19 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from anyshot.machine import count_cores
-from anyshot.models.devices import training_device, use_threads
+from anyshot.measure.engine import LazyVectors, compute_recalls, compute_vectors
+from anyshot.measure.plan import Protocol
+from anyshot.models.devices import to_gpu, training_device, use_threads
+from anyshot.models.model import Model
 from anyshot.models.registry import Registry
 from anyshot.progress import progress
 from anyshot.recipe import Recipe
@@ -22,7 +26,11 @@ BASE_BYTES = 6e8  # memory of a training process before it holds a batch, measur
 GRADIENT_FACTOR = 2.0  # an update holds about twice what its forward pass saves
 MEMORY_SHARE = 0.9  # of the machine's memory that training processes may take together
 FROZEN_FEATURES = 1280  # numbers per image that a frozen backbone is assumed to give
-TIMED_IMAGES = 32  # of an update that is timed on a CPU: enough to estimate by, and soon done
+TIMED_IMAGES = 8  # of an update that is timed on a CPU: enough to estimate by, and soon done
+TIMED_EPISODES = 2
+TIMED_WAY = 5  # classes of an episode that is timed for a protocol of all classes
+FORWARD_SHARE = 1 / 3  # of an update's time that embedding an image takes: the backward pass costs twice the forward
+LARGEST_KEPT = 50_000  # numbers; vectors that have more (Gram matrices) are made in each episode, as by the engine
 
 
 def plan_workers(recipes: Sequence[Recipe], registry: Registry, workers: int = 0) -> tuple[int, int]:
@@ -76,17 +84,14 @@ def estimate_bytes(recipe: Recipe, registry: Registry) -> float:
     return BASE_BYTES + GRADIENT_FACTOR * sum(sizes) / 2 * recipe.images
 
 
-def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 3) -> float:
+def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 2) -> float:
     """Measure the time of an update divided by its images: on a GPU, or on one core of a CPU with a smaller batch."""
     device = training_device()
-    clock = time.perf_counter
     if device == "cpu":
-        clock = time.process_time  # other programs do not count
-        recipe = replace(recipe, mixed=(), start=None)
-        if recipe.batch:
-            recipe = replace(recipe, batch=TIMED_IMAGES)
-        else:
-            recipe = replace(recipe, way=TIMED_IMAGES // 4, train_shot=4)
+        smaller: dict[str, Any] = {"way": TIMED_IMAGES // 4, "train_shot": 4}
+        if recipe.batch:  # as many classes for each image, as a head may compute something for every class
+            smaller = {"way": max(2, recipe.way * TIMED_IMAGES // recipe.batch), "batch": TIMED_IMAGES}
+        recipe = replace(recipe, mixed=(), start=None, start_scale=False, **smaller)
     rng = np.random.default_rng(0)
     images: np.ndarray = rng.random((recipe.images, 1, FROZEN_FEATURES), np.float32)
     if not recipe.frozen:
@@ -95,45 +100,91 @@ def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 3) -> f
     target = torch.arange(recipe.images, device=device) // shot % recipe.way
     learner = Learner(recipe, registry, images.shape[-1], device)
     learner.model.train()
-    times = []
-    for _ in range(updates):
+    return _shortest(lambda: learner.update(images, target, shot, 0, 0.0).tolist(), updates) / recipe.images
+
+
+def seconds_per_episode(recipe: Recipe, registry: Registry, protocol: Protocol) -> float:
+    """Measure the time of an episode at all test shots, on features drawn at random."""
+    model = Model(recipe, FROZEN_FEATURES if recipe.frozen else 3, registry).eval()
+    side = (1, FROZEN_FEATURES) if recipe.frozen else (3, recipe.size, recipe.size)
+    with torch.no_grad():
+        shape = model(torch.zeros(1, *side)).shape[1:]
+    labels = np.arange(protocol.way or TIMED_WAY).repeat(max(protocol.shots) + protocol.queries)
+    plan = replace(protocol, episodes=TIMED_EPISODES, way=protocol.way or TIMED_WAY).plan(labels, [])
+    maps = to_gpu(torch.rand(len(labels), *shape), training_device())
+    lazy = LazyVectors(maps, model.embed, model.bound_head.to(maps.device).parameters)
+    vectors = lazy if lazy.shape[1] > LARGEST_KEPT else compute_vectors(maps, model.embed, lazy.parameters)
+    return _shortest(lambda: compute_recalls(vectors, [model.bound_head], plan, protocol.shots), 1) / TIMED_EPISODES
+
+
+def _shortest(work: Callable[[], object], times: int) -> float:
+    """Return the least of some times that work takes, in seconds of this process, or, with a GPU, of the clock."""
+    clock = time.process_time if training_device() == "cpu" else time.perf_counter  # other programs do not count
+    taken = []
+    for _ in range(times):
         began = clock()
-        learner.update(images, target, shot, 0, 0.0).tolist()
-        times.append(clock() - began)
-    return min(times) / recipe.images
+        work()
+        taken.append(clock() - began)
+    return min(taken)
 
 
-def estimate_cost(recipes: Sequence[Recipe], registry: Registry, train_images: Mapping[str, int]) -> list[Row]:
-    """Return a row per data set, backbone and head: models, updates, images, and hours of a core (or GPU)."""
+def estimate_cost(
+    recipes: Sequence[Recipe],
+    registry: Registry,
+    images: Mapping[str, int | tuple[int, int, int]],
+    protocol: Protocol | None = None,
+) -> list[Row]:
+    """Return a row per data set, backbone and head: models, updates, images, and hours of a core (or GPU).
+
+    Args:
+        recipes: The models.
+        registry: What their heads and backbones are looked up in.
+        images: Images of each data set, for training, or for training, validation and test.
+        protocol: What models are tested by.
+    """
+    protocol = protocol or Protocol()
     groups = group_by(recipes, lambda recipe: (*_setting(recipe)[:3], recipe.head))
-    seconds: dict[Recipe, float] = {}
+    image, episode = dict[Recipe, float](), dict[Recipe, float]()
     with _without_side_effects(), progress("measuring", float(len(groups))) as advance:
-        for alike in groups.values():
-            seconds |= dict.fromkeys(alike, seconds_per_image(alike[-1], registry))
-            advance(1.0)
+        for (backbone, *_, head), alike in groups.items():
+            image |= dict.fromkeys(alike, seconds_per_image(alike[-1], registry))
+            episode |= dict.fromkeys(alike, seconds_per_episode(alike[-1], registry, protocol))
+            advance(1.0, f"{head} on {backbone}")
     rows = []
     for (data, backbone, head), models in group_by(recipes, lambda recipe: recipe.path[:3]).items():
-        updates = [recipe.epochs * (train_images[data] // recipe.images) for recipe in models]
-        images = [number * recipe.images for number, recipe in zip(updates, models, strict=True)]
-        hours = sum(number * seconds[recipe] / 3600 for number, recipe in zip(images, models, strict=True))
+        counts = images[data]
+        train, val, test = (counts, 0, 0) if isinstance(counts, int) else counts
         row: Row = {"data": data, "backbone": backbone, "head": head, "models": len(models)}
-        rows.append(row | {"updates": sum(updates), "images": sum(images), "hours": hours})
+        row |= dict.fromkeys(("updates", "images", "hours", "testing"), 0)
+        for recipe in models:
+            updates = recipe.epochs * (train // recipe.images)
+            validations = -(-recipe.epochs // recipe.validate_every) if recipe.validate_every else 0
+            embedded = validations * val + (0 if recipe.batch else test)
+            # A validation has one shot, a test all of them.
+            episodes = validations * recipe.validation_episodes / len(protocol.shots)
+            episodes += 0 if recipe.batch else protocol.episodes
+            row["updates"] += updates
+            row["images"] += updates * recipe.images
+            row["hours"] += updates * recipe.images * image[recipe] / 3600
+            row["testing"] += (embedded * FORWARD_SHARE * image[recipe] + episodes * episode[recipe]) / 3600
+        rows.append(row)
     return rows
 
 
 def format_estimate(rows: Sequence[Row], workers: int, threads: int) -> str:
     """Return the estimate as a table for a terminal."""
-    counts = ("models", "updates", "images", "hours")
+    counts = ("models", "updates", "images", "hours", "testing")
     total: Row = {"data": "in all", "backbone": "", "head": ""} | {key: sum(row[key] for row in rows) for key in counts}
     unit, per_hour = ("minutes", 60) if total["hours"] < 10 else ("hours", 1)
-    numbers = f"{'models':>6} {'updates':>12} {'images':>16} {'core-' + unit:>12}"
+    numbers = f"{'models':>6} {'updates':>12} {'images':>16} {'core-' + unit:>12} {'+ testing':>10}"
     lines = [f"{'data':10} {'backbone':10} {'head':14} {numbers}"]
     for row in [*rows, total]:
         words = f"{row['data']:10} {row['backbone']:10} {row['head']:14}"
         numbers = f"{row['models']:6} {row['updates']:12,} {row['images']:16,} {row['hours'] * per_hour:12,.1f}"
-        lines.append(f"{words} {numbers}")
-    hours = total["hours"] / (workers * threads)
+        lines.append(f"{words} {numbers} {row['testing'] * per_hour:10,.1f}")
+    hours = (total["hours"] + total["testing"]) / (workers * threads)
     duration = f"About {hours:,.1f} hours" if hours >= 2 else f"About {60 * hours:,.1f} minutes"
     duration = duration if hours >= 1 / 60 else "Less than a minute"
     models = f"{workers} models side by side" if workers > 1 else "one model at a time"
+    lines.append("Testing is validation and the test: embedding their images, and the episodes.")
     return "\n".join([*lines, f"{duration} on this machine: {models}, threads of each: {threads}."])

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
 import torch
 
-from anyshot.data.store import Store
+from anyshot.data.store import SPLITS, Store
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_freed_memory
@@ -255,15 +256,22 @@ def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
     wait_for_all()
 
 
+def _count_images(store: Store) -> tuple[int, int, int]:
+    """Return the number of images for training, validation and test."""
+    splits = np.array(store.class_split)[store.labels]
+    train, val, test = (int((splits == split).sum()) for split in SPLITS)
+    return train, val, test
+
+
 def plan_study(source: StudySource, data: Path, only: str = "", workers: int = 0) -> str:
     """Return what a study would do, and about how long it would take on this machine, as a table."""
     study = source.load()
     recipes = select_recipes(study.recipes, only)
     everything = [*list_pretrainings(recipes), *recipes]
     images = {
-        name: study.train_images.get(name) or len(study.store(name, data).part("train").items)
+        name: study.train_images.get(name) or _count_images(study.store(name, data))
         for name in {recipe.data for recipe in recipes}
     }
     keep_freed_memory()
-    rows = cost.estimate_cost(everything, study.registry, images)
+    rows = cost.estimate_cost(everything, study.registry, images, study.protocol)
     return cost.format_estimate(rows, *cost.plan_workers(everything, study.registry, workers))

@@ -42,8 +42,9 @@ class Study:
     """Shots and episodes that all its models are tested on."""
     adds: Registry = field(default_factory=Registry)
     """The study's own heads, backbones and readouts."""
-    train_images: Mapping[str, int] = field(default_factory=dict)
-    """Training images of each data set, to estimate the cost before its store is made."""
+    train_images: Mapping[str, int | tuple[int, int, int]] = field(default_factory=dict)
+    """Training images of each data set, or those for training, validation and test, to estimate the cost before its
+    store is made."""
 
     @property
     def registry(self) -> Registry:

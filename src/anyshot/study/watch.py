@@ -1,6 +1,6 @@
 """The progress of a study, read from the histories that its models write, wherever they run.
 
-In a terminal it is a live table, elsewhere plain lines. With TensorBoard the histories are mirrored into event files.
+It is a line that is written anew. With TensorBoard the histories are mirrored into event files.
 """
 
 import os
@@ -18,7 +18,8 @@ from anyshot.errors import as_bad_input
 from anyshot.recipe import Recipe
 from anyshot.tables import Row, read_table
 
-EVERY = 10.0  # seconds between plain lines
+EVERY = 10.0  # seconds between lines in a log
+EVERY_IN_TERMINAL = 1.0  # seconds
 
 
 @dataclass
@@ -47,13 +48,11 @@ class WatchedModel:
         return not self.done and (self.folder / "recipe.json").exists()
 
     @property
-    def line(self) -> tuple[str, str, str, str]:
-        """Its name, its epochs, its last loss and its last validation accuracy."""
+    def line(self) -> tuple[str, str, str]:
+        """Its name, its epochs and its last validation accuracy."""
         accuracies = [row["val_accuracy"] for row in self.rows if row["val_accuracy"] != ""]
         accuracy = f"{accuracies[-1]:.1f} %" if accuracies else ""
-        last = self.rows[-1]["loss"] if self.rows else ""  # empty too where training diverged
-        loss = f"{last:.3f}" if last != "" else ""
-        return "/".join(self.recipe.path), f"{len(self.rows)}/{self.recipe.epochs}", loss, accuracy
+        return "/".join(self.recipe.path), f"{len(self.rows)}/{self.recipe.epochs}", accuracy
 
 
 class Watch:
@@ -92,7 +91,7 @@ class Watch:
         return text + (f", {_clock((total - self.epochs) / pace)} left" if pace > 0 else "")
 
     @property
-    def running(self) -> list[tuple[str, str, str, str]]:
+    def running(self) -> list[tuple[str, str, str]]:
         """The lines of the models that are in training."""
         return [model.line for model in self.models if model.is_running]
 
@@ -105,8 +104,7 @@ def watch_study(models: Sequence[WatchedModel], tensorboard: Path | None = None)
         return
     watch = Watch(models, tensorboard)
     stop = threading.Event()
-    show = _live if sys.stderr.isatty() else _plain
-    thread = threading.Thread(target=show, args=(watch, stop), daemon=True)
+    thread = threading.Thread(target=_show, args=(watch, stop), daemon=True)
     thread.start()
     try:
         yield
@@ -117,32 +115,18 @@ def watch_study(models: Sequence[WatchedModel], tensorboard: Path | None = None)
             board.close()
 
 
-def _plain(watch: Watch, stop: threading.Event) -> None:
-    while not stop.wait(EVERY):
+def _show(watch: Watch, stop: threading.Event) -> None:
+    """Print a line now and then; in a terminal each replaces the one before."""
+    is_terminal = sys.stderr.isatty()
+    while not stop.wait(EVERY_IN_TERMINAL if is_terminal else EVERY):
         watch.look()
-        latest = "; ".join(f"{name} {epochs} {accuracy}".rstrip() for name, epochs, _, accuracy in watch.running[:4])
-        print(f"{watch.sentence}; {latest}" if latest else watch.sentence, file=sys.stderr, flush=True)
+        latest = "; ".join(f"{name} {epochs} {accuracy}".rstrip() for name, epochs, accuracy in watch.running[:4])
+        text = f"{watch.sentence}; {latest}" if latest else watch.sentence
+        if is_terminal:
+            text = f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}"
+        print(text, end="" if is_terminal else "\n", file=sys.stderr, flush=True)
     watch.look()
-
-
-def _live(watch: Watch, stop: threading.Event) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=2) as live:
-        while not stop.wait(0.5):
-            watch.look()
-            live.update(_table(watch))
-    watch.look()
-
-
-def _table(watch: Watch) -> Any:
-    from rich.table import Table
-
-    table = Table("model", "epoch", "loss", "validation", title=watch.sentence, title_justify="left", box=None)
-    for line in watch.running:
-        table.add_row(*line)
-    return table
+    print("\r\x1b[2K" if is_terminal else "", end="", file=sys.stderr, flush=True)
 
 
 def _boards(models: Sequence[WatchedModel], folder: Path) -> dict[str, Any]:
