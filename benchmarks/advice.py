@@ -37,7 +37,7 @@ from scipy.special import softmax
 
 from anyshot import FewShotClassifier
 from anyshot.classify.groups import Groups, find_groups
-from anyshot.classify.leave_one_out import LeftOut, leave_out
+from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.inspect import shot_curve
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import AdviceCase
@@ -305,7 +305,7 @@ def suspects(sets: dict[str, Set], draws: int, wrong: float = 0.05) -> None:
             print(f"suspects, {name}, {kind} mistakes: recall at precision 0.9: {words}", flush=True)
 
 
-def _leave_each_out(classifier: FewShotClassifier, x: np.ndarray, labels: np.ndarray) -> LeftOut:
+def _leave_each_out(classifier: FewShotClassifier, x: np.ndarray, labels: np.ndarray) -> LeaveOneOutScores:
     classifier.fit(x, labels)
     return leave_out(classifier.learned_head_, classifier.vectors(x), labels, Groups(np.arange(len(labels)), ()))
 

@@ -50,7 +50,7 @@ class LeaveOneOutAccuracy:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeaveOneOutScores:
     """What a head says of each example when the example, with its whole group, is not in the support."""
 
     scores: Scores
@@ -69,7 +69,7 @@ class LeftOut:
         return np.where(self.is_scored, np.nan_to_num(self.scores).argmax(1), -1)
 
 
-def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups) -> LeftOut:
+def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups) -> LeaveOneOutScores:
     """Score every example without its group.
 
     Args:
@@ -81,11 +81,11 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
     scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
     alone = _accuracy(scores, labels)
     if not groups.evidence:
-        return LeftOut(scores, labels, LeaveOneOutAccuracy(alone))
+        return LeaveOneOutScores(scores, labels, LeaveOneOutAccuracy(alone))
     scores = _score_left_out(head, vectors, labels, groups.group)
     in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
     accuracy = LeaveOneOutAccuracy(alone, in_groups, groups.count, groups.members, groups.evidence)
-    return LeftOut(scores, labels, accuracy)
+    return LeaveOneOutScores(scores, labels, accuracy)
 
 
 def _accuracy(scores: Scores, labels: Labels) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.groups import Float64View, Groups, find_groups
 from anyshot.classify.keys import hash_rows
-from anyshot.classify.leave_one_out import LeftOut, leave_out
+from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.errors import BadInput
 from anyshot.measure.inputs import check_features, check_labels
 from anyshot.models.law import Parameters
@@ -148,7 +148,7 @@ class AdviceCase:
         classifier = FewShotClassifier(head, embed=embed, parameters=values, registry=self.registry)
         return classifier.fit(self.features.numpy(), np.array(self.class_names)[self.labels])
 
-    def leave_out(self, head: str) -> LeftOut:
+    def leave_out(self, head: str) -> LeaveOneOutScores:
         """Score every example without its group."""
         fitted = self.fit(head)
         return leave_out(fitted.learned_head_, fitted.vectors(self.features.numpy()), self.labels, self.groups)
