@@ -56,7 +56,7 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     Path("clean/red/blue.png").rename("clean/blue/9.png")
     assert run(clean, monkeypatch).code == 0
     done = run("anyshot fit photos --model run --corrections table.csv -o fitted", monkeypatch)
-    assert "2 corrections applied" in done.err
+    assert "2 corrections of table.csv applied" in done.err
     assert "there twice" not in done.err
     np.testing.assert_allclose(predictions("fitted"), predictions("expected"), rtol=1e-5)
     assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
@@ -66,6 +66,10 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     done = run("anyshot remove wrong --corrections one.csv --examples photos -o removed", monkeypatch)
     assert "0 examples dropped, 1 relabelled; 3 classes now, 8 to 9 examples each." in done.out
     np.testing.assert_allclose(predictions("removed"), predictions("expected"), rtol=1e-5)
+    Path("two.csv").write_text(f"{HEADER}\nred/blue.png,,blue,drop,\n")  # a second look, at the corrected labels
+    for command in ("fit photos --model run", "remove wrong --examples photos"):
+        assert run(f"anyshot {command} --corrections one.csv two.csv -o both", monkeypatch).code == 0
+        assert ImageClassifier.load("both").classifier.support_.counts.tolist() == [8, 8, 8]
     assert run("anyshot fit more --model run -o grown", monkeypatch).code == 0
     assert run("anyshot add grown photos --corrections table.csv", monkeypatch).code == 0
     counts = ImageClassifier.load("grown").classifier.support_.counts
