@@ -230,15 +230,16 @@ def test_rankings_cover_what_is_not_labelled():
     X = np.repeat(regions[:2], 6, 0) + 0.3 * rng.normal(size=(12, 6))
     pool = np.repeat(regions, 10, 0) + 0.3 * rng.normal(size=(40, 6))
     pool = np.r_[pool, pool[[25]]]
-    ranking = rank_unlabelled(X, ["a"] * 6 + ["b"] * 6, pool)
+    y = ["a"] * 6 + ["b"] * 6
+    ranking = rank_unlabelled(X, y, pool, classifier=FewShotClassifier("cosine-proto").fit(X, y))
     assert {one.example // 10 for one in ranking[:6]} == {2, 3}
     assert sorted(one.example for one in ranking) == list(range(41))
     assert all(one.likeliest in ("a", "b") and 0.5 <= one.probability <= 1 for one in ranking)
     places = [one.example for one in ranking]
     assert max(places.index(25), places.index(40)) > 20  # of two copies one comes late
-    assert len(rank_unlabelled(X, ["a"] * 6 + ["b"] * 6, pool, most=5)) == 5
+    assert {one.example // 10 for one in rank_unlabelled(X, y, pool, most=5)} >= {2, 3}  # a head that is always sure
     with pytest.raises(BadInput, match="same shape"):
-        rank_unlabelled(X, ["a"] * 6 + ["b"] * 6, pool[:, :5])
+        rank_unlabelled(X, y, pool[:, :5])
     with pytest.raises(BadInput, match="at least 2 classes"):
         rank_unlabelled(X, ["a"] * 12, pool)
     page = render_ranking(ranking, ["<script>alert(1)</script>"] * 41, ["<b>"], {}, "a folder")

@@ -71,7 +71,7 @@ def find_label_errors(case: AdviceCase) -> LabelErrors:
     suspects = rank_suspects(scores, owner, image)
     unlikely = sorted((one for one in suspects if one.log_own <= np.log(UNLIKELY)), key=lambda one: one.log_own)
     sure = sorted((one for one in suspects if one.other >= SURE), key=lambda one: (-one.other, one.log_own))
-    rankings = [
+    unlikely_rows, sure_rows = (
         [
             {
                 **case.describe(one.image),
@@ -82,12 +82,12 @@ def find_label_errors(case: AdviceCase) -> LabelErrors:
             for one in ranking
         ]
         for ranking in (unlikely, sure)
-    ]
+    )
     same_class = [
         {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
         for one, other, share in find_same_classes(scores, owner)
     ]
-    return LabelErrors(*rankings, same_class, _describe(*rankings))
+    return LabelErrors(unlikely_rows, sure_rows, same_class, _describe(unlikely_rows, sure_rows))
 
 
 def rank_suspects(scores: Float[np.ndarray, "image way"], owner: Labels, image: Labels) -> list[Suspect]:

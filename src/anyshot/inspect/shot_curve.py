@@ -60,7 +60,8 @@ def fit_curve(shots: Shots, accuracy: Float[np.ndarray, "*draw shot"], noise: fl
     residuals = a[..., None, :] - b[..., None, :] * x - accuracy[..., None]  # draw, shot, offset
     prior = PRIOR_WEIGHT * noise * np.log(OFFSETS / USUAL_OFFSET) ** 2
     best = ((residuals**2).mean(-2) + prior).argmin(-1)
-    return Curve(*(np.take_along_axis(value, best[..., None], -1)[..., 0] for value in (a, b)), OFFSETS[best])
+    a, b = (np.take_along_axis(value, best[..., None], -1)[..., 0] for value in (a, b))
+    return Curve(a, b, OFFSETS[best])
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,8 @@ def forecast_gains(
     few = UNSEEN * pool.half_widths(accuracies, shots)[-1] * 2 * np.array(more) / (now + np.array(more))
     slack = np.maximum(error, few)
     low, high = np.maximum(np.minimum(spread[0], gain - slack), 0.0), np.maximum(spread[1], gain + slack)
-    gains = (tuple(values.tolist()) for values in (gain, low, high))
-    return Forecast(now, float(curve(wanted)[0]), more, *gains, check)
+    gains, lows, highs = (tuple(values.tolist()) for values in (gain, low, high))
+    return Forecast(now, float(curve(wanted)[0]), more, gains, lows, highs, check)
 
 
 def _check_extrapolation(shots: Shots, accuracies: Accuracies, noise: float) -> tuple[tuple[int, float, float], ...]:
