@@ -56,7 +56,7 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     Path("clean/red/blue.png").rename("clean/blue/9.png")
     assert run(clean, monkeypatch).code == 0
     done = run("anyshot fit photos --model run --corrections table.csv -o fitted", monkeypatch)
-    assert "2 corrections applied" in done.err
+    assert "2 corrections of table.csv applied" in done.err
     assert "there twice" not in done.err
     np.testing.assert_allclose(predictions("fitted"), predictions("expected"), rtol=1e-5)
     assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
@@ -66,6 +66,10 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     done = run("anyshot remove wrong --corrections one.csv --examples photos -o removed", monkeypatch)
     assert "0 examples dropped, 1 relabelled; 3 classes now, 8 to 9 examples each." in done.out
     np.testing.assert_allclose(predictions("removed"), predictions("expected"), rtol=1e-5)
+    Path("two.csv").write_text(f"{HEADER}\nred/blue.png,,blue,drop,\n")  # a second look, at the corrected labels
+    for command in ("fit photos --model run", "remove wrong --examples photos"):
+        assert run(f"anyshot {command} --corrections one.csv two.csv -o both", monkeypatch).code == 0
+        assert ImageClassifier.load("both").classifier.support_.counts.tolist() == [8, 8, 8]
     assert run("anyshot fit more --model run -o grown", monkeypatch).code == 0
     assert run("anyshot add grown photos --corrections table.csv", monkeypatch).code == 0
     counts = ImageClassifier.load("grown").classifier.support_.counts
@@ -226,15 +230,16 @@ def test_rankings_cover_what_is_not_labelled():
     X = np.repeat(regions[:2], 6, 0) + 0.3 * rng.normal(size=(12, 6))
     pool = np.repeat(regions, 10, 0) + 0.3 * rng.normal(size=(40, 6))
     pool = np.r_[pool, pool[[25]]]
-    ranking = rank_unlabelled(X, ["a"] * 6 + ["b"] * 6, pool)
+    y = ["a"] * 6 + ["b"] * 6
+    ranking = rank_unlabelled(X, y, pool, classifier=FewShotClassifier("cosine-proto").fit(X, y))
     assert {one.example // 10 for one in ranking[:6]} == {2, 3}
     assert sorted(one.example for one in ranking) == list(range(41))
     assert all(one.likeliest in ("a", "b") and 0.5 <= one.probability <= 1 for one in ranking)
     places = [one.example for one in ranking]
     assert max(places.index(25), places.index(40)) > 20  # of two copies one comes late
-    assert len(rank_unlabelled(X, ["a"] * 6 + ["b"] * 6, pool, most=5)) == 5
+    assert {one.example // 10 for one in rank_unlabelled(X, y, pool, most=5)} >= {2, 3}  # a head that is always sure
     with pytest.raises(BadInput, match="same shape"):
-        rank_unlabelled(X, ["a"] * 6 + ["b"] * 6, pool[:, :5])
+        rank_unlabelled(X, y, pool[:, :5])
     with pytest.raises(BadInput, match="at least 2 classes"):
         rank_unlabelled(X, ["a"] * 12, pool)
     page = render_ranking(ranking, ["<script>alert(1)</script>"] * 41, ["<b>"], {}, "a folder")

@@ -149,8 +149,9 @@ def _read(
     rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
-    if chosen.corrections is not None:
-        examples = apply_corrections(examples, chosen.corrections)
+    for table in chosen.corrections:
+        examples = apply_corrections(examples, table)
+        print_message(f"  the corrections of {table} are applied.")
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
         held_out = read_examples(holdout, embeds, options.features(), options.layout, choose, print_message)

@@ -41,7 +41,7 @@ def add_examples(
     """
     if not sources:
         raise BadInput("name the examples to learn: files, folders, archives or tables.")
-    if to and examples.corrections is not None:
+    if to and examples.corrections:
         raise BadInput("with --to all examples get one label, so that there is nothing to correct: leave one out.")
     with open_destination(out or model) as save:
         replaced = describe_existing(out) if out is not None else ""
@@ -119,7 +119,7 @@ def remove_classes_or_examples(
     options: EmbedOptions,
     examples: Sequence[Path],
     of: str,
-    corrections: Path | None,
+    corrections: Sequence[Path],
     out: Path | None,
 ) -> str:
     """Make a classifier forget classes, or single examples, in its folder or into another; return what changed.
@@ -135,8 +135,9 @@ def remove_classes_or_examples(
             labels = _labels_by_name(classifier)
             classifier.remove([look_up("class", name, labels) for name in names])
             change = f"{count_noun(len(set(names)), 'class')} removed"
-        elif corrections is not None:
-            change = _correct(classifier, read_corrections(corrections), examples, options.features())
+        elif corrections:
+            decisions = [one for table in corrections for one in read_corrections(table)]
+            change = _correct(classifier, decisions, examples, options.features())
         else:
             change = _remove_examples(classifier, examples, of, options.features())
         save(classifier)
@@ -153,13 +154,13 @@ def _correct(
     """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
     backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
     found = [read_examples(source, backbone, cache, say=print_message) for source in sources]
-    rows = {(item.name, item.class_name): x for one in found for item, x in zip(one.items, one.features, strict=True)}
-    labels, counts = _labels_by_name(classifier), {"keep": 0, "drop": 0, "relabel": 0}
+    rows = {item.name: x for one in found for item, x in zip(one.items, one.features, strict=True)}
+    counts = {"keep": 0, "drop": 0, "relabel": 0}
     for one in corrections:
         counts[one.decision] += 1
         if one.decision == "keep":
             continue
-        label, x = look_up("class", one.label, labels), rows.get((one.path, one.label))
+        label, x = look_up("class", one.label, _labels_by_name(classifier)), rows.get(one.path)
         key = int(hash_rows(x[None])[0] if x is not None else int(one.key or "0", 16))
         what = f"{one.path or one.key} of {one.label} cannot be corrected"
         with as_bad_input(BadInput, what, "; --examples FOLDER names the pictures that the corrections are of."):

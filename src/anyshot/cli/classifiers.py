@@ -138,7 +138,7 @@ def remove(
     options: EmbedOptions = EmbedOptions(),
     examples: tuple[Path, ...] = (),
     of: str = "",
-    corrections: Path | None = None,
+    corrections: tuple[Path, ...] = (),
     out: OptionalOut = None,
 ) -> None:
     """Remove classes, or single examples, from a classifier.
@@ -149,8 +149,9 @@ def remove(
         options: Where networks come from and where they run.
         examples: Instead of classes: pictures that it learned from (files of features, where it learned from such).
         of: The class to take these from, where a picture is an example of two.
-        corrections: Table of reviewed labels, as the pages of `anyshot advise` and `anyshot serve` write it: what it
-            drops is forgotten, what it relabels moves to the other class. With --examples, the pictures that it is of.
+        corrections: Tables of reviewed labels, as the pages of `anyshot advise` and `anyshot serve` write them: what
+            they drop is forgotten, what they relabel moves to the other class. --examples names the pictures that they
+            are of.
         out: Folder for the changed classifier; its own by default.
     """
     from anyshot.cli.changing import remove_classes_or_examples

@@ -82,12 +82,12 @@ def open_to_learn(
         if source.has_features != (backbone is None):
             has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
             raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
-        if examples.corrections is not None:
-            corrections = read_corrections(examples.corrections)
+        for table in examples.corrections:
+            corrections = read_corrections(table)
             if backbone is not None and not all(one.path for one in corrections):
                 source = embed_pictures(backbone, source.items, options.features(), say=print_message)
             source = apply_corrections(source, corrections)
-            print_message(f"  {count_noun(len(corrections), 'correction')} applied.")
+            print_message(f"  {count_noun(len(corrections), 'correction')} of {table} applied.")
         yield source
 
 

@@ -74,12 +74,12 @@ class ExampleOptions:
 
     Attributes:
         split: What to learn from, where the source is divided: train by default.
-        corrections: Table of reviewed labels, as the page of `anyshot advise` and that of `anyshot serve` write it:
-            examples are relabelled or dropped before they are learned.
+        corrections: Tables of reviewed labels, as the page of `anyshot advise` and that of `anyshot serve` write them:
+            examples are relabelled or dropped, by one table after the other, before they are learned.
     """
 
     split: Splits = ()
-    corrections: Path | None = None
+    corrections: tuple[Path, ...] = ()
 
 
 def parse_way(way: str) -> int:

@@ -12,14 +12,14 @@ from typing import Any, Literal, Unpack
 import torch
 from numpy.typing import ArrayLike
 
-from anyshot.inspect.accuracy import measure_accuracy
+from anyshot.inspect.accuracy import find_confusions, measure_accuracy, rank_classes
 from anyshot.inspect.case import AdviceCase, AdviceOptions
-from anyshot.inspect.classes import find_confusions, rank_classes
 from anyshot.inspect.curves import compare_heads
 from anyshot.inspect.duplicates import find_duplicates
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
 from anyshot.inspect.sections import Picture, Section, as_markdown, as_text
+from anyshot.progress import no_progress
 
 STEPS: tuple[Callable[[AdviceCase], Any], ...] = (
     measure_accuracy,
@@ -122,15 +122,15 @@ def advise(
     Raises:
         BadInput: If fewer than two classes have three examples, or features and labels do not fit together.
     """
-    told = 0.0
+    report, total = options.get("progress", no_progress), 0.0
 
     def progress(share: float) -> None:
-        nonlocal told
-        told += share
-        options.get("progress", lambda amount: None)(share)
+        nonlocal total
+        total += share
+        report(share)
 
-    reported: AdviceOptions = {**options, "progress": progress}
-    case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **reported)
+    options["progress"] = progress
+    case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **options)
     advice = Advice(case, tuple(case.result(step) for step in STEPS))
-    progress(1 - told)
+    report(1 - total)
     return advice

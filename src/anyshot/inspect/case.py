@@ -158,12 +158,7 @@ class AdviceCase:
         names = self.options.get("names", ())
         name = names[example] if example < len(names) else f"example {example}"
         key = hash_rows(self.features[example].reshape(1, -1).numpy())[0]
-        return {
-            "image": example,
-            "name": name,
-            "label": self.class_names[self.labels[example]],
-            "key": f"{key:016x}",
-        }
+        return {"image": example, "name": name, "label": self.class_names[self.labels[example]], "key": f"{key:016x}"}
 
 
 def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:

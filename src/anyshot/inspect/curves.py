@@ -106,21 +106,33 @@ def compare_heads(case: AdviceCase) -> HeadChoice:
     lead = _measure_lead(curves, best, places)
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
     counts: list[int] = case.counts[classes].tolist()
-    doubts = [*source.doubts, *doubts, *_doubt_curves(curves, best, counts)]
-    rows = {head: _to_rows(curves, head) for head in accuracies}
-    table = Table(
-        "",
-        ["accuracy at shot", *map(str, source.shots)],
-        [
-            [head, *(f"{100 * row['accuracy']:.1f} ± {50 * (row['high'] - row['low']):.1f}" for row in curve)]
-            for head, curve in rows.items()
-        ],
-    )
+    rows = {
+        head: [
+            {"shot": shot, "accuracy": mean, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
+            for shot, mean, half in zip(
+                source.shots, a.mean(1).tolist(), curves.half_widths[head].tolist(), strict=True
+            )
+        ]
+        for head, a in accuracies.items()
+    }
+    cells = [
+        [head, *(f"{100 * row['accuracy']:.1f} ± {50 * (row['high'] - row['low']):.1f}" for row in curve)]
+        for head, curve in rows.items()
+    ]
+    if source.judged_on == "held out":
+        drawn = "learned from the examples at hand, asked of those held out"
+    else:
+        drawn = f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
     basis = (
         f"({source.plan.way} classes at once, {sum(counts)} examples, {format_range(min(counts), max(counts))} per "
-        f"class; {_describe_episodes(case, source)})"
+        f"class; {drawn})"
     )
-    sentences = _describe_choice(best, robust, lead, expected, basis)
+    section = Section(
+        "Which head",
+        _describe_choice(best, robust, lead, expected, basis),
+        [Table("", ["accuracy at shot", *map(str, source.shots)], cells)],
+        [*source.doubts, *doubts, *_doubt_curves(curves, best, counts)],
+    )
     return HeadChoice(
         class_names=[case.class_names[place] for place in classes],
         counts=counts,
@@ -134,7 +146,7 @@ def compare_heads(case: AdviceCase) -> HeadChoice:
         expected_shots=expected,
         lead=lead,
         judged_on=source.judged_on,
-        section=Section("Which head", sentences, [table], doubts),
+        section=section,
     )
 
 
@@ -256,28 +268,12 @@ def _measure_lead(curves: Curves, best: str, places: list[int]) -> dict[str, tup
     """Return the mean lead over each other head, paired on the same episodes, and half of its interval."""
     steps = np.array(curves.source.shots)
     independent = curves.source.pool.independent(curves.accuracies[best], steps)[places].min()
-    leads = {
-        head: (curves.accuracies[best] - a)[places].mean(0) for head, a in curves.accuracies.items() if head != best
-    }
-    return {
-        head: (float(lead.mean()), float(1.96 * lead.std(ddof=1) / np.sqrt(independent)))
-        for head, lead in leads.items()
-    }
-
-
-def _to_rows(curves: Curves, head: str) -> list[dict[str, Any]]:
-    return [
-        {"shot": shot, "accuracy": float(mean), "low": float(max(mean - half, 0)), "high": float(min(mean + half, 1))}
-        for shot, mean, half in zip(
-            curves.source.shots, curves.accuracies[head].mean(1), curves.half_widths[head], strict=True
-        )
-    ]
-
-
-def _describe_episodes(case: AdviceCase, source: EpisodeSource) -> str:
-    if source.judged_on == "held out":
-        return "learned from the examples at hand, asked of those held out"
-    return f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
+    lead = {}
+    for head, accuracies in curves.accuracies.items():
+        if head != best:
+            points = (curves.accuracies[best] - accuracies)[places].mean(0)
+            lead[head] = float(points.mean()), float(1.96 * points.std(ddof=1) / np.sqrt(independent))
+    return lead
 
 
 def _describe_choice(

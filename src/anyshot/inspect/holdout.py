@@ -29,31 +29,29 @@ Share = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class ClassResult:
-    """One class of a test."""
+    """One class of a test: the share of its examples that was recognised, and the mean probability of the class.
+
+    What the others were taken for is in `taken_for`, the commonest first.
+    """
 
     name: str
     examples: int
     right: int
     recall: Share
-    """The share of its examples that was recognised, with the ends of its 95 % interval."""
     probability: float
-    """The mean probability of the class for its examples."""
     taken_for: list[tuple[str, int]]
-    """What the others were taken for, the commonest first."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An example that was taken for another class."""
+    """An example, by its place in the test, that was taken for another class, or for none of these (not `is_known`)."""
 
     place: int
-    """Its number among all examples of the test."""
     name: str
     label: str
     taken_for: str
     probability: float
     is_known: bool
-    """Whether it was taken for one of the classes at all, rather than for none of these."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +112,8 @@ class HoldoutResult:
                 "are called none of the classes."
             )
         if self.learned:
-            sentences.append(
-                f"{self.learned} of the examples are among those that the classifier learned from, so the accuracy is "
-                "optimistic."
-            )
+            among = "are among those that the classifier learned from"
+            sentences.append(f"{self.learned} of the examples {among}, so the accuracy is optimistic.")
         if self.absent:
             sentences.append(f"Not tested, for want of examples: {join_some(self.absent)}.")
         if self.confused:
@@ -187,18 +183,22 @@ def measure_holdout(
     classes, truth = classifier.classes_.astype(str), np.array([str(label) for label in labels])
     is_member = np.isin(truth, classes)
     if not is_member.any():
-        raise BadInput(
-            f"no example is of a class that the classifier has: it has {_join_distinct(classes)}, not "
-            f"{_join_distinct(truth)}."
-        )
+        has, asked = (join_some(sorted(set(some.tolist()))) for some in (classes, truth))
+        raise BadInput(f"no example is of a class that the classifier has: it has {has}, not {asked}.")
     probabilities, is_known = _classify(classifier, features)
     answers, sure = classes[probabilities.argmax(1)], probabilities.max(1)
-    right = (answers == truth) & is_member
-    wrong = is_member & ~right
+    right, wrong = is_member & (answers == truth), is_member & (answers != truth)
     wrong_places = sorted(np.flatnonzero(wrong).tolist(), key=lambda place: (-sure[place], place))
     order = np.argsort(classes)
     owner = order[np.searchsorted(classes, truth[is_member], sorter=order)]
     confused = Counter((str(truth[place]), str(answers[place])) for place in wrong_places)
+    results = []
+    for name in sorted(set(truth[is_member].tolist())):
+        here = truth == name
+        mistakes = Counter(answers[here & wrong].tolist()).most_common()
+        count, known = int(here.sum()), int(right[here].sum())
+        probability = float(probabilities[here][:, classes == name].mean())
+        results.append(ClassResult(name, count, known, share(known, count), probability, mistakes))
     keys = hash_rows(np.asarray(features).reshape(len(truth), -1))
     return HoldoutResult(
         examples=int(is_member.sum()),
@@ -208,10 +208,7 @@ def measure_holdout(
         accepted=float(is_known[is_member].mean()),
         accepted_right=_mean(is_known[right]),
         accepted_wrong=_mean(is_known[wrong]),
-        classes=[
-            _count_class(name, truth == name, right, answers, probabilities[:, classes == name])
-            for name in sorted(set(truth[is_member]))
-        ],
+        classes=results,
         strangers=int((~is_member).sum()),
         strangers_rejected=_mean(~is_known[~is_member]),
         absent=sorted(set(classes) - set(truth)),
@@ -241,16 +238,6 @@ def _classify(classifier: FewShotClassifier, features: np.ndarray) -> tuple[np.n
     return softmax(np.concatenate(logits), axis=1), np.concatenate(evidence) >= classifier.threshold_
 
 
-def _count_class(
-    name: str, here: np.ndarray, right: np.ndarray, answers: np.ndarray, probability: np.ndarray
-) -> ClassResult:
-    examples, recognised = int(here.sum()), int(right[here].sum())
-    mistakes = Counter(answers[here & ~right].tolist()).most_common()
-    return ClassResult(
-        name, examples, recognised, share(recognised, examples), float(probability[here].mean()), mistakes
-    )
-
-
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
 
@@ -267,7 +254,3 @@ def measure_holdout_pictures(
     shown = {mistake.place: embedded.items[mistake.place] for mistake in result.mistakes[:MOST_MISTAKES]}
     prepare = classifier.backbone.prepare
     return result, {place: make_thumbnail(prepare(item.read(), item.name, item.box)) for place, item in shown.items()}
-
-
-def _join_distinct(names: np.ndarray) -> str:
-    return join_some(sorted({str(name) for name in names}))

@@ -6,7 +6,7 @@ alike, where the own label is never out of the question. (docs/log/advice.md com
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -14,8 +14,9 @@ from scipy.special import log_softmax
 
 from anyshot.classify.calibration import fit_scale
 from anyshot.classify.groups import Labels
-from anyshot.inspect.accuracy import leave_out_of_best
+from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.curves import compare_heads
 from anyshot.inspect.sections import Section, Table, picture_cell
 
 # The three thresholds only decide where the lists end, and were not tuned; the rankings were compared with others.
@@ -26,16 +27,17 @@ LEAST_COMPARED = 4  # examples of each of two classes, to say that they may be o
 MOST_LISTED = 40  # examples in a table; all are in the JSON
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """An example whose label may be wrong."""
+class Suspect(NamedTuple):
+    """An example whose label may be wrong.
+
+    The logarithm of the probability of its own class is that of the example left out; `other` is the probability of the
+    class that it looks like.
+    """
 
     image: int
     looks_like: int
     log_own: float
-    """The logarithm of the probability of its own class, when it is left out."""
     other: float
-    """The probability of the class that it looks like."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class LabelErrors:
         return {row["image"] for row in (*self.unlikely, *self.mislabelled)}
 
 
+def leave_out_of_best(case: AdviceCase) -> LeaveOneOutScores:
+    """Score every example without its group, with the best head."""
+    return case.leave_out(case.result(compare_heads).best)
+
+
 def find_label_errors(case: AdviceCase) -> LabelErrors:
     """Rank examples whose labels may be wrong, and pairs of classes that may be one."""
     left_out = case.result(leave_out_of_best)
@@ -64,12 +71,23 @@ def find_label_errors(case: AdviceCase) -> LabelErrors:
     suspects = rank_suspects(scores, owner, image)
     unlikely = sorted((one for one in suspects if one.log_own <= np.log(UNLIKELY)), key=lambda one: one.log_own)
     sure = sorted((one for one in suspects if one.other >= SURE), key=lambda one: (-one.other, one.log_own))
-    unlikely_rows, sure_rows = ([_describe(case, one) for one in some] for some in (unlikely, sure))
+    unlikely_rows, sure_rows = (
+        [
+            {
+                **case.describe(one.image),
+                "looks_like": case.class_names[one.looks_like],
+                "own_probability": float(np.exp(one.log_own)),
+                "probability": one.other,
+            }
+            for one in ranking
+        ]
+        for ranking in (unlikely, sure)
+    )
     same_class = [
         {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
         for one, other, share in find_same_classes(scores, owner)
     ]
-    return LabelErrors(unlikely_rows, sure_rows, same_class, _describe_section(unlikely_rows, sure_rows))
+    return LabelErrors(unlikely_rows, sure_rows, same_class, _describe(unlikely_rows, sure_rows))
 
 
 def rank_suspects(scores: Float[np.ndarray, "image way"], owner: Labels, image: Labels) -> list[Suspect]:
@@ -84,12 +102,10 @@ def rank_suspects(scores: Float[np.ndarray, "image way"], owner: Labels, image: 
         return []
     log_probability = log_softmax(fit_scale(scores, owner) * scores, axis=1)
     best = log_probability.argmax(1)
-    return [
-        Suspect(
-            int(image[i]), int(best[i]), float(log_probability[i, owner[i]]), float(np.exp(log_probability[i, best[i]]))
-        )
-        for i in np.flatnonzero(best != owner)
-    ]
+    rows = np.arange(len(owner))
+    own, other = log_probability[rows, owner], np.exp(log_probability[rows, best])
+    suspects = map(Suspect, image.tolist(), best.tolist(), own.tolist(), other.tolist())
+    return [suspect for suspect, is_wrong in zip(suspects, best != owner, strict=True) if is_wrong]
 
 
 def find_same_classes(scores: Float[np.ndarray, "image way"], owner: Labels) -> list[tuple[int, int, float]]:
@@ -108,12 +124,7 @@ def find_same_classes(scores: Float[np.ndarray, "image way"], owner: Labels) -> 
     return sorted(((one, other, float(share[one, other])) for one, other in pairs), key=lambda pair: pair[2])
 
 
-def _describe(case: AdviceCase, one: Suspect) -> dict[str, Any]:
-    probabilities = {"own_probability": float(np.exp(one.log_own)), "probability": one.other}
-    return {**case.describe(one.image), "looks_like": case.class_names[one.looks_like], **probabilities}
-
-
-def _describe_section(unlikely: list[dict[str, Any]], sure: list[dict[str, Any]]) -> Section:
+def _describe(unlikely: list[dict[str, Any]], sure: list[dict[str, Any]]) -> Section:
     tables = [
         Table(
             f"Least likely under their own label ({len(unlikely)})",

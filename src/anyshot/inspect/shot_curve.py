@@ -8,6 +8,7 @@ twice the examples is then known to about 1 point from 5 images per class and to
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -27,46 +28,40 @@ Shots = Int[np.ndarray, " shot"]
 
 @dataclass(frozen=True)
 class Curve:
-    """An accuracy, from 0 to 1, as a function of the shot."""
+    """An accuracy, from 0 to 1, as a function of the shot; of arrays "draw" of a, b and c, one for each draw."""
 
-    a: float
-    b: float
-    c: float
+    a: Any
+    b: Any
+    c: Any
 
-    def __call__(self, shots: Shots | Float[np.ndarray, " shot"]) -> Float[np.ndarray, " shot"]:
+    def __call__(self, shots: Shots | Float[np.ndarray, " shot"]) -> Float[np.ndarray, "*draw shot"]:
         """Return the accuracy at some shots."""
-        return self.a - self.b / (shots + self.c)
+        a, b, c = (np.asarray(value)[..., None] for value in (self.a, self.b, self.c))
+        return a - b / (shots + c)
 
 
-def fit_curve(shots: Shots, accuracy: Float[np.ndarray, " shot"], noise: float = 0.0) -> Curve:
+def fit_curve(shots: Shots, accuracy: Float[np.ndarray, "*draw shot"], noise: float = 0.0) -> Curve:
     """Fit a curve by least squares that never falls with the shot and never passes 1.
 
-    All shots weigh the same. A weight by how little the episodes of a shot differ would trust a shot without a mistake
-    alone, and expect nothing more.
+    For every offset the best line in 1 / (k + c) is found, then the best offset. All shots weigh the same: a weight by
+    how little the episodes of a shot differ would trust a shot without a mistake alone, and expect nothing more.
 
     Args:
         shots: The shots.
         accuracy: The mean accuracy at each.
         noise: The squared noise of these; the larger, the nearer the offset stays to the usual one.
     """
-    return Curve(*fit_curves(shots, accuracy[None], noise)[0].tolist())
-
-
-def fit_curves(
-    shots: Shots, accuracy: Float[np.ndarray, "draw shot"], noise: float = 0.0
-) -> Float[np.ndarray, "draw 3"]:
-    """Fit many curves at once: for every offset the best line in 1 / (k + c), then the best offset."""
     x = 1 / (shots[:, None] + OFFSETS)  # shot, offset
     centred = x - x.mean(0)
     b = np.maximum(-(accuracy @ centred) / (centred * x).sum(0), 0)  # draw, offset
-    a = accuracy.mean(1, keepdims=True) + b * x.mean(0)
+    a = accuracy.mean(-1, keepdims=True) + b * x.mean(0)
     capped = (1 - accuracy) @ x / (x**2).sum(0)
     a, b = np.where(a > 1, 1.0, a), np.where(a > 1, capped, b)
-    residuals = a[:, None] - b[:, None] * x - accuracy[..., None]  # draw, shot, offset
+    residuals = a[..., None, :] - b[..., None, :] * x - accuracy[..., None]  # draw, shot, offset
     prior = PRIOR_WEIGHT * noise * np.log(OFFSETS / USUAL_OFFSET) ** 2
-    best = ((residuals**2).mean(1) + prior).argmin(1)
-    rows = np.arange(len(accuracy))
-    return np.stack([a[rows, best], b[rows, best], OFFSETS[best]], 1)
+    best = ((residuals**2).mean(-2) + prior).argmin(-1)
+    a, b = (np.take_along_axis(value, best[..., None], -1)[..., 0] for value in (a, b))
+    return Curve(a, b, OFFSETS[best])
 
 
 @dataclass(frozen=True)
@@ -136,27 +131,21 @@ def forecast_gains(
     curve = fit_curve(shots, accuracies.mean(1), noise)
     rng, size = np.random.default_rng(seed), max(2, round(float(independent.min())))
     drawn = accuracies[:, rng.integers(accuracies.shape[1], size=(REDRAWS, size))].mean(2).T
-    a, b, c = fit_curves(shots, drawn, noise).T[..., None]
-    redrawn = a - b / (wanted + c)
+    redrawn = fit_curve(shots, drawn, noise)(wanted)
     gain = curve(wanted)[1:] - curve(wanted)[0]
     spread = np.quantile(redrawn[:, 1:] - redrawn[:, :1], [0.025, 0.975], axis=0)
-    check = _hold_out(shots, accuracies, noise)
+    check = _check_extrapolation(shots, accuracies, noise)
     error = max((abs(fit - measured) for _, fit, measured in check), default=0.0)
     # Where every image is right, redrawn episodes agree that all is well; the images are few all the same.
     few = UNSEEN * pool.half_widths(accuracies, shots)[-1] * 2 * np.array(more) / (now + np.array(more))
     slack = np.maximum(error, few)
     low, high = np.maximum(np.minimum(spread[0], gain - slack), 0.0), np.maximum(spread[1], gain + slack)
-    accuracy = float(curve(wanted)[0])
-    return Forecast(now, accuracy, more, tuple(gain.tolist()), tuple(low.tolist()), tuple(high.tolist()), check)
+    gains, lows, highs = (tuple(values.tolist()) for values in (gain, low, high))
+    return Forecast(now, float(curve(wanted)[0]), more, gains, lows, highs, check)
 
 
-def _hold_out(shots: Shots, accuracies: Accuracies, noise: float) -> tuple[tuple[int, float, float], ...]:
+def _check_extrapolation(shots: Shots, accuracies: Accuracies, noise: float) -> tuple[tuple[int, float, float], ...]:
     """Fit the smaller shots, predict those above half of the largest (as many as leave enough to fit)."""
-    seen = np.maximum((shots <= shots.max() / 2).sum(), LEAST_SHOTS)
-    if seen >= len(shots):
-        return ()
-    curve = fit_curve(shots[:seen], accuracies[:seen].mean(1), noise)
-    return tuple(
-        (int(shot), float(fit), float(measured))
-        for shot, fit, measured in zip(shots[seen:], curve(shots[seen:]), accuracies[seen:].mean(1), strict=True)
-    )
+    seen = max(int((shots <= shots.max() / 2).sum()), LEAST_SHOTS)
+    curve, rest = fit_curve(shots[:seen], accuracies[:seen].mean(1), noise), shots[seen:]
+    return tuple(zip(rest.tolist(), curve(rest).tolist(), accuracies[seen:].mean(1).tolist(), strict=True))

@@ -20,6 +20,7 @@ from anyshot.inspect.sections import Cell, Picture, Section, Table
 from anyshot.measure.inputs import check_features, check_labels
 
 MOST_RANKED = 100  # examples of a ranking: after so many labels, rank the others anew
+LEAST_WEIGHT = 0.01  # of an example that the classifier is sure of: without, such ones would not be ranked; not tuned
 MOST_COMPARED = 5_000  # unlabelled examples that are compared, a random sample of more: their kernel takes 100 MB
 
 
@@ -67,7 +68,7 @@ def rank_unlabelled(
     ranking = _herd(
         _similarities(units, units, usual),
         _similarities(units, labelled[:].astype(np.float32), usual).max(1),
-        (1 - first + second).astype(np.float32),
+        np.maximum(1 - first + second, LEAST_WEIGHT).astype(np.float32),
         most,
     )
     likeliest = classifier.classes_[probabilities.argmax(1)]
