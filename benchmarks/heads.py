@@ -488,7 +488,7 @@ def read_sets(data: Path, cache: Path, wanted: list[str], split: str) -> dict[st
     the test, and photos of the same days)."""
     lite0 = "efficientnet-lite0"
     cub = {s: embedded(cache, f"cub84-{s}", lite0, images_of(data / "cub84.npz", s)) for s in ("train", split)}
-    parts = ("train", "test") if split == "test" else ("train",)
+    parts = ("train", "test") if split == "test" and "groceries" in wanted else ("train",)
     days = {s: embedded(cache, f"grocery-{s}", lite0, groceries(data / "grocery.zip", s)) for s in parts}
     sets: dict[str, Set] = {}
     if "groceries" in wanted:

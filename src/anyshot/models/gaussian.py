@@ -237,7 +237,8 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
     logits, evidences = means.new_zeros(2, int(is_asked.sum()), len(means))
     for places in torch.arange(len(logits)).split(PART):
         here = torch.nonzero(is_asked)[places, 0]
-        query, middle = (_whiten(x[here].to(means), parameters) for x in (vectors, middles))
+        query = _whiten(vectors[here].to(means), parameters)
+        middle = query if middles is vectors else _whiten(middles[here].to(means), parameters)
         found = leave_out(query, middle, owner[here], sizes[here], means, moments.counts, parameters)
         logits[places], evidences[places] = (parameters["scale"] * one for one in found)
     return LeaveOneOut(logits, evidences, owner[is_asked])
