@@ -100,10 +100,10 @@ def leave_one_out(
     """
     chosen, head = choose_queries(support, most), bound.head
     vectors, owner = torch.from_numpy(support.examples[chosen]), support.owner[chosen]
-    taken = measure_groups(support, np.arange(len(support.owner)) if groups is None else groups)
-    is_query = taken.left[chosen] > 0
-    left = np.where(is_query, taken.left[chosen], support.counts[owner])
-    sums = support.sums[owner] - np.where(is_query[:, None], taken.sums[chosen], 0.0)
+    group_sizes = measure_groups(support, np.arange(len(support.owner)) if groups is None else groups)
+    is_query = group_sizes.left[chosen] > 0
+    left = np.where(is_query, group_sizes.left[chosen], support.counts[owner])
+    sums = support.sums[owner] - np.where(is_query[:, None], group_sizes.sums[chosen], 0.0)
     sizes = np.bincount(owner, minlength=len(support))
     first = np.cumsum(sizes) - sizes
     bare = np.flatnonzero(sizes == 0)  # classes without exemplars stand as they are, in rows after the others

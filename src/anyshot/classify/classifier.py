@@ -273,13 +273,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Remove these classes."""
         with self._lock:
             check_is_fitted(self)
-            gone = dict.fromkeys(np.asarray(labels).reshape(-1).tolist())
-            for label in gone:
+            unwanted = dict.fromkeys(np.asarray(labels).reshape(-1).tolist())
+            for label in unwanted:
                 if self.state_.support.row_of(label) is None:
                     raise BadInput(f"there is no class {label!s} to remove.")
-            if len(gone) == len(self.state_.support):
+            if len(unwanted) == len(self.state_.support):
                 raise BadInput("a classifier needs a class: the last one cannot be removed.")
-            return self._change(lambda support: support.remove(gone))
+            return self._change(lambda support: support.remove(unwanted))
 
     def become(self, other: "FewShotClassifier") -> None:
         """Take over all that another classifier has learned, at once."""
@@ -300,14 +300,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with self._lock:
             rows = self._check_rows(X)
             support, vectors = self.support_, self._embed(rows)
-            found = []
+            results = []
             for key, vector in zip(hash_rows(rows).tolist(), vectors, strict=True):
                 pairs = [(label, key) for label in self.state_.support.labels_with(key)]
                 near = np.flatnonzero(((support.examples - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
                 labels = support.labels[support.owner[near]].tolist()
                 pairs += [(label, int(support.keys[place])) for label, place in zip(labels, near, strict=True)]
-                found.append(list({label: (label, one) for label, one in reversed(pairs)}.values()))
-            return found
+                results.append(list({label: (label, one) for label, one in reversed(pairs)}.values()))
+            return results
 
     def take_out(self, label: Any, key: int | None = None, x: Any = None) -> Support:
         """Remove a class, or one example of it, and return it for `put_back`.

@@ -230,15 +230,15 @@ class FittedState:
         support, rows = self.sample
         many = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.support)))
         chosen = calibration.choose_queries(support, 0)
-        gone = calibration.measure_groups(support, self.groups)
-        chosen = chosen[gone.left[chosen] > 0]
+        group_sizes = calibration.measure_groups(support, self.groups)
+        chosen = chosen[group_sizes.left[chosen] > 0]
         chosen = chosen[np.argsort(support.keys[chosen], kind="stable")[:many]]
         out = np.zeros((len(chosen), 2))
         for start in range(0, len(chosen), PART):
             here = chosen[start : start + PART]
-            owner, vectors, left = support.owner[here], support.examples[here], gone.left[here]
+            owner, vectors, left = support.owner[here], support.examples[here], group_sizes.left[here]
             best = self.search.top(vectors, 2).rows
             other = np.where(best[:, 0] == rows[owner], best[:, 1], best[:, 0])
-            own = self._evidence(vectors, (support.sums[owner] - gone.sums[here]) / left[:, None], left)
+            own = self._evidence(vectors, (support.sums[owner] - group_sizes.sums[here]) / left[:, None], left)
             out[start : start + PART] = np.stack([own, self.evidence_of(vectors, other)], 1)
         return out

@@ -160,8 +160,8 @@ class Support:
     def exemplar_counts(self) -> Int[np.ndarray, " way"]:
         """The number of each class's exemplars."""
         counts = np.zeros(len(self), np.int64)
-        for row, stored in self._exemplars.items():
-            counts[row] = len(stored.keys)
+        for row, exemplars in self._exemplars.items():
+            counts[row] = len(exemplars.keys)
         return counts
 
     @property
@@ -224,12 +224,12 @@ class Support:
 
     def exemplar_keys_of(self, label: Any) -> list[int]:
         """Return the keys of the exemplars of a class."""
-        stored = self._exemplars.get(self._rows[label])
-        return [] if stored is None else stored.keys.tolist()
+        exemplars = self._exemplars.get(self._rows[label])
+        return [] if exemplars is None else exemplars.keys.tolist()
 
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
-        return {key for stored in self._exemplars.values() for key in stored.keys.tolist()}
+        return {key for exemplars in self._exemplars.values() for key in exemplars.keys.tolist()}
 
     def _find_rows(self, labels: Iterable[Any]) -> Int[np.ndarray, " label"]:
         """Return the row of each label; -1 where there is none."""
@@ -244,8 +244,8 @@ class Support:
 
     def _stack(self, rows: Iterable[int]) -> Exemplars:
         """Return the exemplars of some rows, which are numbered as they come."""
-        stored = [(place, self._exemplars[row]) for place, row in enumerate(rows) if row in self._exemplars]
-        parts = (part._replace(owner=np.full(len(part.keys), place)) for place, part in stored)
+        exemplars = [(place, self._exemplars[row]) for place, row in enumerate(rows) if row in self._exemplars]
+        parts = (part._replace(owner=np.full(len(part.keys), place)) for place, part in exemplars)
         return Exemplars.join(self._sums.shape[1], parts)
 
     # ------------------------------------------------------------------------------------------------------- changing
@@ -274,10 +274,10 @@ class Support:
         contains_ours = ~is_contained & (shared > 0) & (shared == self.counts[rows])
         names = list(other._rows)
         here, starts = np.unique(places[is_shared], return_index=True)
-        for place, both in zip(here.tolist(), np.split(keys[is_shared], starts[1:]), strict=True):
+        for place, shared_keys in zip(here.tolist(), np.split(keys[is_shared], starts[1:]), strict=True):
             if not (is_contained[place] or contains_ours[place]):
                 label = names[place]
-                rest._subtract(label, both, self._find_vectors(label, both, rest))
+                rest._subtract(label, shared_keys, self._find_vectors(label, shared_keys, rest))
         merged.remove([names[place] for place in np.flatnonzero(contains_ours)])
         rest.remove([names[place] for place in np.flatnonzero(is_contained)])
         merged._add(rest)
@@ -315,9 +315,9 @@ class Support:
             part._second_moment = None if self._second_moment is None else moment
             self.remove([label])
             return part
-        keys, stored = np.array([key], np.uint64), self._exemplars.get(row)
-        if stored is not None and keys[0] in stored.keys:
-            exemplar = stored.at(stored.keys == keys[0])._replace(owner=first)
+        keys, exemplars = np.array([key], np.uint64), self._exemplars.get(row)
+        if exemplars is not None and keys[0] in exemplars.keys:
+            exemplar = exemplars.at(exemplars.keys == keys[0])._replace(owner=first)
         else:
             assert vector is not None
             exemplar = Exemplars(vector[None], first, keys, keys)
@@ -396,7 +396,7 @@ class Support:
             hashes = {row: hash_label(names[row]) for row in self._exemplars}
             self._largest_hash = sorted(hashes.values())[_most_classes_with_exemplars() // 2 - 1]
             self._exemplars = {
-                row: stored for row, stored in self._exemplars.items() if hashes[row] <= self._largest_hash
+                row: exemplars for row, exemplars in self._exemplars.items() if hashes[row] <= self._largest_hash
             }
 
     def _set_exemplars(self, exemplars: Exemplars) -> None:
@@ -415,22 +415,22 @@ class Support:
         if self._second_moment is not None:
             self._second_moment = self._second_moment - vectors.T @ vectors
         self._known = self._known.remove(keys, np.full(len(keys), row))
-        stored = self._exemplars.pop(row, None)
-        if stored is not None and not (is_gone := np.isin(stored.keys, keys)).all():
-            self._exemplars[row] = stored.at(~is_gone)
+        exemplars = self._exemplars.pop(row, None)
+        if exemplars is not None and not (is_gone := np.isin(exemplars.keys, keys)).all():
+            self._exemplars[row] = exemplars.at(~is_gone)
         self._cache.clear()
 
     def _find_vectors(self, label: Any, keys: Keys, other: "Support") -> Vectors:
         """Return the vectors of examples that two supports share, from the exemplars of both."""
         parts = [s._exemplars[s._rows[label]] for s in (self, other) if s._rows[label] in s._exemplars]
-        stored = {key: row for part in parts for key, row in zip(part.keys.tolist(), part.vectors, strict=True)}
-        missing = len(keys) - sum(key in stored for key in keys.tolist())
+        vectors = {key: row for part in parts for key, row in zip(part.keys.tolist(), part.vectors, strict=True)}
+        missing = len(keys) - sum(key in vectors for key in keys.tolist())
         if missing:
             raise BadInput(
                 f"{missing} examples of class {label!s} are in both classifiers, and neither has kept their vectors: "
                 "fit one classifier on all examples, or let both keep more."
             )
-        return np.stack([stored[key] for key in keys.tolist()])
+        return np.stack([vectors[key] for key in keys.tolist()])
 
     def _reserve(self, rows: int) -> None:
         """Make room for so many rows, for twice as many as there are at least where there is none."""
@@ -449,9 +449,9 @@ class Support:
         Where all vectors of the class are exemplars this is exact. Else its scatter stays where it is, since it is not
         known apart from that of other classes, and only its mean goes.
         """
-        stored, count = self._exemplars.get(row), int(self._counts[row])
-        if stored is not None and len(stored.keys) == count:
-            return stored.vectors.T @ stored.vectors, count - 1
+        exemplars, count = self._exemplars.get(row), int(self._counts[row])
+        if exemplars is not None and len(exemplars.keys) == count:
+            return exemplars.vectors.T @ exemplars.vectors, count - 1
         return np.outer(self._sums[row], self._sums[row]) / count, 0
 
     # ------------------------------------------------------------------------------------------------------- deriving
@@ -529,27 +529,27 @@ def build_support(
         has_scatter: Whether the head needs the scatter within classes.
     """
     names, owner = np.unique(labels, return_inverse=True)
-    groups, picked = keys if groups is None else groups, np.zeros(0, np.int64)
+    groups, places = keys if groups is None else groups, np.zeros(0, np.int64)
     if keys is not None and groups is not None and keep != 0:
         candidates = np.arange(len(owner)) if keep is None else _find_candidates(names, owner)
         most = len(owner) if keep is None else _exemplars_per_class(len(names), keep)
-        picked = candidates[_pick_exemplars(owner[candidates], keys[candidates], groups[candidates], most)]
+        places = candidates[_pick_exemplars(owner[candidates], keys[candidates], groups[candidates], most)]
     place = np.full(len(labels), -1)
-    place[picked] = np.arange(len(picked))
+    place[places] = np.arange(len(places))
     sums, vectors, moment, start = torch.zeros(0), np.zeros((0, 0)), None, 0
     for part in parts:
         double = torch.from_numpy(np.require(part, np.float64, "W"))
         here, start = slice(start, start + len(part)), start + len(part)
         if not here.start:
             sums = torch.zeros(len(names), part.shape[1], dtype=torch.float64)
-            vectors = np.empty((len(picked), part.shape[1]))
+            vectors = np.empty((len(places), part.shape[1]))
         sums.index_add_(0, torch.from_numpy(owner[here]), double)
         vectors[place[here][place[here] >= 0]] = part[place[here] >= 0]
-        if has_scatter and len(picked) < len(labels):
+        if has_scatter and len(places) < len(labels):
             moment = (double.mT @ double).numpy() + (0.0 if moment is None else moment)
     exemplars = known = None
     if keys is not None and groups is not None:
-        exemplars = Exemplars(vectors, owner[picked], keys[picked], groups[picked])
+        exemplars = Exemplars(vectors, owner[places], keys[places], groups[places])
         known = KeySet(keys, owner.astype(np.int64))
     return Support(
         names,
@@ -590,15 +590,15 @@ def uninterrupted() -> Iterator[None]:
 
 def _pick_exemplars(
     owner: Int[np.ndarray, " example"], keys: Keys, groups: Keys, most: int
-) -> Int[np.ndarray, " picked"]:
+) -> Int[np.ndarray, " exemplar"]:
     """Return which examples are exemplars: of each class those with the smallest groups and keys.
 
     They come in order of class, then key.
     """
     order = np.lexsort((keys, groups, owner))
     rank = np.arange(len(order)) - np.searchsorted(owner[order], owner[order])
-    picked = order[rank < most]
-    return picked[np.lexsort((keys[picked], owner[picked]))]
+    places = order[rank < most]
+    return places[np.lexsort((keys[places], owner[places]))]
 
 
 def _find_candidates(
