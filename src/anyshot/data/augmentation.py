@@ -32,9 +32,9 @@ Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard devia
 
 NAMES = ("resized-crop", "crop", "flip", "jitter")
 SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # share of the area, width over height, draws: torchvision's
-CACHE = 1 << 21  # bytes of the images that are worked on together: they fit the second-level cache of a core
-JITTER = 0.4  # brightness, contrast and saturation change by a factor from 0.6 to 1.4 (the paper's Section 5)
-PADDING = 8 / 84  # of the side, on each side of an image that is cropped (the paper's Section 5)
+CACHE = 1 << 21  # bytes of the images that are worked on together: few enough to stay in a cache of a core
+JITTER = 0.4  # brightness, contrast and saturation change by a factor from 0.6 to 1.4, as in the authors' programs
+PADDING = 8 / 84  # of the side, on each side of an image that is cropped: 8 pixels of 84 in the authors' programs
 MARGIN = 92 / 84  # evaluation resizes the shorter side to 92 and cuts the central 84 (the paper's Section 5)
 GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue in luma (ITU-R BT.601), as in Pillow
 MOMENTS: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}  # 3: of ImageNet
