@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.copies import MOST_EXAMPLES
-from anyshot.classify.files import CONFIG, STAGED, read_classifier, read_folder, save_folder
+from anyshot.classify.files import THUMBNAILS, check_logits, has_backbone, read_classifier, read_folder, save_folder
 from anyshot.classify.groups import find_bursts, parse_time
 from anyshot.classify.keys import Keys, hash_groups
 from anyshot.classify.support import Support
@@ -350,7 +350,7 @@ class ImageClassifier:
         if backbone.file is not None:
             (folder / "backbone.onnx").write_bytes(backbone.file)
         jpegs = {f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()}
-        write_tensors(folder / "thumbnails.safetensors", jpegs)
+        write_tensors(folder / THUMBNAILS, jpegs)
         if backbone.base_model is not None:
             backbone.base_model.save(folder / "backbone.safetensors")
         if backbone.model is not None:
@@ -368,15 +368,13 @@ class ImageClassifier:
             registry: Needed for a head or a backbone that is not ours.
         """
         folder = Path(path)
-        if not (folder / "backbone.json").is_file() and not (folder / STAGED).is_dir():
+        if not has_backbone(folder):
             raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
-        if not (folder / CONFIG).is_file():
-            raise BadInput(f"there is no file {folder / CONFIG}.")
 
-        def read(config: Mapping[str, Any]) -> ImageClassifier:
-            made = ImageClassifier(_read_backbone(folder, backbone, registry), registry=registry)
-            made.classifier = read_classifier(folder, config, registry)
-            made.thumbnails = _read_thumbnails(folder / "thumbnails.safetensors")
+        def read(files: Path, config: Mapping[str, Any]) -> ImageClassifier:
+            made = ImageClassifier(_read_backbone(files, backbone, registry), registry=registry)
+            made.classifier = check_logits(read_classifier(files, config, registry))
+            made.thumbnails = _read_thumbnails(files / THUMBNAILS)
             return made
 
         return read_folder(folder, read)
