@@ -330,7 +330,7 @@ def check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
         means, counts = (torch.from_numpy(values[some]) for values in (state.support.sums, state.support.counts))
         prototypes = state.bound.head.refined(means / counts[:, None], counts, state.bound.parameters)
         query = torch.from_numpy(classifier._embed(np.ones((1, classifier.n_features_in_))))
-        if not state.bound.score(query, prototypes).isfinite().all():
+        if not state.bound.score(state.bound.transform(query), prototypes).isfinite().all():
             raise ValueError("its logits are not finite")
     return classifier
 
