@@ -1,6 +1,10 @@
-"""A classifier against a model of it, a dictionary of sets of examples, under any order of operations; and groups."""
+"""A classifier against a model of it, a dictionary of sets of examples, under any order of operations; and groups.
+
+ANYSHOT_EXAMPLES is the number of orders that are tried for each head; `make hostile` asks for 250.
+"""
 
 import copy
+import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -22,12 +26,15 @@ PAIRS = st.lists(st.tuples(st.integers(0, 23), st.sampled_from("abc")), min_size
 class ClassifierModel(RuleBasedStateMachine):
     """Examples are numbers of rows of POOL; the model is a set of them for each class."""
 
-    head = "proto"
+    head, positions = "proto", 1
 
     def __init__(self):
         super().__init__()
-        self.classifier, self.sets = FewShotClassifier(self.head, keep=4), defaultdict(set)
+        self.classifier, self.sets = self._make(keep=4), defaultdict(set)
         self.removed = []
+
+    def _make(self, keep):
+        return FewShotClassifier(self.head, positions=self.positions, keep=keep)
 
     def _add(self, pairs):
         for image, label in pairs:
@@ -50,7 +57,7 @@ class ClassifierModel(RuleBasedStateMachine):
 
     @rule(pairs=PAIRS)
     def merge(self, pairs):
-        other = FewShotClassifier(self.head, keep=24).fit(*rows_of(pairs))
+        other = self._make(keep=24).fit(*rows_of(pairs))
         if not self.sets:
             self.classifier.fit(*rows_of(pairs))
         else:
@@ -102,7 +109,8 @@ class ClassifierModel(RuleBasedStateMachine):
         labels = sorted(self.sets)
         assert support.labels.tolist() == labels
         assert support.counts.tolist() == [len(self.sets[label]) for label in labels]
-        sums = np.stack([POOL[sorted(self.sets[label])].sum(0) for label in labels])
+        vectors = self.classifier.vectors(POOL)
+        sums = np.stack([vectors[sorted(self.sets[label])].sum(0) for label in labels])
         np.testing.assert_allclose(support.sums, sums, atol=2e-2)  # those that came as float16 are rounded
         keys, owner = support.all_keys
         for place, label in enumerate(labels):
@@ -114,8 +122,23 @@ def rows_of(pairs):
     return POOL[[image for image, _ in pairs]], np.array([label for _, label in pairs])
 
 
-ClassifierModel.TestCase.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
-TestClassifierModel = ClassifierModel.TestCase
+class CosineModel(ClassifierModel):
+    head = "cosine-proto"
+
+
+class PosteriorModel(ClassifierModel):
+    head = "posterior"
+
+
+class GramModel(ClassifierModel):
+    head, positions = "frn", 2
+
+
+EXAMPLES = int(os.environ.get("ANYSHOT_EXAMPLES", "15"))
+MACHINES = ClassifierModel, CosineModel, PosteriorModel, GramModel
+for machine in MACHINES:
+    machine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=12, deadline=None)
+TestModel, TestCosineModel, TestPosteriorModel, TestGramModel = (machine.TestCase for machine in MACHINES)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
