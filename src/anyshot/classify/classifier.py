@@ -76,7 +76,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         keep: Exemplars of a class, for calibration; of many classes fewer, 0 for none. The class itself is the mean of
             all its examples.
         index: Whether `predict` asks an approximate index (extra: index) where there are 4,096 classes or more; what it
-            finds is scored exactly. `top` goes through all classes, for its probabilities are shares of all.
+            finds is scored exactly. `top` goes through all classes, for its probabilities are shares of all. It is not
+            saved: set it again on a classifier that was loaded.
         registry: What head and readout are looked up in; the package's own where None.
 
     Attributes:

@@ -186,6 +186,7 @@ class ImageClassifier:
         new = copy.copy(self)
         new.classifier = copy.copy(self.classifier)
         unread: list[str] = []
+        done = 0
         embedded = new._embedded(items, cache, None if must_read_all else unread)
         triples = zip(embedded, labels, items if groups is None else groups, strict=True)
         readable = (triple for triple in triples if triple[0].features is not None)
@@ -198,12 +199,14 @@ class ImageClassifier:
             learned = LearnedBatch(examples, np.array(names), keys, times)
             seen(learned)
             batches.append(replace(learned, examples=()))
+            done += len(batch)
             progress(len(batch) / len(items))
         if not batches:
             why = f" (the first: {unread[0]})" if unread else ""
             raise BadInput(f"there are no pictures to learn from{why}.")
         if has_times:
             new._group_bursts(batches)
+        progress(1 - done / len(items))  # those that could not be read
         self._become(new)
         return unread
 
@@ -341,7 +344,8 @@ class ImageClassifier:
     def save(self, path: str | Path) -> None:
         """Write a folder that anyone can load: the classifier's (`anyshot.classify.files`) and the model's tensors."""
         check_is_fitted(self.classifier, "state_")
-        save_folder(self.classifier, Path(path), self.backbone.about, self._write_backbone)
+        with self.classifier._lock:  # its exemplars and our thumbnails belong together
+            save_folder(self.classifier, Path(path), self.backbone.about, self._write_backbone)
 
     def _write_backbone(self, folder: Path) -> None:
         backbone = self.backbone
