@@ -27,7 +27,7 @@ test-lowest:
 	    -e ".[onnx,serve,parquet]" pytest pytest-xdist hypothesis beartype httpx pandas polars pyyaml
 	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(FAST)
 
-# Every bad input, a crash before every change of a file, and kills at random: some twenty minutes.
+# The promises of docs/promises.md, every bad input, a crash before every change of a file, and kills at random: an hour.
 hostile: .venv/.dev
 	PYTHONPATH=tests $(BIN)/python -W ignore -m hostile
 

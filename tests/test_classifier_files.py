@@ -1,24 +1,28 @@
 """Classifiers as folders and ONNX files: what is loaded predicts what was saved, and damage is noticed."""
 
+import contextlib
 import copy
 import io
 import json
 import os
+import shutil
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
+from classifier_folders import sign_folder, version_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from test_classifier import classifier, examples
 
-from anyshot import BadInput, FewShotClassifier, ImageClassifier
-from anyshot.classify.files import sign_folder
+from anyshot import BadInput, FewShotClassifier, ImageClassifier, files
 from anyshot.classify.images import make_thumbnail
 from anyshot.classify.onnx_export import export_onnx
 from anyshot.data.augmentation import prepare_evaluation
@@ -99,39 +103,75 @@ def test_files_of_others_stay_and_so_do_the_mode_and_an_edited_card(tmp_path):
     (folder / ".git").mkdir()
     (folder / "notes.txt").write_text("mine")
     (folder / "README.md").write_text("edited")
-    (folder / "backbone.json").write_text("{}")  # ours, of no use to this classifier
+    (folder / "backbone.json").write_text("{}")  # named like a file of ours, and not in its place
     folder.chmod(0o750)
     FewShotClassifier("proto").fit(X, y).save(folder)
     assert FewShotClassifier.load(folder).head == "proto"
     assert (folder / "notes.txt").read_text() == "mine"
     assert (folder / "README.md").read_text() == "edited"
     assert (folder / ".git").is_dir()
-    assert not (folder / "backbone.json").exists()
+    assert (folder / "backbone.json").read_text() == "{}"
+    assert len(list(folder.glob("version-*"))) == 1
     assert folder.stat().st_mode & 0o777 == 0o750
 
 
-def test_a_save_that_was_killed_is_finished_by_the_next_load(tmp_path, monkeypatch):
+@pytest.mark.parametrize("stop", range(1, 5))
+def test_a_save_that_was_killed_leaves_the_old_or_the_new(stop, tmp_path, monkeypatch):
     X, y = examples()
     folder = tmp_path / "model"
     FewShotClassifier("proto").fit(X, y).save(folder)
-    replace, moves = os.replace, []
+    fitted, moves, replace = FewShotClassifier("cosine-proto").fit(X, y), [], files._swap_into_place
 
-    def die(source, target):
-        moves.append(source)
+    def die(staging, path):
+        if path.parent == folder:
+            moves.append(path.name)
         if len(moves) == stop:
             raise KeyboardInterrupt
-        replace(source, target)
+        replace(staging, path)
 
-    for stop in (1, 2, 3):
-        moves.clear()
-        head = "cosine-proto" if stop % 2 else "proto"
-        fitted = FewShotClassifier(head).fit(X, y)
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", lambda a, b: die(a, b) if ".saving/" in str(a) else replace(a, b))
-            with pytest.raises(KeyboardInterrupt):
-                fitted.save(folder)
-        assert FewShotClassifier.load(folder).head == head
-        assert not (folder / ".saving").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_swap_into_place", die)
+        with pytest.raises(KeyboardInterrupt) if stop <= 3 else contextlib.nullcontext():
+            fitted.save(folder)
+    assert [name.partition("-")[0] for name in moves] == ["version", "config.json", "README.md"][:stop]
+    assert FewShotClassifier.load(folder).head == ("proto" if stop <= 2 else "cosine-proto")
+    fitted.save(folder)
+    assert FewShotClassifier.load(folder).head == "cosine-proto"
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", version_of(folder).name]
+    assert (folder / "README.md").read_bytes() == (version_of(folder) / "README.md").read_bytes()
+
+
+def test_a_folder_of_an_earlier_format_loses_its_old_files_and_keeps_an_edited_card(tmp_path):
+    shutil.copytree(Path(__file__).parent / "fixtures" / "v0.1" / "classifiers" / "names", tmp_path / "model")
+    fitted = FewShotClassifier.load(tmp_path / "model")
+    fitted.save(tmp_path / "model")
+    assert FewShotClassifier.load(tmp_path / "model").classes_.tolist() == fitted.classes_.tolist()
+    version = version_of(tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["README.md", "config.json", version.name]
+
+
+def test_two_writers_of_one_folder_do_not_mix(tmp_path):
+    X, y = examples()
+    folder = tmp_path / "model"
+    fitted = FewShotClassifier("proto").fit(X, y)
+    fitted.save(folder)
+    with files.locked(folder), ThreadPoolExecutor(1) as other, pytest.raises(BadInput, match="another process"):
+        other.submit(fitted.save, folder).result()
+    with files.locked(folder):
+        fitted.save(folder)  # the thread that holds the lock
+
+
+def test_a_load_during_saves_sees_one_version(tmp_path):
+    X, y = examples()
+    both = [FewShotClassifier(head, keep=0).fit(X, y) for head in ("proto", "cosine-proto")]
+    both[0].save(tmp_path / "model")
+    expected = {one.head: one.logits(X[:2]) for one in both}
+    with ThreadPoolExecutor(1) as writer:
+        done = writer.submit(lambda: [both[turn % 2].save(tmp_path / "model") for turn in range(1, 40)])
+        while not done.done():
+            loaded = FewShotClassifier.load(tmp_path / "model")
+            np.testing.assert_array_equal(loaded.logits(X[:2]), expected[loaded.head])
+    done.result()
 
 
 def test_parts_of_two_classifiers_are_refused(tmp_path):
@@ -176,8 +216,9 @@ def test_damaged_folders_are_refused_in_a_sentence(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("damaged") / "model"
     FewShotClassifier().fit(X, y).save(folder)
     name = data.draw(st.sampled_from(["config.json", "classifier.safetensors"]))
-    whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(whole[: data.draw(st.integers(0, len(whole) - 2))])
+    path = folder / name if name == "config.json" else version_of(folder) / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 2))])
     with pytest.raises(BadInput):
         FewShotClassifier.load(folder)
 
@@ -193,8 +234,8 @@ def test_damaged_folders_are_refused_in_a_sentence(data, tmp_path_factory):
 def test_tensors_that_do_not_fit_are_refused(name, value, tmp_path):
     X, y = examples()
     FewShotClassifier().fit(X, y).save(tmp_path / "model")
-    tensors = load_file(tmp_path / "model" / "classifier.safetensors")
-    save_file({**tensors, name: value}, tmp_path / "model" / "classifier.safetensors")
+    path = version_of(tmp_path / "model") / "classifier.safetensors"
+    save_file({**load_file(path), name: value}, path)
     with pytest.raises(BadInput, match="do not fit together"):
         FewShotClassifier.load(tmp_path / "model")
     sign_folder(tmp_path / "model")
@@ -340,7 +381,7 @@ def test_files_may_be_read_by_those_whom_the_umask_lets(tmp_path, umask, mode):
         made.save(tmp_path / "model")
     finally:
         os.umask(before)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").rglob("*") if path.is_file()}
     assert modes == dict.fromkeys(modes, mode)
     assert {"classifier.safetensors", "thumbnails.safetensors", "model.safetensors"} < modes.keys()
 

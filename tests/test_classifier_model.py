@@ -1,6 +1,10 @@
-"""A classifier against a model of it, a dictionary of sets of examples, under any order of operations; and groups."""
+"""A classifier against a model of it, a dictionary of sets of examples, under any order of operations; and groups.
+
+ANYSHOT_EXAMPLES is the number of orders that are tried for each head; `make hostile` asks for 250.
+"""
 
 import copy
+import os
 import tempfile
 import time
 from collections import defaultdict
@@ -120,14 +124,17 @@ def rows_of(pairs):
     return POOL[[image for image, _ in pairs]], np.array([label for _, label in pairs])
 
 
+EXAMPLES = int(os.environ.get("ANYSHOT_EXAMPLES", "0"))
+
+
 def model_of(name, examples):
     """Return the tests of a head, with so many sequences of operations."""
     machine = type(f"ClassifierModel_{name}", (ClassifierModel,), {"head": name})
-    machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=12)
+    machine.TestCase.settings = settings(max_examples=EXAMPLES or examples, stateful_step_count=12)
     return machine.TestCase
 
 
-TestProto = model_of("proto", 40)
+TestProto = model_of("proto", 30)
 TestCosineProto = model_of("cosine-proto", 10)
 TestPosterior = model_of("posterior", 15)
 TestFrn = model_of("frn", 10)

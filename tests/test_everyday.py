@@ -11,6 +11,7 @@ from pathlib import Path
 import image_files as files
 import numpy as np
 import pytest
+from classifier_folders import version_of
 from scipy.stats import binomtest
 from shell import list_verbs, run
 from sklearn.base import clone
@@ -174,7 +175,7 @@ def test_fit_says_what_it_replaces(here, monkeypatch):
     assert "It replaces the one that was there (3 classes, 24 examples)." in out
     assert "replaces" not in run("anyshot fit photos --model run -o fresh", monkeypatch).out
     assert "It replaces the one that was there (3 classes" in run("anyshot merge model fresh -o fresh", monkeypatch).out
-    Path("model/classifier.safetensors").write_bytes(b"damaged")
+    (version_of(Path("model")) / "classifier.safetensors").write_bytes(b"damaged")
     assert "could not be read" in run("anyshot fit photos --model run -o model", monkeypatch).out
 
 

@@ -19,6 +19,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from classifier_folders import sign_folder, version_of
 from onnx import TensorProto, helper
 from PIL import Image
 from safetensors.numpy import load_file, save_file
@@ -26,7 +27,6 @@ from shell import run
 from test_classifier_files import pictures, small_model
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise, evaluate
-from anyshot.classify.files import sign_folder
 from anyshot.classify.groups import Float64View, Groups, find_groups
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.classify.onnx_export import export_backbone
@@ -390,7 +390,7 @@ def test_a_classifier_carries_its_file_and_knows_it_by_content(here, monkeypatch
     shutil.move("classifier", "elsewhere")
     assert run("anyshot predict elsewhere photos --format csv", monkeypatch).out == before
     assert "sha256" in Path("elsewhere/README.md").read_text()
-    colours(here / "elsewhere" / "backbone.onnx", metadata=SAID | {"anyshot.side": "40"})
+    colours(version_of(here / "elsewhere") / "backbone.onnx", metadata=SAID | {"anyshot.side": "40"})
     assert "do not fit together" in run("anyshot predict elsewhere photos", monkeypatch).err
     sign_folder(here / "elsewhere")
     done = run("anyshot predict elsewhere photos", monkeypatch)
@@ -426,9 +426,9 @@ def test_a_classifier_from_anyone_fetches_nothing(here, timm, monkeypatch):
 
     timm.create_model = create_model
     ImageClassifier("timm:tiny", head="proto").fit(here / "photos").save(here / "from-anyone")
-    about = json.loads((here / "from-anyone" / "backbone.json").read_text())
+    about = json.loads((version_of(here / "from-anyone") / "backbone.json").read_text())
     for name in ("timm:elsewhere", "timm:hf-hub:evil/model", "http://127.0.0.1:9/x.onnx"):
-        (here / "from-anyone" / "backbone.json").write_text(json.dumps(about | {"name": name}))
+        (version_of(here / "from-anyone") / "backbone.json").write_text(json.dumps(about | {"name": name}))
         sign_folder(here / "from-anyone")
         with pytest.raises(BadInput, match=r"backbone=|fetch them once"):
             ImageClassifier.load(here / "from-anyone")

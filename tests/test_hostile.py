@@ -10,6 +10,19 @@ HERE = Path(__file__).parent
 
 def test_a_sample():
     paths = os.pathsep.join([str(HERE.parent / "src"), str(HERE)])
-    command = [sys.executable, "-W", "ignore", "-m", "hostile", "--sample", "40", "12", "6"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "hostile",
+        "corpus",
+        "crashes",
+        "kills",
+        "--sample",
+        "40",
+        "12",
+        "6",
+    ]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr

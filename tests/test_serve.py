@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from classifier_folders import version_of
 from fastapi import HTTPException
 from image_files import deep_tiff
 from PIL import Image
@@ -171,11 +172,12 @@ def test_names_never_become_paths_or_code(client, server, name, tmp_path):
     client.get("/../../etc/passwd")
     assert sorted(Path(tmp_path).rglob("*")) == before
     client.post("/api/save")
-    assert {path.name for path in server[1].folder.iterdir()} == {
+    folder = server[1].folder
+    assert {path.name for path in folder.iterdir()} == {"README.md", "config.json", version_of(folder).name}
+    assert {path.name for path in version_of(folder).iterdir()} == {
         "README.md",
         "backbone.json",
         "classifier.safetensors",
-        "config.json",
         "thumbnails.safetensors",
     }
 

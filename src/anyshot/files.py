@@ -14,6 +14,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ except ImportError:  # Windows has no such locks: nothing is locked there, and n
 STAGING_PREFIX = ".anyshot-"
 MAX_FILE_BYTES = 1 << 28  # of a picture or a table
 MAX_JSON_BYTES = 1 << 24  # parsed values take up to a hundred times as much memory
+_lock_holders: set[tuple[str, int]] = set()  # folders that this process has locked, and the thread that did
 
 
 @contextlib.contextmanager
@@ -45,7 +47,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
             raise BadInput(f"could not write {path}: it is a device or a pipe; name a file.")
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
-        with _open_staging_folder(path.parent) as staging:
+        with staging_folder(path.parent) as staging:
             yield staging / "new"
             # Inside another staging folder, the writer of the outer folder brings everything to the disk.
             is_nested = any(part.startswith(STAGING_PREFIX) for part in path.parts)
@@ -61,19 +63,29 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, is_reentrant: bool = False) -> Iterator[None]:
     """Hold the lock of a folder, which is created if necessary; the lock ends with this process.
 
+    Args:
+        folder: The folder.
+        is_reentrant: Whether a thread that holds the lock may take it again.
+
     Raises:
-        BadInput: If another process holds the lock.
+        BadInput: If the lock is held.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    holder = os.path.realpath(folder), threading.get_ident()
+    if is_reentrant and holder in _lock_holders:
+        yield
+        return
     descriptor = _try_lock(folder)
     if descriptor is None:
         raise BadInput(f"another process is writing {folder}: wait for it, or choose another place.")
+    _lock_holders.add(holder)
     try:
         yield
     finally:
+        _lock_holders.remove(holder)
         os.close(descriptor)
 
 
@@ -139,7 +151,8 @@ def _try_lock(folder: Path) -> int | None:
 
 
 @contextlib.contextmanager
-def _open_staging_folder(parent: Path) -> Iterator[Path]:
+def staging_folder(parent: Path) -> Iterator[Path]:
+    """Yield a hidden folder to write to, which is removed afterwards, or by the next writer if this process dies."""
     descriptor = None
     while descriptor is None:  # Another process may have removed it before we locked it.
         staging = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, suffix=".part", dir=parent))

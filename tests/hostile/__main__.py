@@ -6,6 +6,7 @@ import importlib
 import os
 import pkgutil
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ os.environ["COLUMNS"] = "200"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="corpus, crashes, kills; all by default")
+    parser.add_argument("parts", nargs="*", help="promises, corpus, crashes, kills; all by default")
     parser.add_argument("--sample", type=int, nargs="+", default=(), help="cases of each part; all by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="only cases whose name has these words")
@@ -36,11 +37,12 @@ def main() -> int:
         made = good.make(folder / "good")
         quick = bool(asked.sample)
         parts = {
+            "promises": promises,
             "corpus": lambda: corpus_cases(made, folder),
             "crashes": lambda: crashes.points(made, folder, quick, asked.only),
             "kills": lambda: crashes.kills(made, folder, asked.seed, quick, asked.only),
         }
-        failed = 0
+        tried = failed = 0
         for part, sample in zip_longest(asked.parts or parts, asked.sample, fillvalue=0):
             start = time.monotonic()
             first, step = asked.share
@@ -56,8 +58,23 @@ def main() -> int:
                     if what or asked.verbose:
                         print(f"{'FAILED' if what else 'ok'}  {words}\n    {what or said}", flush=True)
             print(f"{part}: tried {len(cases)}, failed {wrong}, in {time.monotonic() - start:.0f} s", flush=True)
-            failed += wrong
+            tried, failed = tried + len(cases), failed + wrong
+        print(f"tried {tried}, failed {failed}", flush=True)
     return 1 if failed else 0
+
+
+def promises():
+    """The tests that docs/promises.md names, each in a process of its own, with many rounds and orders."""
+    from test_promises import ROOT, TESTS
+
+    def attempt(test):
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
+        environment = {**os.environ, "ANYSHOT_ROUNDS": "200", "ANYSHOT_EXAMPLES": "250"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        return ("" if done.returncode == 0 else done.stdout[-3000:]), done.stdout[-200:]
+
+    for test in TESTS:
+        yield test, lambda test=test: attempt(test)
 
 
 def preload() -> None:

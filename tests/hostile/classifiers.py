@@ -7,8 +7,8 @@ from typing import Any
 
 import image_files
 import torch
+from classifier_folders import path_of, sign_folder, version_of
 
-from anyshot.classify.files import sign_folder
 from hostile import spoil
 from hostile.corpus import Case
 from hostile.good import Good
@@ -61,13 +61,13 @@ def _files(good: Good) -> Iterator[Case]:
     for name, files in FILES.items():
         for file in files:
             for words in ("empty", "cut in half", "zeros", "a text", "a picture"):
-                how = lambda copy, file=file, words=words: _write(copy / file, spoil.BROKEN[words])  # noqa: E731
+                how = lambda copy, file=file, words=words: _write(path_of(copy, file), spoil.BROKEN[words])  # noqa: E731
                 yield spoiled(good, f"{file} is {words}", name, how, may_do=file in MAY_BE_GONE)
             for seed in range(2):
-                how = lambda copy, file=file, seed=seed: _write(copy / file, spoil.flips(seed, 3))  # noqa: E731
+                how = lambda copy, file=file, seed=seed: _write(path_of(copy, file), spoil.flips(seed, 3))  # noqa: E731
                 yield spoiled(good, f"{file} with bytes changed ({seed})", name, how, may_do=True)
             for words, place in spoil.PLACES.items():
-                how = lambda copy, file=file, place=place: spoil.replaced(copy / file, place)  # noqa: E731
+                how = lambda copy, file=file, place=place: spoil.replaced(path_of(copy, file), place)  # noqa: E731
                 yield spoiled(good, f"{file} is {words}", name, how, may_do=file in MAY_BE_GONE)
 
 
@@ -78,24 +78,37 @@ def _write(path: Path, change: spoil.Spoil) -> None:
 def _configs(good: Good) -> Iterator[Case]:
     for name, file in (("of-features", "config.json"), ("of-pictures", "backbone.json")):
         for words, data in spoil.JSONS.items():
-            yield spoiled(good, f"{file} is {words}", name, lambda copy, f=file, d=data: (copy / f).write_bytes(d))
+            yield spoiled(
+                good, f"{file} is {words}", name, lambda copy, f=file, d=data: path_of(copy, f).write_bytes(d)
+            )
     for words, how in spoil.changed_keys(good / "of-features" / "config.json"):
         may = words.rpartition(" ")[2] in HARMLESS or words in MAY
         yield spoiled(good, f"config.json {words}", "of-features", lambda copy, how=how: how(copy / "config.json"), may)
-    for words, how in spoil.changed_keys(good / "of-pictures" / "backbone.json", skip=("backbone", "sensitivity")):
+    for words, how in spoil.changed_keys(
+        version_of(good / "of-pictures") / "backbone.json", skip=("backbone", "sensitivity")
+    ):
         may = words.endswith(("name", "content"))
         yield spoiled(
-            good, f"backbone.json {words}", "of-pictures", lambda copy, how=how: how(copy / "backbone.json"), may
+            good,
+            f"backbone.json {words}",
+            "of-pictures",
+            lambda copy, how=how: how(path_of(copy, "backbone.json")),
+            may,
         )
     for words, changes in CONFIGS.items():
         yield spoiled(good, words, "of-features", lambda copy, c=changes: _edit_config(copy, c))
     for words, changes in BACKBONES.items():
-        yield spoiled(good, words, "of-pictures", lambda copy, c=changes: spoil.edit_json(copy / "backbone.json", **c))
+        yield spoiled(good, words, "of-pictures", lambda copy, c=changes: _edit_backbone(copy, c))
 
 
 def _edit_config(copy: Path, changes: dict[str, Any]) -> None:
     spoil.edit_json(copy / "config.json", **changes)
     sign_folder(copy)  # as anyone can
+
+
+def _edit_backbone(copy: Path, changes: dict[str, Any]) -> None:
+    spoil.edit_json(path_of(copy, "backbone.json"), **changes)
+    sign_folder(copy)
 
 
 MAY = (
@@ -149,7 +162,7 @@ def _tensors(good: Good) -> Iterator[Case]:
 
     def changed(words: str, change: Callable[[dict], Any], name: str = "of-features", may_do: bool = False) -> Case:
         def how(copy: Path) -> None:
-            spoil.edit_tensors(copy / file, change)
+            spoil.edit_tensors(path_of(copy, file), change)
             sign_folder(copy)  # as anyone can
 
         return spoiled(good, words, name, how, may_do)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anyshot.classify import files
+from anyshot.errors import BadInput
 from hostile import forks
 from hostile.good import Good
 
@@ -35,14 +37,14 @@ class Job:
         work: Does it there.
         out: What it writes: the old or the new is there at every moment.
         times: How often it is killed at random.
-        recover: Does to OUT what its next reader does first: it finishes a change that was complete, and drops another.
+        has_versions: Whether it is a classifier, of which a reader sees the version that config.json names.
     """
 
     prepare: Callable[[Path], Any]
     work: Callable[[], None]
     out: str
     times: int
-    recover: Callable[[Path], None] | None = None
+    has_versions: bool = False
 
 
 def jobs(good: Good, folder: Path) -> dict[str, Job]:
@@ -78,8 +80,6 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
         copies("run")(case)
         (case / "made").write_text("a page\n")
 
-    from anyshot.classify.files import finish_save
-
     model = ("--model", "model", "--no-cache")
     return {
         "pack folder": Job(
@@ -97,15 +97,15 @@ def jobs(good: Good, folder: Path) -> dict[str, Job]:
             command("fit", "photos", *model, "--out", "made"),
             "made",
             25,
-            recover=finish_save,
+            has_versions=True,
         ),
-        "save": Job(over("of-onnx", "of-pictures"), save, "made", 25, recover=finish_save),
+        "save": Job(over("of-onnx", "of-pictures"), save, "made", 25, has_versions=True),
         "add": Job(
             over("of-onnx", "of-pictures", "photos"),
             command("add", "of-pictures", "photos", "--to", "new", "-o", "made", "--no-cache"),
             "made",
             10,
-            recover=finish_save,
+            has_versions=True,
         ),
         "embed": Job(
             copies("photos", "backbone.onnx"),
@@ -255,11 +255,14 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
     """Kill a job, look, and run it again."""
     _fresh(job, folder)
     end()
-    if job.recover is not None:
-        job.recover(folder / "case" / job.out)
-    now = _below(forks.contents(folder / "case"), job.out)
-    is_new = now == _below(after, job.out)
-    if not is_new and now != _below(before, job.out):
+    now = _seen(job, forks.contents(folder / "case"))
+    if job.has_versions:
+        try:
+            files.read_folder(folder / "case" / job.out, lambda version, config: None)
+        except BadInput as error:
+            return f"{job.out} cannot be loaded after it was killed: {error}", ""
+    is_new = now == _seen(job, after)
+    if not is_new and now != _seen(job, before):
         return f"{job.out} was neither the old nor the new when it was killed: {sorted(now)[:5]}", ""
     ended = _finish(job)
     if ended.code and not (is_new and "exists already" in ended.err):  # of a store that was whole before the end
@@ -271,10 +274,13 @@ def _again(job: Job, folder: Path, end: Callable[[], None], before: dict, after:
     return "", ended.out[-200:]
 
 
-def _below(contents: dict[str, tuple], out: str) -> dict[str, tuple]:
-    """What a reader sees of it: the staging folder of a killed writer is none of it, and goes with the next write."""
-    return {
-        name: what
-        for name, what in contents.items()
-        if name == out or (name.startswith(f"{out}/") and not name.startswith(f"{out}/.anyshot-"))
-    }
+def _seen(job: Job, contents: dict[str, tuple]) -> dict[str, tuple]:
+    """What a reader sees of it: the staging folder of a killed writer is none of it, and goes with the next write.
+
+    Of a classifier it is config.json and the version that this names (see `_again`); the card follows a moment later.
+    """
+    below = {name: what for name, what in contents.items() if name == job.out or name.startswith(f"{job.out}/")}
+    below = {name: what for name, what in below.items() if not name.startswith(f"{job.out}/.anyshot-")}
+    if not job.has_versions:
+        return below
+    return {name: what for name, what in below.items() if name == f"{job.out}/config.json"}

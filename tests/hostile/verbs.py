@@ -10,6 +10,7 @@ from typing import Any
 import image_files
 import numpy as np
 import torch
+from classifier_folders import path_of
 
 from hostile import archives, arrays, spoil
 from hostile import good as goods
@@ -35,8 +36,9 @@ def command(good: Good, words: str, *line: str, how: Callable[[Path], Any] | Non
 
 
 NAMES = (
-    "photos", "photos.zip", "photos.tar", "features.npz", "images.npz", "of-features", "of-pictures", "of-maps",
-    "of-onnx", "of-many", "model", "backbone.onnx", "shards", "table.csv", "run", "study.py", "feature-store",
+    "photos", "photos.zip", "photos.tar", "features.npz", "pairs.npz", "images.npz", "of-features", "of-pictures",
+    "of-maps", "of-onnx", "of-many", "model", "backbone.onnx", "shards", "table.csv", "run", "study.py",
+    "feature-store",
 )  # fmt: skip
 
 
@@ -68,11 +70,11 @@ def _classifiers(good: Good) -> Iterator[Case]:
     for line in lines.values():
         for file in ("config.json", "classifier.safetensors"):
             for words in ("empty", "cut in half", "a text"):
-                how = lambda folder, f=file, w=words: _write(folder / "of-features" / f, spoil.BROKEN[w])  # noqa: E731
+                how = lambda folder, f=file, w=words: _write(path_of(folder / "of-features", f), spoil.BROKEN[w])  # noqa: E731
                 yield command(good, f"{file} is {words} ({' '.join(line)})", *line, how=how)
             for words in ("gone", "a folder", "a pipe", "a link to an endless file"):
                 how = lambda folder, f=file, w=words: spoil.replaced(  # noqa: E731
-                    folder / "of-features" / f, spoil.PLACES[w]
+                    path_of(folder / "of-features", f), spoil.PLACES[w]
                 )
                 yield command(good, f"{file} is {words} ({' '.join(line)})", *line, how=how)
 
@@ -295,14 +297,14 @@ def _shards(good: Good) -> Iterator[Case]:
 
 
 def _many(good: Good) -> Iterator[Case]:
-    """A classifier of many classes, whose labels are tensors."""
+    """A classifier of many classes in an earlier format, whose labels are tensors."""
 
     def changed(words: str, change: Callable[[dict], Any], **config: Any) -> Case:
         def how(folder: Path) -> None:
             spoil.edit_tensors(folder / "of-many" / "classifier.safetensors", change)
             spoil.edit_json(folder / "of-many" / "config.json", **config)
 
-        return command(good, f"of many classes, {words}", "predict", "of-many", "features.npz", how=how)
+        return command(good, f"of many classes, {words}", "predict", "of-many", "pairs.npz", how=how)
 
     for name in ("labels", "ends"):
         yield changed(f"without {name}", lambda t, n=name: t.pop(n))

@@ -7,7 +7,7 @@ them end in the same classifier (to rounding). Probabilities are calibrated on t
 the classes have (`anyshot.classify.calibration`).
 """
 
-import threading
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
@@ -27,6 +27,7 @@ from anyshot.classify.fitted import FittedState
 from anyshot.classify.keys import hash_groups, hash_rows
 from anyshot.classify.support import Support, build_support, find_repeats, uninterrupted
 from anyshot.classify.topk import TopK
+from anyshot.concurrency import make_lock
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.models.gaussian import read_base
 from anyshot.models.heads import EMBEDS
@@ -45,6 +46,10 @@ SAME = 1e-9  # squared distance of two vectors of one example, as a share of the
 
 
 T = TypeVar("T")
+
+if hasattr(os, "register_at_fork"):  # the threads of torch do not survive a fork: who waits for them would hang
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
 Rows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
 Vectors = Float[np.ndarray, "image d"]
@@ -88,7 +93,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         keep: Exemplars of a class, for calibration; of many classes fewer, 0 for none. The class itself is the mean of
             all its examples.
         index: Whether `predict` asks an approximate index (extra: index) where there are 4,096 classes or more; what it
-            finds is scored exactly. `top` goes through all classes, for its probabilities are shares of all.
+            finds is scored exactly. `top` goes through all classes, for its probabilities are shares of all. It is not
+            saved: set it again on a classifier that was loaded.
         registry: What head and readout are looked up in; the package's own where None.
 
     Attributes:
@@ -446,7 +452,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     @property
     def _lock(self) -> Any:
         """The lock of all that learns, and of what is computed from the support."""
-        return self.__dict__.setdefault("_thread_lock", threading.RLock())
+        return self.__dict__.get("_thread_lock") or self.__dict__.setdefault("_thread_lock", make_lock())
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

@@ -1,25 +1,24 @@
 """Classifiers as folders: safetensors, JSON and a model card, laid out as a Hugging Face repository; nothing can run.
 
-    classifier.safetensors   sums, counts, keys, exemplars; what the head learned; the basis of a projection
-    config.json              the estimator's arguments, the labels, and a fingerprint of every other file
-    README.md                the model card
+    config.json            the estimator's arguments, the labels, hashes of the files below, and a fingerprint of it all
+    version-FINGERPRINT/   classifier.safetensors and a copy of the card; of pictures also backbone and thumbnails
+    README.md              the model card
 
-A save writes a whole new version into a hidden folder inside, reads it back, and then moves its files into place.
-Whoever finds that hidden folder (after a crash) finishes the move. Other files in the folder are never touched.
+A save writes a version beside the old one, reads it back, replaces config.json, which names it, and removes the old
+one. A load therefore sees one version, and a save that is killed changes nothing. Other files are never touched.
 
-Upload it with `huggingface_hub.upload_folder(folder_path=..., repo_id=...)`; a downloaded snapshot loads as it is.
+Upload it with `huggingface_hub.upload_folder(folder_path=..., repo_id=..., delete_patterns="version-*")`; a downloaded
+snapshot loads as it is.
 """
 
 import contextlib
 import hashlib
 import json
 import math
-import os
 import shutil
-import time
 import unicodedata
-import warnings
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,26 +30,35 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import KeySet
 from anyshot.classify.support import Exemplars, Support
 from anyshot.data.arrays import WIDEST
-from anyshot.errors import BadInput, as_bad_input
-from anyshot.files import MAX_JSON_BYTES, atomic_write, read_text, write_json
+from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
+from anyshot.files import atomic_write, locked, read_json, staging_folder, write_json
 from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.text import count_noun
 
-FORMAT = 4  # 1 to 3 have no fingerprints and keys of exemplars only, of another kind; 2 and 3 have labels as tensors
-TENSORS, CONFIG, CARD = "classifier.safetensors", "config.json", "README.md"
-OWN_FILES = (
-    TENSORS, CARD, "backbone.json", "backbone.onnx", "backbone.safetensors", "model.safetensors",
-    "thumbnails.safetensors", CONFIG,
-)  # fmt: skip
-MAY_BE_GONE = ("thumbnails.safetensors",)  # files that a folder does without
-STAGED = ".saving"  # the hidden folder of a version that is complete and not yet in place
-LABELS_IN_JSON = 16_384  # classes whose labels config.json lists; those of more are tensors
+FORMAT = 5  # 1 to 4 have their files beside config.json; 1 to 3 have no fingerprints, and keys of exemplars only
+TENSORS, CONFIG, CARD, THUMBNAILS = "classifier.safetensors", "config.json", "README.md", "thumbnails.safetensors"
+VERSION = "version-"  # before the first 16 digits of the fingerprint
+BACKBONE_FILES = "backbone.json", "backbone.onnx", "backbone.safetensors", "model.safetensors"
+OPTIONAL_FILES = (CARD, THUMBNAILS)  # may be removed from a version by hand
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
+CHECKED_CLASSES = 1024  # whose logits are computed after a load: the others have passed the same checks
+MAX_CONFIG_BYTES = 1 << 26  # two million class names; parsed values take up to twenty times as much memory
 LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carry and no code can hide in
-MOST_LETTERS = WIDEST // 4  # of a label: the most that is read
-ATTEMPTS, WAIT_SECONDS = 20, 0.05  # of a load that meets a save
-AGAIN = ": save it again."
+MAX_LABEL_LENGTH = WIDEST // 4  # characters: the most that is read
+SHAPES = {  # kinds and axes of the tensors: classes, exemplars, numbers of a vector, known keys
+    "sums": ("f8", "class vector"),
+    "counts": ("i8", "class"),
+    "kept": ("f4 f8", "exemplar vector"),
+    "owner": ("i8", "exemplar"),
+    "keys": ("i8", "exemplar"),
+    "groups": ("i8", "exemplar"),
+    "example_keys": ("i8", "key"),
+    "example_counts": ("i8", "class"),
+    "freedom": ("i8", ""),
+    "moment": ("f8", "vector vector"),
+}
+INCOMPLETE, AGAIN = "{} is not a whole classifier", ": save it again."
 T = TypeVar("T")
 
 
@@ -61,7 +69,7 @@ def save_folder(
     classifier: FewShotClassifier,
     path: Path,
     about: Mapping[str, Any] | None = None,
-    write_more: Callable[[Path], None] | None = None,
+    write_more: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Write a classifier to a folder, as a whole or not at all.
 
@@ -69,61 +77,75 @@ def save_folder(
         classifier: The classifier.
         path: The folder. Its mode, and files that are not ours, stay as they are.
         about: What the card says of the backbone.
-        write_more: Writes more files of `OWN_FILES` into a folder.
+        write_more: Writes `BACKBONE_FILES` and thumbnails into a folder.
+
+    Raises:
+        BadInput: If something else is in its place, another process writes it, or it could not be read again.
     """
     check_destination(path)
     _check_labels(classifier.classes_)
-
-    def write(folder: Path) -> None:
-        folder.mkdir()
-        config = _write_tensors(classifier, folder)
-        write_card(classifier, folder / CARD, about or {})
-        if write_more is not None:
-            write_more(folder)
-        config["card"] = _hash_file(folder / CARD)
-        config["files"] = {file.name: _hash_file(file) for file in sorted(folder.iterdir()) if file.name != CARD}
-        write_json(folder / CONFIG, config | {"fingerprint": _hash_config(config)})
-        read_folder(folder, lambda config: read_classifier(folder, config, classifier.registry, is_probed=False))
-
-    if not path.exists():
-        with atomic_write(path) as aside:
-            write(aside)
-        return
-    finish_save(path)
-    is_card_edited = _is_card_edited(path)
-    with atomic_write(path / STAGED) as aside:
-        write(aside)
-        if is_card_edited:
-            (aside / CARD).unlink()
-    finish_save(path)
+    with os_error_as_bad_input(f"could not write {path}"), contextlib.ExitStack() as stack:
+        folder = path
+        if path.exists():
+            stack.enter_context(locked(path, is_reentrant=True))
+        else:
+            folder = stack.enter_context(atomic_write(path))
+            folder.mkdir()
+        staging = stack.enter_context(staging_folder(folder))
+        files = staging / "files"
+        files.mkdir()
+        write_tensors(files / TENSORS, _to_tensors(classifier))
+        write_card(classifier, files / CARD, about or {})
+        write_more(files)
+        config = _to_config(classifier)
+        config["files"] = {file.name: _hash_file(file) for file in sorted(files.iterdir())}
+        config["fingerprint"] = _hash_config(config)
+        files.rename(_find_files(staging, config))
+        write_json(staging / CONFIG, config)
+        read_folder(staging, lambda files, config: read_classifier(files, config, classifier.registry))
+        _replace_version(staging, folder, config)
 
 
-def finish_save(folder: Path) -> None:
-    """Move the files of a complete new version into place; each process that finds one may do so."""
-    staged = folder / STAGED
-    if not (staged.is_dir() and not staged.is_symlink()):
-        return
-    with contextlib.suppress(OSError):  # another process is faster, or we may not write here
-        if (staged / CONFIG).is_file():
-            for name in {*OWN_FILES} - _files_of(staged) - {CARD}:
-                (folder / name).unlink(missing_ok=True)
-        for name in OWN_FILES:  # the configuration last: it names all others
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(staged / name, folder / name)
-        shutil.rmtree(staged, ignore_errors=True)
+def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> None:
+    """Move a complete version into a folder, and remove the one before."""
+    files, before = _find_files(folder, config), {}
+    with contextlib.suppress(BadInput):  # a damaged one, or none
+        before = _read_config(folder)
+    is_edited = _is_card_edited(folder, before)
+    with atomic_write(files) as new:
+        (staging / files.name).rename(new)
+    with atomic_write(folder / CONFIG) as new:  # from now on this version is the one that is loaded
+        (staging / CONFIG).rename(new)
+    if not is_edited:
+        with atomic_write(folder / CARD) as new:
+            shutil.copyfile(files / CARD, new)
+    for old in _list_versions(folder):
+        if old != files:
+            shutil.rmtree(old, ignore_errors=True)
+    if before.get("format", FORMAT) < FORMAT:
+        for name in (TENSORS, THUMBNAILS, *BACKBONE_FILES):
+            (folder / name).unlink(missing_ok=True)
 
 
-def _files_of(folder: Path) -> set[str]:
-    """Return the names of the files that a configuration lists, and its own."""
-    with contextlib.suppress(BadInput):
-        return {*_read_config(folder).get("files", {}), CONFIG}
-    return set(OWN_FILES)
+def _is_card_edited(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether somebody has changed the card since it was written; of formats 1 to 3 nobody can tell."""
+    copies = [folder / CARD for folder in _list_versions(folder)]  # two of them after a save that was killed
+    written = [config["card"]] if "card" in config else [_hash_file(copy) for copy in copies if copy.is_file()]
+    return (folder / CARD).is_file() and bool(written) and _hash_file(folder / CARD) not in written
+
+
+def _list_versions(folder: Path) -> list[Path]:
+    return [path for path in folder.glob(VERSION + 16 * "[0-9a-f]") if path.is_dir() and not path.is_symlink()]
 
 
 def check_destination(path: Path) -> None:
     """Raise BadInput where something else than a classifier is in a classifier's place."""
-    is_classifier = all((path / name).is_file() for name in (CONFIG, TENSORS)) or (path / STAGED).is_dir()
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]) and not is_classifier:
+    has_files = (path / TENSORS).is_file() or bool(_list_versions(path))
+    if (
+        path.exists()
+        and any(path.iterdir() if path.is_dir() else [path])
+        and not (has_files and (path / CONFIG).is_file())
+    ):
         raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
 
 
@@ -133,7 +155,7 @@ def describe_existing(path: Path) -> str:
     if not (path / CONFIG).is_file():
         return ""
     try:
-        counts = read_tensors(path / TENSORS)[0]["counts"]
+        counts = read_folder(path, lambda files, _: read_tensors(files / TENSORS)[0]["counts"])
         return (
             f" It replaces the one that was there ({count_noun(len(counts), 'class')}, {int(counts.sum())} examples)."
         )
@@ -145,35 +167,21 @@ def _check_labels(labels: np.ndarray) -> None:
     if labels.dtype.kind not in LABEL_KINDS:
         raise BadInput(f"labels of type {labels.dtype} cannot be saved: use text or numbers.")
     for label in labels.tolist() if labels.dtype.kind == "U" else ():
-        if len(label) > MOST_LETTERS:
-            raise BadInput(f"the class name {label[:40]!r}... has {len(label)} letters: at most {MOST_LETTERS} do.")
+        if len(label) > MAX_LABEL_LENGTH:
+            raise BadInput(f"the class name {label[:40]!r}... has {len(label)} letters: at most {MAX_LABEL_LENGTH} do.")
         if label and all(unicodedata.category(letter)[0] in "CZ" for letter in label):
             raise BadInput(f"the class name {label!r} is invisible: use letters that can be seen.")
 
 
-def _is_card_edited(folder: Path) -> bool:
-    """Return whether somebody has changed the card since it was written."""
-    with contextlib.suppress(BadInput, OSError):
-        written = _read_config(folder).get("card")
-        return (folder / CARD).is_file() and written is not None and written != _hash_file(folder / CARD)
-    return False
-
-
-def _write_tensors(classifier: FewShotClassifier, folder: Path) -> dict[str, Any]:
-    """Write the tensors, and return the configuration."""
-    support = classifier.state_.support
-    labels = support.labels
-    has_listed = len(labels) <= LABELS_IN_JSON
-    tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
-    tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()} | _support_tensors(support)
-    write_tensors(folder / TENSORS, tensors | ({} if has_listed else _label_tensors(labels)))
+def _to_config(classifier: FewShotClassifier) -> dict[str, Any]:
+    labels = classifier.state_.support.labels
     config: dict[str, Any] = {
         "library": "anyshot",
         "format": FORMAT,
         **{name: getattr(classifier, name) for name in ARGUMENTS},
         "positions": classifier.positions_,
         "features": classifier.n_features_in_,
-        "labels": labels.tolist() if has_listed else None,
+        "labels": labels.tolist(),
         "label_type": labels.dtype.str,
     }
     if classifier.head not in BUILTIN.heads:
@@ -183,14 +191,14 @@ def _write_tensors(classifier: FewShotClassifier, folder: Path) -> dict[str, Any
     return config
 
 
-def _support_tensors(support: Support) -> dict[str, torch.Tensor]:
+def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
+    support = classifier.state_.support
     exemplars, (keys, rows) = support.exemplars, support.all_keys
     single = exemplars.vectors.astype(np.float32)
-    vectors = single if np.array_equal(single, exemplars.vectors) else exemplars.vectors
     arrays = {
         "sums": support.sums,
         "counts": support.counts,
-        "kept": vectors,
+        "kept": single if np.array_equal(single, exemplars.vectors) else exemplars.vectors,
         "owner": exemplars.owner,
         "keys": exemplars.keys.view(np.int64),
         "groups": exemplars.groups.view(np.int64),
@@ -200,16 +208,9 @@ def _support_tensors(support: Support) -> dict[str, torch.Tensor]:
     }
     if support.second_moment is not None:  # that of the examples that are no exemplars
         arrays["moment"] = support.second_moment - exemplars.vectors.T @ exemplars.vectors
-    return {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
-
-
-def _label_tensors(labels: np.ndarray) -> dict[str, torch.Tensor]:
-    """Return labels as numbers, or as UTF-8 and where each ends."""
-    if labels.dtype.kind != "U":
-        return {"labels": torch.from_numpy(labels)}
-    texts = [label.encode("utf-8", "surrogatepass") for label in labels.tolist()]
-    ends = np.cumsum([len(text) for text in texts])
-    return {"labels": torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy()), "ends": torch.from_numpy(ends)}
+    tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
+    tensors |= {f"parameters.{name}": value for name, value in classifier.learned_.items()}
+    return tensors | {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- fingerprints
@@ -227,27 +228,24 @@ def _hash_config(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sign_folder(folder: Path) -> None:
-    """Set the fingerprints of a folder whose files were changed on purpose."""
-    config = _read_config(folder)
-    config["files"] = {name: _hash_file(folder / name) for name in config["files"] if (folder / name).is_file()}
-    write_json(folder / CONFIG, config | {"fingerprint": _hash_config(config)})
-
-
 def _check_fingerprints(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise BadInput where files of a folder do not belong together."""
-    apart = f"{folder} is not a whole classifier ({{}}): save it again."
-    if config.get("fingerprint") != _hash_config(config):
-        raise BadInput(apart.format("config.json was changed, and its parts do not fit"))
-    files = config["files"]
-    if not isinstance(files, dict) or not {TENSORS} <= files.keys() <= set(OWN_FILES):
-        raise BadInput(apart.format("config.json does not name its files"))
-    for name, digest in files.items():
-        if not (folder / name).is_file() and name in MAY_BE_GONE:
+    """Raise ValueError where files of a folder do not belong together."""
+    if config["fingerprint"] != _hash_config(config):
+        raise ValueError("config.json was changed, and its parts do not fit")
+    files, names = _find_files(folder, config), config["files"]
+    if not {TENSORS} <= names.keys() <= {TENSORS, *OPTIONAL_FILES, *BACKBONE_FILES}:
+        raise ValueError("config.json does not name its files")
+    for name, digest in names.items():
+        if not (files / name).is_file() and name in OPTIONAL_FILES:
             continue
-        is_there = (folder / name).is_file() and str(digest).startswith(f"{(folder / name).stat().st_size}-")
-        if not is_there or _hash_file(folder / name) != digest:  # the size first: a file may be of a terabyte
-            raise BadInput(apart.format(f"config.json and {name} do not fit together"))
+        is_there = (files / name).is_file() and digest.startswith(f"{(files / name).stat().st_size}-")
+        if not is_there or _hash_file(files / name) != digest:  # the size first: a file may be of a terabyte
+            raise ValueError(f"config.json and {name} do not fit together")
+
+
+def _find_files(folder: Path, config: Mapping[str, Any]) -> Path:
+    """Return the folder of the version that a configuration names."""
+    return folder / f"{VERSION}{config['fingerprint'][:16]}" if config["format"] == FORMAT else folder
 
 
 # -------------------------------------------------------------------------------------------------------------- loading
@@ -255,31 +253,34 @@ def _check_fingerprints(folder: Path, config: Mapping[str, Any]) -> None:
 
 def load_folder(folder: Path, registry: Registry | None = None) -> FewShotClassifier:
     """Return a classifier from its folder; one with a head that is not ours needs the registry of its file."""
-    return read_folder(folder, lambda config: read_classifier(folder, config, registry))
+    return read_folder(folder, lambda files, config: check_logits(read_classifier(files, config, registry)))
 
 
-def read_folder(folder: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Return what `read` makes of a folder with this configuration, while all its files are of one version."""
-    for attempt in range(ATTEMPTS):
-        finish_save(folder)
+def read_folder(folder: Path, read: Callable[[Path, Mapping[str, Any]], T]) -> T:
+    """Return what `read` makes of the files and the configuration of a folder, all of one version."""
+    while True:
         before = read_version(folder)
         try:
             config = _read_config(folder)
-            with as_bad_input((KeyError, TypeError), f"{folder} is not a whole classifier", AGAIN):
-                if config["library"] != "anyshot" or config["format"] not in range(1, FORMAT + 1):
-                    readable = f"this version of anyshot reads formats 1 to {FORMAT}"
-                    raise BadInput(f"{folder} is of format {config['format']}: {readable}.")
-                if config["format"] == FORMAT:
+            if config["format"] > 3:
+                with as_bad_input((KeyError, TypeError, ValueError, AttributeError), INCOMPLETE.format(folder), AGAIN):
                     _check_fingerprints(folder, config)
-            result = read(config)
+            return read(_find_files(folder, config), config)
         except (BadInput, OSError):
-            if (read_version(folder) == before and not (folder / STAGED).exists()) or attempt == ATTEMPTS - 1:
-                raise
-        else:
             if read_version(folder) == before:
-                return result
-        time.sleep(WAIT_SECONDS)
-    raise BadInput(f"{folder} is written to again and again: load it later.")
+                raise  # else it was saved meanwhile, and is read again
+
+
+def find_files(folder: Path) -> Path:
+    """Return the folder with the files of the version that is loaded."""
+    return _find_files(folder, _read_config(folder))
+
+
+def has_backbone(folder: Path) -> bool:
+    """Return whether a folder holds a classifier of pictures."""
+    config = _read_config(folder)
+    with as_bad_input((KeyError, TypeError), INCOMPLETE.format(folder), AGAIN):
+        return BACKBONE_FILES[0] in config["files"] if config["format"] > 3 else (folder / BACKBONE_FILES[0]).is_file()
 
 
 def read_version(folder: Path) -> tuple[int, int] | None:
@@ -291,198 +292,148 @@ def read_version(folder: Path) -> tuple[int, int] | None:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-
-    def check_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) != len(pairs):
-            raise ValueError("a name is there twice")
-        return dict(pairs)
-
-    with as_bad_input((ValueError, RecursionError), f"{path} is not a JSON file", "; was it cut short?"):
-        config = json.loads(read_text(path, MAX_JSON_BYTES), object_pairs_hook=check_names)
-    if not isinstance(config, dict):
-        raise BadInput(f"{path} holds a {type(config).__name__}: an object with names was expected.")
+    config = read_json(folder / CONFIG, MAX_CONFIG_BYTES)
+    with as_bad_input((KeyError, TypeError), INCOMPLETE.format(folder), AGAIN):
+        if config["library"] != "anyshot" or config["format"] not in range(1, FORMAT + 1):
+            readable = f"this version of anyshot reads formats 1 to {FORMAT}"
+            raise BadInput(f"{folder} is of format {config['format']}: {readable}.")
     return config
 
 
-def read_classifier(
-    folder: Path, config: Mapping[str, Any], registry: Registry | None, *, is_probed: bool = True
-) -> FewShotClassifier:
-    """Return a classifier from the tensors of its folder and its configuration (see `read_folder`)."""
-    tensors, _ = read_tensors(folder / TENSORS)
-    unreadable = (KeyError, TypeError, ValueError, OverflowError, SyntaxError)
-    with as_bad_input(unreadable, f"{folder} is not a whole classifier", AGAIN):
-        arguments = {name: config[name] for name in ARGUMENTS}
-        positions, features = config["positions"], config["features"]
-        _check_arguments(positions, features, arguments)
+def read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry | None) -> FewShotClassifier:
+    """Return a classifier from the files of a version and its configuration (see `read_folder`)."""
+    tensors = {name: value.numpy() for name, value in read_tensors(folder / TENSORS)[0].items()}
+    # Tensors of other shapes or types fail in any way, in any head.
+    with as_bad_input(Exception, INCOMPLETE.format(folder), AGAIN):
+        arguments, features = {name: config[name] for name in (*ARGUMENTS, "positions")}, config["features"]
+        _check_arguments(arguments, features)
         if (file := config.get("made_with")) and arguments["head"] not in (registry or BUILTIN).heads:
             raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
         has_scatter = (registry or BUILTIN).head(arguments["head"]).estimator is not None
-        labels = _read_labels(config, tensors, folder)
-        support = _read_support(labels, tensors, arguments["keep"], has_scatter, folder)
-    # Tensors of other shapes or types fail in any way, in any head.
-    with as_bad_input(Exception, f"{folder} is not a whole classifier", AGAIN):
-        learned, fitted = _read_values(tensors, "parameters."), _read_values(tensors, "fitted.")
+        support = _read_support(_read_labels(config, tensors), tensors, arguments["keep"], has_scatter)
+        learned, fitted = _select(tensors, "parameters."), _select(tensors, "fitted.")
         if "basis" in tensors:  # as it was written before readouts had names for what they fit
-            fitted["basis"] = tensors["basis"].numpy()
-        classifier = FewShotClassifier(
-            positions=positions, parameters=learned or None, base=fitted or None, registry=registry, **arguments
-        )
+            fitted["basis"] = tensors["basis"]
+        classifier = FewShotClassifier(parameters=learned or None, base=fitted or None, registry=registry, **arguments)
         classifier.restore(support, features)
         if "feature_names" in config:
             classifier.feature_names_in_ = np.array(config["feature_names"], object)
             if classifier.feature_names_in_.shape != (features,):
                 raise ValueError("its feature_names are not as many as its features")
-        if is_probed:
-            _probe(classifier, features)
     return classifier
 
 
-def _read_values(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, np.ndarray]:
+def check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
+    """Return a classifier that was read; raise BadInput where its parts do not fit, so that a logit is not finite."""
+    with as_bad_input(Exception, "this is not a whole classifier", AGAIN):
+        state, some = classifier.state_, slice(CHECKED_CLASSES)
+        means, counts = (torch.from_numpy(values[some]) for values in (state.support.sums, state.support.counts))
+        prototypes = state.bound.head.refined(means / counts[:, None], counts, state.bound.parameters)
+        query = torch.from_numpy(classifier._embed(np.ones((1, classifier.n_features_in_))))
+        if not state.bound.score(state.bound.transform(query), prototypes).isfinite().all():
+            raise ValueError("its logits are not finite")
+    return classifier
+
+
+def _select(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """Return the tensors whose names begin with a prefix; they have to be finite."""
-    values = {name.removeprefix(prefix): v.numpy() for name, v in tensors.items() if name.startswith(prefix)}
+    values = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     if not all(np.isfinite(value).all() for value in values.values()):
         raise ValueError("a value is not finite")
     return values
 
 
-def _probe(classifier: FewShotClassifier, features: int) -> None:
-    """Raise ValueError where a logit is not finite: all that was read fits together, if it is."""
-    with warnings.catch_warnings():  # of scikit-learn, that rows without names come to a classifier with them
-        warnings.simplefilter("ignore", UserWarning)
-        vectors = classifier.vectors(np.ones((1, features)))
-    state = classifier.state_
-    if state.is_large:  # whose scale is fitted when it is needed
-        counts, bound = state.support.counts[:8], state.learned
-        means = torch.from_numpy(state.support.sums[:8] / counts[:, None])
-        logits = bound.score(
-            torch.from_numpy(vectors), bound.head.refined(means, torch.from_numpy(counts), bound.parameters)
-        ).numpy()
-    else:
-        logits = classifier.logits_of(vectors)
-    if not np.isfinite(logits).all():
-        raise ValueError("its logits are not finite")
-
-
-def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], folder: Path) -> np.ndarray:
-    """Return labels from the configuration, or of many classes from the tensors."""
-    kind = np.dtype(config["label_type"])
-    if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
-        raise BadInput(f"{folder} has labels of type {config['label_type']}: they must be text or numbers.")
-    is_listed = config["labels"] is not None
-    labels = np.array(config["labels"], kind) if is_listed else tensors["labels"].numpy()
-    if is_listed or kind.kind != "U":
-        if labels.ndim != 1 or labels.dtype != kind or (is_listed and labels.tolist() != config["labels"]):
-            raise ValueError("its labels are not of their type")
-        return labels
-    return _decode_labels(labels, tensors["ends"].numpy(), kind)
-
-
-def _decode_labels(labels: np.ndarray, ends: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
-    """Return texts from their UTF-8 and where each ends."""
-    data = labels.tobytes()
-    are_rows = labels.ndim == ends.ndim == 1 and ends.dtype == np.int64
-    if not are_rows or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
-        raise ValueError("its labels do not end where they should")
-    starts = np.concatenate([[0], ends[:-1]]).tolist()
-    texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends.tolist(), strict=True)]
-    if max(map(len, texts)) * 4 > kind.itemsize:
-        raise ValueError("its labels are longer than they say")
-    return np.array(texts, kind)
-
-
-def _check_arguments(positions: Any, features: Any, arguments: Mapping[str, Any]) -> None:
+def _check_arguments(arguments: Mapping[str, Any], features: Any) -> None:
     """Check types, and that numbers are finite; names and ranges are for the classifier to judge."""
+    positions, scale = arguments["positions"], arguments["scale"]
     if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
         raise ValueError(f"{positions} positions, {features} features")
-    if not all(isinstance(arguments[name], str) for name in ("head", "readout")):
-        raise ValueError("its head or readout is no name")
-    if not isinstance(arguments["embed"], str | None):
-        raise ValueError("its embed is no name")
-    scale, reject, keep = arguments["scale"], arguments["reject"], arguments["keep"]
     if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
         raise ValueError(f"a scale of {scale}")
-    if not isinstance(reject, int | float) or type(keep) is not int:
-        raise ValueError(f"reject is {reject}, keep {keep}")
+    kinds = {"head": str, "readout": str, "embed": str | None, "reject": int | float, "keep": int}
+    for name, kind in kinds.items():
+        if not isinstance(arguments[name], kind) or isinstance(arguments[name], bool):
+            raise ValueError(f"its {name} is {arguments[name]!r:.40}")
 
 
-def _read_support(
-    labels: np.ndarray, tensors: Mapping[str, torch.Tensor], keep: int, has_scatter: bool, folder: Path
-) -> Support:
+def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the labels; formats 2 to 4 have those of many classes as tensors."""
+    kind = np.dtype(config["label_type"])
+    if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
+        raise ValueError(f"labels of type {config['label_type']}: they must be text or numbers")
+    texts = config["labels"]
+    if texts is None:
+        texts = tensors["labels"].tolist() if kind.kind != "U" else _decode_labels(tensors["labels"], tensors["ends"])
+    labels = np.array(texts, kind)
+    if labels.ndim != 1 or labels.tolist() != texts or len(set(texts)) < len(texts):
+        raise ValueError("its labels are not of their type, or not all different")
+    return labels
+
+
+def _decode_labels(labels: np.ndarray, ends: np.ndarray) -> list[str]:
+    """Return texts from their UTF-8 and where each ends."""
+    data = labels.tobytes()
+    if ends.ndim != 1 or ends.dtype != np.int64 or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
+        raise ValueError("its labels do not end where they should")
+    bounds = [0, *ends.tolist()]
+    return [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairwise(bounds)]
+
+
+def _read_support(labels: np.ndarray, tensors: Mapping[str, np.ndarray], keep: int, has_scatter: bool) -> Support:
     """Return the classes; sizes have to agree and indices to point into what is there."""
-    sums, counts, vectors, owner, keys = (tensors[name].numpy() for name in ("sums", "counts", "kept", "owner", "keys"))
-    unfit = f"{folder} is not a whole classifier ({{}}): save it again."
-    if not (_have_shapes(labels, sums, counts, vectors, owner, keys) and _are_sound(labels, sums, counts, owner)):
-        raise BadInput(unfit.format("its classes and tensors do not fit"))
-    if not np.isfinite(vectors.sum()) or (len(keys) and not keep):
-        raise BadInput(unfit.format("its exemplars do not fit"))
-    groups = tensors["groups"].numpy() if "groups" in tensors else keys
-    known = _read_keys(tensors, counts)
-    if groups.shape != keys.shape or groups.dtype != np.int64 or known is None:
-        raise BadInput(unfit.format("its keys and examples do not fit"))
-    order = np.lexsort((keys.view(np.uint64), owner))
-    vectors = vectors.astype(np.float64)[order]
-    exemplars = Exemplars(vectors, owner, keys.view(np.uint64)[order], groups.view(np.uint64)[order])
-    moment, freedom = _read_moment(tensors, sums, counts, vectors) if has_scatter else (None, 0)
-    if freedom < 0:
-        raise BadInput(unfit.format("its scatter does not fit"))
+    arrays = _upgrade({name: tensors[name] for name in (*SHAPES, "scatter") if name in tensors})
+    _check_shapes({**arrays, "labels": labels})
+    counts, owner, known = arrays["counts"], arrays["owner"], arrays["example_counts"]
+    is_in_order = (np.diff(owner) >= 0).all() and (not len(owner) or (owner[0] >= 0 and owner[-1] < len(labels)))
+    if not is_in_order or (counts < np.bincount(owner, minlength=len(labels))).any() or (len(owner) and not keep):
+        raise ValueError("its exemplars do not fit")
+    if (counts <= 0).any() or (known < 0).any() or (known > counts).any() or known.sum() != len(arrays["example_keys"]):
+        raise ValueError("its counts and keys do not fit")
+    if has_scatter and (arrays["freedom"] < 0 or ("moment" not in arrays and counts.sum() > len(owner))):
+        raise ValueError("its scatter does not fit")
+    keys, groups, all_keys = (arrays[name].view(np.uint64) for name in ("keys", "groups", "example_keys"))
+    order = np.lexsort((keys, owner))
+    vectors = arrays["kept"].astype(np.float64)[order]
     return Support(
         labels,
-        sums,
+        arrays["sums"],
         counts,
-        exemplars,
-        known,
+        Exemplars(vectors, owner, keys[order], groups[order]),
+        KeySet(all_keys, np.repeat(np.arange(len(counts)), known)),
         keep=keep,
         has_scatter=has_scatter,
-        second_moment=moment,
-        degrees_of_freedom=freedom,
+        second_moment=arrays["moment"] + vectors.T @ vectors if has_scatter and "moment" in arrays else None,
+        degrees_of_freedom=int(arrays["freedom"]) if has_scatter else 0,
     )
 
 
-def _have_shapes(labels: Any, sums: Any, counts: Any, vectors: Any, owner: Any, keys: Any) -> bool:
-    way, many = len(labels), len(keys)
-    are_shapes = labels.shape == counts.shape == (way,) and owner.shape == keys.shape == (many,)
-    are_matrices = sums.ndim == vectors.ndim == 2 and (len(sums), len(vectors)) == (way, many)
-    are_types = sums.dtype == np.float64 and vectors.dtype in (np.float64, np.float32)
-    are_integers = counts.dtype == owner.dtype == keys.dtype == np.int64
-    return are_shapes and are_matrices and are_types and are_integers and sums.shape[1] == vectors.shape[1]
+def _upgrade(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors of formats 1 to 3 as those of today.
 
-
-def _are_sound(labels: np.ndarray, sums: np.ndarray, counts: np.ndarray, owner: np.ndarray) -> bool:
-    way = len(labels)
-    is_ordered = bool((np.diff(owner) >= 0).all()) and (not len(owner) or (owner[0] >= 0 and owner[-1] < way))
-    if not is_ordered or not np.isfinite(sums.sum()) or len(np.unique(labels)) != way:
-        return False
-    return bool((counts > 0).all() and (counts >= np.bincount(owner, minlength=way)).all())
-
-
-def _read_keys(tensors: Mapping[str, torch.Tensor], counts: np.ndarray) -> KeySet | None:
-    """Return the keys of all examples; None where they do not fit.
-
-    Files before format 4 have no such keys: their examples may count again when they are learned again.
+    They lack the keys of all examples, which may therefore count again when they are learned again, and have the
+    scatter within classes instead of the second moment of the examples that are no exemplars.
     """
-    if "example_keys" not in tensors:
-        return KeySet()
-    keys, known = tensors["example_keys"].numpy(), tensors["example_counts"].numpy()
-    are_arrays = keys.ndim == 1 and known.shape == counts.shape and keys.dtype == known.dtype == np.int64
-    if not are_arrays or (known < 0).any() or (known > counts).any() or known.sum() != len(keys):
-        return None
-    return KeySet(keys.view(np.uint64), np.repeat(np.arange(len(counts)), known))
+    if "groups" in arrays:
+        return arrays
+    nothing = np.zeros(0, np.int64)
+    new = {"groups": arrays["keys"], "example_keys": nothing, "example_counts": 0 * arrays["counts"]}
+    if "scatter" in arrays:
+        sums, vectors = arrays["sums"], arrays["kept"].astype(np.float64)
+        new["moment"] = arrays["scatter"] + (sums.T / arrays["counts"]) @ sums - vectors.T @ vectors
+    return {"freedom": np.array(-1)} | arrays | new
 
 
-def _read_moment(
-    tensors: Mapping[str, torch.Tensor], sums: np.ndarray, counts: np.ndarray, vectors: np.ndarray
-) -> tuple[np.ndarray | None, int]:
-    """Return the second moment of all examples, and the degrees of freedom; -1 if they do not fit.
-
-    Files have that of the examples that are no exemplars; before format 4 the scatter within classes instead.
-    """
-    freedom = tensors.get("freedom", torch.tensor(-1)).numpy()
-    matrix = next((tensors[name].numpy() for name in ("moment", "scatter") if name in tensors), None)
-    fits = matrix is None or (matrix.shape == 2 * sums.shape[1:] and bool(np.isfinite(matrix).all()))
-    is_needed = "groups" not in tensors or counts.sum() > len(vectors)
-    if not fits or freedom.shape != () or freedom.dtype.kind != "i" or (matrix is None and is_needed):
-        return None, -1
-    if matrix is not None:
-        matrix = matrix + (vectors.T @ vectors if "moment" in tensors else (sums.T / counts) @ sums)
-    return matrix, int(freedom)
+def _check_shapes(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise ValueError where a tensor is missing, not finite, or of another kind or shape than the others need."""
+    sizes: dict[str, int] = {"class": len(arrays["labels"])}
+    for name, (kinds, axes) in SHAPES.items():
+        if name == "moment" and name not in arrays:
+            continue
+        array = arrays[name]
+        is_kind = array.dtype.str[1:] in kinds.split() and array.ndim == len(axes.split())
+        if not is_kind or any(
+            sizes.setdefault(*pair) != pair[1] for pair in zip(axes.split(), array.shape, strict=True)
+        ):
+            raise ValueError(f"its classes and tensors do not fit: {name} is {array.dtype} of shape {array.shape}")
+        if not np.isfinite(array.sum()):
+            raise ValueError(f"its {name} are not finite")

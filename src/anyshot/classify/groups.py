@@ -195,7 +195,7 @@ def _is_common(pairs: Pairs, count: int) -> bool:
 
 def _join_pairs(pairs: Pairs, count: int) -> Int[np.ndarray, " example"]:
     """Return the connected component of each example."""
-    first, second = pairs.T
+    first, second = pairs.T.astype(np.int32)  # SciPy 1.11 takes no other indices here
     graph = coo_array((np.ones(len(first)), (first, second)), shape=(count, count))
     return connected_components(graph, directed=False)[1].astype(np.int64)
 

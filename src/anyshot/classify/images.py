@@ -17,7 +17,7 @@ from PIL import Image
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import CONFIG, STAGED, read_classifier, read_folder, save_folder
+from anyshot.classify.files import THUMBNAILS, check_logits, has_backbone, read_classifier, read_folder, save_folder
 from anyshot.classify.groups import MOST_EXAMPLES, find_bursts, parse_time
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.support import Support
@@ -185,6 +185,7 @@ class ImageClassifier:
         new = copy.copy(self)
         new.classifier = copy.copy(self.classifier)
         unread: list[str] = []
+        done = 0
         embedded = new._embedded(items, cache, None if must_read_all else unread)
         times: Sequence[float | None] = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
@@ -192,16 +193,16 @@ class ImageClassifier:
             groups = _name_bursts(labels, times)
         columns = zip(embedded, labels, [None] * len(items) if groups is None else groups, times, strict=True)
         readable = (row for row in columns if row[0].features is not None)
-        has_learned = False
         while batch := list(islice(readable, LEARN)):
             examples, names, batch_groups, batch_times = (list(column) for column in zip(*batch, strict=True))
             keys = new._learn(examples, np.array(names), None if groups is None else batch_groups)
             seen(LearnedBatch(examples, np.array(names), keys, batch_times))
-            has_learned = True
+            done += len(batch)
             progress(len(batch) / len(items))
-        if not has_learned:
+        if not done:
             why = f" (the first: {unread[0]})" if unread else ""
             raise BadInput(f"there are no pictures to learn from{why}.")
+        progress(1 - done / len(items))  # those that could not be read
         self._become(new)
         return unread
 
@@ -329,7 +330,8 @@ class ImageClassifier:
     def save(self, path: str | Path) -> None:
         """Write a folder that anyone can load: the classifier's (`anyshot.classify.files`) and the model's tensors."""
         check_is_fitted(self.classifier, "state_")
-        save_folder(self.classifier, Path(path), self.backbone.about, self._write_backbone)
+        with self.classifier._lock:  # its exemplars and our thumbnails belong together
+            save_folder(self.classifier, Path(path), self.backbone.about, self._write_backbone)
 
     def _write_backbone(self, folder: Path) -> None:
         backbone = self.backbone
@@ -338,7 +340,7 @@ class ImageClassifier:
         if backbone.file is not None:
             (folder / "backbone.onnx").write_bytes(backbone.file)
         jpegs = {f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()}
-        write_tensors(folder / "thumbnails.safetensors", jpegs)
+        write_tensors(folder / THUMBNAILS, jpegs)
         if backbone.base_model is not None:
             backbone.base_model.save(folder / "backbone.safetensors")
         if backbone.model is not None:
@@ -356,15 +358,13 @@ class ImageClassifier:
             registry: Needed for a head or a backbone that is not ours.
         """
         folder = Path(path)
-        if not (folder / "backbone.json").is_file() and not (folder / STAGED).is_dir():
+        if not has_backbone(folder):
             raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
-        if not (folder / CONFIG).is_file():
-            raise BadInput(f"there is no file {folder / CONFIG}.")
 
-        def read(config: Mapping[str, Any]) -> ImageClassifier:
-            made = ImageClassifier(_read_backbone(folder, backbone, registry), registry=registry)
-            made.classifier = read_classifier(folder, config, registry)
-            made.thumbnails = _read_thumbnails(folder / "thumbnails.safetensors")
+        def read(files: Path, config: Mapping[str, Any]) -> ImageClassifier:
+            made = ImageClassifier(_read_backbone(files, backbone, registry), registry=registry)
+            made.classifier = check_logits(read_classifier(files, config, registry))
+            made.thumbnails = _read_thumbnails(files / THUMBNAILS)
             return made
 
         return read_folder(folder, read)

@@ -9,6 +9,7 @@ The metadata say all that else is needed:
 
     anyshot.classes     the names of the classes as JSON, in the order of the logits
     anyshot.threshold   what is below is none of these: the largest logit, or `evidence` where the file has that output
+    anyshot.unjudged    names of classes whose images are never rejected, as JSON: their examples are all one group
     anyshot.pictures    what pictures are before they go in, in words; numbers are in anyshot.side, margin, resample,
                         mean and deviation (see `anyshot.models.onnx_backbone`)
 """
@@ -104,6 +105,7 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
         model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
     words = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
     words["anyshot.classes"] = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
+    words["anyshot.unjudged"] = json.dumps(classifier.unjudged_.tolist(), ensure_ascii=False)
     if classifier.coverage_ is not None:
         words["anyshot.threshold"] = repr(float(classifier.coverage_.threshold))
     if backbone is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import describe_existing
+from anyshot.classify.files import describe_existing, find_files
 from anyshot.classify.images import ImageClassifier
 from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
 from anyshot.cli.options import ExampleOptions, ReadOptions
@@ -120,5 +120,9 @@ def export_model(model: str, out: Path, registry: Registry) -> str:
         classifier.to_onnx(out)
         return f"{out}: images and prototypes in, logits and vectors out."
     export_onnx(get_estimator(classifier), out)
-    before = f"; {folder / 'backbone.onnx'} gives the features" if isinstance(classifier, ImageClassifier) else ""
+    before = (
+        f"; {find_files(folder) / 'backbone.onnx'} gives the features"
+        if isinstance(classifier, ImageClassifier)
+        else ""
+    )
     return f"{out}: features and prototypes in, logits and vectors out{before}."

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.files import has_backbone
 from anyshot.classify.images import ImageClassifier
 from anyshot.errors import MissingFile
 from anyshot.files import locked
@@ -18,9 +19,11 @@ def open_classifier(folder: Path, registry: Registry = BUILTIN) -> Classifier:
     """Load a classifier of pictures or of features from its folder."""
     if not folder.exists():
         raise MissingFile(f"there is no folder {folder}: name one that `anyshot fit` made.")
-    if (folder / "config.json").is_file() and not (folder / "backbone.json").is_file():
-        return FewShotClassifier.load(folder, registry)
-    return ImageClassifier.load(folder, registry=registry)
+    return (
+        ImageClassifier.load(folder, registry=registry)
+        if has_backbone(folder)
+        else FewShotClassifier.load(folder, registry)
+    )
 
 
 def get_estimator(classifier: Classifier) -> FewShotClassifier:

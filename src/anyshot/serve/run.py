@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from anyshot.classify.files import has_backbone
 from anyshot.classify.images import ImageClassifier
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.registry import BUILTIN, Registry
@@ -17,7 +18,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 def open_classifier(model: str, registry: Registry = BUILTIN) -> ImageClassifier:
     """Return a saved classifier, or one without classes on a backbone (a trained model's folder, timm:NAME, ...)."""
     folder = Path(model)
-    if (folder / "backbone.json").is_file():
+    if (folder / "config.json").is_file() and has_backbone(folder):
         return ImageClassifier.load(folder, registry=registry)
     if (folder / "config.json").is_file():
         raise BadInput(f"{folder} is a classifier of features, and the page takes pictures: fit one of pictures.")
