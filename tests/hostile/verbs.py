@@ -318,7 +318,6 @@ def _many(good: Good) -> Iterator[Case]:
     yield changed("labels longer than they say", lambda t: None, label_type="<U1")
     yield changed("labels 400 million wide", lambda t: None, label_type="<U400000000")
     yield changed("labels of whole numbers", lambda t: None, label_type="<i8")
-    yield changed("labels of few classes", lambda t: None, format=1)
 
 
 def _said(good: Good) -> Iterator[Case]:

@@ -105,7 +105,7 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
         model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
     words = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
     words["anyshot.classes"] = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
-    words["anyshot.unjudged"] = json.dumps(classifier.unjudged_.tolist(), ensure_ascii=False)
+    words["anyshot.unjudged"] = json.dumps(classifier.single_group_classes_.tolist(), ensure_ascii=False)
     if classifier.coverage_ is not None:
         words["anyshot.threshold"] = repr(float(classifier.coverage_.threshold))
     if backbone is not None:
