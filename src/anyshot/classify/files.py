@@ -383,12 +383,8 @@ def _read_support(labels: np.ndarray, tensors: Mapping[str, np.ndarray], keep: i
     """Return the classes; sizes have to agree and indices to point into what is there."""
     arrays = _upgrade({name: tensors[name] for name in (*SHAPES, "scatter") if name in tensors})
     _check_shapes({**arrays, "labels": labels})
-    counts, owner, known = arrays["counts"], arrays["owner"], arrays["example_counts"]
-    is_in_order = (np.diff(owner) >= 0).all() and (not len(owner) or (owner[0] >= 0 and owner[-1] < len(labels)))
-    if not is_in_order or (counts < np.bincount(owner, minlength=len(labels))).any() or (len(owner) and not keep):
-        raise ValueError("its exemplars do not fit")
-    if (counts <= 0).any() or (known < 0).any() or (known > counts).any() or known.sum() != len(arrays["example_keys"]):
-        raise ValueError("its counts and keys do not fit")
+    _check_indices(arrays, keep)
+    counts, owner = arrays["counts"], arrays["owner"]
     if has_scatter and (arrays["freedom"] < 0 or ("moment" not in arrays and counts.sum() > len(owner))):
         raise ValueError("its scatter does not fit")
     keys, groups, all_keys = (arrays[name].view(np.uint64) for name in ("keys", "groups", "example_keys"))
@@ -399,12 +395,22 @@ def _read_support(labels: np.ndarray, tensors: Mapping[str, np.ndarray], keep: i
         arrays["sums"],
         counts,
         Exemplars(vectors, owner, keys[order], groups[order]),
-        KeySet(all_keys, np.repeat(np.arange(len(counts)), known)),
+        KeySet(all_keys, np.repeat(np.arange(len(counts)), arrays["example_counts"])),
         keep=keep,
         has_scatter=has_scatter,
         second_moment=arrays["moment"] + vectors.T @ vectors if has_scatter and "moment" in arrays else None,
         degrees_of_freedom=int(arrays["freedom"]) if has_scatter else 0,
     )
+
+
+def _check_indices(arrays: Mapping[str, np.ndarray], keep: int) -> None:
+    """Raise ValueError where exemplars or keys are not those of as many examples of the classes."""
+    counts, owner, known = arrays["counts"], arrays["owner"], arrays["example_counts"]
+    is_in_order = (np.diff(owner) >= 0).all() and (not len(owner) or (owner[0] >= 0 and owner[-1] < len(counts)))
+    if not is_in_order or (counts < np.bincount(owner, minlength=len(counts))).any() or (len(owner) and not keep):
+        raise ValueError("its exemplars do not fit")
+    if (counts <= 0).any() or (known < 0).any() or (known > counts).any() or known.sum() != len(arrays["example_keys"]):
+        raise ValueError("its counts and keys do not fit")
 
 
 def _upgrade(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
