@@ -144,8 +144,10 @@ class ServedClassifier:
             if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
         ]
         for one, other, _ in find_copies(vectors, owner):
-            is_conflict = owner[one] != owner[other]
-            rows.append((other, f"is also in {names[owner[one]]}", names[owner[one]] if is_conflict else "", keys[one]))
+            is_conflict = owner[one] != owner[other]  # either of the two labels may be wrong
+            for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
+                suggestion = names[owner[twin]] if is_conflict else ""
+                rows.append((image, f"is also in {names[owner[twin]]}", suggestion, keys[twin]))
         kept = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
         return [
             {"key": keys[image], "name": names[owner[image]], "why": why, "suggestion": suggestion, "other": other}
