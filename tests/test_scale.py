@@ -21,7 +21,7 @@ from sklearn.base import clone
 from test_classifier import UNTRAINED, assert_same, examples
 
 from anyshot import BadInput, FewShotClassifier, machine
-from anyshot.classify import calibration, files, support, topk
+from anyshot.classify import calibration, support, topk
 from anyshot.classify.keys import hash_label, hash_rows
 
 SEARCHED = [*UNTRAINED, "posterior"]
@@ -32,7 +32,6 @@ def few_are_many(monkeypatch):
     """All that happens beyond a number of classes happens beyond three."""
     monkeypatch.setattr(calibration, "CLASSES", 3)
     monkeypatch.setattr(support, "MOST_EXEMPLARS", 12)
-    monkeypatch.setattr(files, "LABELS_IN_JSON", 3)
 
 
 @settings(max_examples=20)
