@@ -27,7 +27,7 @@ from anyshot.classify.images import make_thumbnail
 from anyshot.classify.onnx_export import export_onnx
 from anyshot.data.augmentation import prepare_evaluation
 from anyshot.models.heads import HEADS
-from anyshot.models.model import Model
+from anyshot.models.model import Model, load_model
 from anyshot.recipe import Recipe
 from anyshot.tables import write_table
 
@@ -317,6 +317,14 @@ def small_model(head="cosine-proto"):
 
 def colours(images):
     return images.astype(np.float32).mean((1, 2)) - images.mean()
+
+
+def test_the_model_of_a_classifier_is_a_model(tmp_path):
+    made = ImageClassifier(small_model()).fit(pictures(tmp_path / "photos"))
+    made.save(tmp_path / "classifier")
+    loaded = load_model(tmp_path / "classifier")
+    assert loaded.recipe == small_model().recipe
+    assert ImageClassifier(tmp_path / "classifier").backbone.content == made.backbone.content
 
 
 @pytest.mark.parametrize("head", ["cosine-proto", "feat", "frn"])

@@ -135,6 +135,8 @@ def find_model(path: Path, hint: str = "") -> Path:
     """
     if path.is_file() or (path / "model.safetensors").is_file():
         return path
+    for file in path.glob("version-*/model.safetensors"):  # of a classifier that brings its model along
+        return file.parent
     ready = [
         file.parent
         for studies in builtin_study_folders()
