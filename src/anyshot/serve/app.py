@@ -130,9 +130,12 @@ def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
     async def review() -> list[dict[str, Any]]:
         return await run(served.list_doubtful)
 
-    @app.post("/api/corrections", responses=_describe_problems(404))
-    async def correct(name: str, key: Key, decision: Decision, new_name: str = "") -> dict[str, Any]:
-        new = check_class_name(new_name) if decision == "relabel" and new_name not in served.class_names else new_name
+    @app.post("/api/corrections", responses=_describe_problems(404, 409))
+    async def correct(name: str, key: Key, decision: Decision, new_name: NewName | None = None) -> dict[str, Any]:
+        if decision == "relabel" and new_name is None:
+            raise HTTPException(409, "A new label needs a name: give the class as new_name.")
+        is_new = decision == "relabel" and new_name not in served.class_names
+        new = check_class_name(new_name or "") if is_new else new_name or ""
         removal = await run(served.correct, name, int(key, 16), decision, new)
         return await run(served.describe) | {"removal": removal}
 
