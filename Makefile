@@ -18,8 +18,8 @@ test: .venv/.dev
 
 # The fast tests with the lowest versions that pyproject.toml declares (torch as constraints.txt pins it), in a place of
 # their own.
-FAST := tests/test_public.py tests/test_cli.py tests/test_cli_classifiers.py tests/test_classifier.py tests/test_evaluation.py \
-        tests/test_recipe.py tests/test_heads.py tests/test_sensitivity.py tests/test_figures.py tests/test_report.py
+FAST := tests/test_public.py tests/cli/test_main.py tests/cli/test_classifiers.py tests/classify/test_classifier.py tests/measure/test_evaluate.py \
+        tests/test_recipe.py tests/models/test_heads.py tests/measure/test_sensitivity.py tests/show/test_figures.py tests/report/test_report.py
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	$(PYTHON) tools/lowest_versions.py > .venv-lowest/lowest.txt

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from shell import list_verbs, run
+from helpers.shell import list_verbs, run
 
 import anyshot
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import uvicorn
-from shell import check_words, run
-from test_classifier_files import pictures, small_model
-from test_study import in_this_process
+from helpers.classifiers import pictures, small_model
+from helpers.shell import check_words, run
+from helpers.training import in_this_process
 
 from anyshot import ImageClassifier
 from anyshot.data.store import write_store
@@ -24,7 +24,7 @@ from anyshot.study import cost, runner
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-RUN_ELSEWHERE = {"docs/extending.md": "test_own_file.py"}  # a page whose commands another test runs, and more of them
+RUN_ELSEWHERE = {"docs/extending.md": "models/test_registry.py"}  # pages whose commands another test runs
 
 SMALLER = {
     # README: a study of every learner takes 20 minutes, models of the whole study half a minute.

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from shell import exit_code
+from helpers.shell import exit_code
 
 from anyshot.measure.engine import compute_recalls
 from anyshot.measure.plan import Plan

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
-import typed_api
+from helpers import typed_api
 
 import anyshot
 

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import image_files
+from helpers import image_files
 
 from hostile import spoil
 from hostile.corpus import Case

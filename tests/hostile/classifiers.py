@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import image_files
 import torch
-from classifier_folders import path_of, sign_folder, version_of
+from helpers import image_files
+from helpers.classifier_folders import path_of, sign_folder, version_of
 
 from hostile import spoil
 from hostile.corpus import Case

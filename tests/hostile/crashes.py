@@ -124,7 +124,7 @@ def study_run(good: Good) -> None:
     from anyshot.study.study import StudySource
 
     words = "def study(heads=None):\n    return small(('proto', 'cosine-proto'))\n"
-    (good / "publish.py").write_text(f"from own_study import study as small\n\n\n{words}")
+    (good / "publish.py").write_text(f"from helpers.own_study import study as small\n\n\n{words}")
     study = StudySource(good / "publish.py").load()
     for recipe in study.recipes:
         run_model(study, recipe, study.store(recipe.data, good / "data"), good / "study-run" / recipe.name)

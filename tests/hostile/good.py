@@ -9,10 +9,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import image_files
 import numpy as np
-import own_study
 import torch
+from helpers import image_files, own_study
 
 HERE = Path(__file__).parent
 
@@ -46,7 +45,7 @@ def make(folder: Path) -> Good:
     _classifiers(folder)
     _benchmarks(folder)
     _run(folder)
-    shutil.copyfile(HERE.parent / "own_study.py", folder / "study.py")
+    shutil.copyfile(HERE.parent / "helpers" / "own_study.py", folder / "study.py")
     own_study.store(folder / "data")
     return Good(folder)
 
@@ -203,7 +202,7 @@ def _benchmarks(folder: Path) -> None:
 
 
 def _run(folder: Path) -> None:
-    import report_runs
+    from helpers import report_runs
 
     from anyshot.measure.recalls import Recalls, write_recalls
 

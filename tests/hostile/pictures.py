@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import image_files
+from helpers import image_files
 from PIL import Image
 
 from hostile import spoil

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import image_files
 import numpy as np
+from helpers import image_files
 
 Spoil = Callable[[bytes], bytes]
 

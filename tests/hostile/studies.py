@@ -56,7 +56,8 @@ RECIPES = {
 
 def files() -> dict[str, str]:
     """All of them, as the text of a Python file."""
-    head = "from dataclasses import replace\nfrom own_study import recipe, study as good\n\ndef study(heads=None):\n"
+    head = "from dataclasses import replace\nfrom helpers.own_study import recipe, study as good\n\n"
+    head += "def study(heads=None):\n"
     wrong = {**CHANGED, **{words: f"recipes=[recipe('proto', {change})]" for words, change in RECIPES.items()}}
     return FILES | {words: f"{head}    return replace(good(), {change})\n" for words, change in wrong.items()}
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import image_files
 import numpy as np
 import torch
-from classifier_folders import path_of
+from helpers import image_files
+from helpers.classifier_folders import path_of
 
 from hostile import archives, arrays, spoil
 from hostile import good as goods

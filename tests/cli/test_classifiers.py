@@ -1,0 +1,291 @@
+"""The deploying verbs of the command line: what they print, and one sentence where they cannot go on."""
+
+import contextlib
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.classifiers import pictures, small_model
+from helpers.shell import run
+
+from anyshot import FewShotClassifier
+from anyshot.files import locked
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small_model().save(tmp_path / "run" / "model.safetensors")
+    pictures(tmp_path / "photos", images=8)
+    assert run("anyshot fit photos --model run -o model", monkeypatch)[2] == 0
+    return tmp_path
+
+
+def test_names_are_neither_markup_nor_a_terminals_codes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["[/red]", ":cat:", "[bold]x", "\x1b[2Jgone"]
+    X = np.random.default_rng(0).normal(size=(24, 4)) + 9 * np.eye(4)[np.arange(24) % 4]
+    np.savez("x.npz", features=X.astype(np.float32), labels=np.array(names * 6))
+    for command in (
+        "fit x.npz -o made",
+        "predict made x.npz",
+        "test made x.npz",
+        "advise x.npz --shots 1 --episodes 9",
+    ):
+        out, err, code = run(f"anyshot {command}", monkeypatch)
+        assert code == 0, err
+        assert "\x1b" not in out + err
+        if command.startswith("predict"):
+            assert all(name in out for name in (*names[:3], "\\x1b[2Jgone"))
+
+
+def test_two_who_change_a_classifier_at_once_do_not_lose_what_one_of_them_learned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    FewShotClassifier("proto").fit(X, ["a", "b"] * 4).save("made")
+    np.savez("x.npz", features=X, labels=np.array(["a", "c"] * 4))
+    with locked(Path("made")):
+        for command in ("add made x.npz", "remove made a"):
+            said = run(f"anyshot {command}", monkeypatch)
+            assert (said.code, said.err.count("\n")) == (2, 1)
+            assert "another process is writing made" in said.err
+        assert run("anyshot add made x.npz -o other", monkeypatch).code == 0
+    assert run("anyshot add made x.npz", monkeypatch).code == 0
+    assert FewShotClassifier.load("made").classes_.tolist() == ["a", "b", "c"]
+
+
+def test_predictions_as_table_csv_and_json(model, monkeypatch):
+    pictures(model / "new", seed=3)
+    out, _, _ = run("anyshot predict model new --format json --top 2", monkeypatch)
+    rows = json.loads(out)
+    assert [row["class"] for row in rows] == [Path(row["image"]).parent.name for row in rows]
+    assert all(len(row["best"]) == 2 and row["best"][0]["class"] == row["class"] for row in rows)
+    lines = run("anyshot predict model new/red/0.png new/blue --format csv", monkeypatch)[0].splitlines()
+    assert lines[0] == "image,class,probability,is_known,nearest"
+    assert len(lines) == 6
+    table, _, _ = run("anyshot predict model new/red", monkeypatch)
+    assert table.count("red") >= 4
+    Path("noise").mkdir()
+    noise = np.random.default_rng(0).integers(0, 2, (64, 64, 3)).astype(np.uint8) * 255
+    from PIL import Image
+
+    Image.fromarray(noise).save("noise/0.png")
+    strange = json.loads(run("anyshot predict model noise --format json", monkeypatch)[0])
+    assert strange[0]["is_known"] in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("anyshot predict nowhere x.png", "there is no folder nowhere"),
+        ("anyshot predict model nowhere.png", "no file or folder nowhere.png"),
+        ("anyshot predict model run", "there are no pictures"),
+        ("anyshot fit nowhere --model run -o m", "there is no file or folder nowhere"),
+        ("anyshot fit photos --model nowhere -o m", "named like timm:nowhere"),
+        ("anyshot fit photos --model run -o m --head cosine-prot", "did you mean 'cosine-proto'"),
+        ("anyshot fit photos --model run -o photos", "not a classifier"),
+        ("anyshot advise nowhere.npz", "no file or folder nowhere.npz"),
+        ("anyshot advise photos --model run --way five", "not 'five'"),
+        ("anyshot export photos -o x.onnx", "is not an image classifier"),
+        ("anyshot serve nowhere", "named like timm:nowhere"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(model, monkeypatch, command, words):
+    _, err, code = run(command, monkeypatch)
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+    assert not Path("m").exists()
+
+
+def test_advice_as_text_page_and_numbers(model, monkeypatch):
+    out, err, code = run("anyshot advise photos --model run --out advice --episodes 60", monkeypatch)
+    assert code == 0, err
+    assert "Use " in out
+    numbers = json.loads(Path("advice/advice.json").read_text())
+    assert numbers["counts"] == [8, 8, 8]
+    page = Path("advice/advice.html").read_text()
+    assert "<svg" in page
+    assert page.count("<script") == 1
+    assert "| accuracy at shot |" in Path("advice/advice.md").read_text()
+    assert numbers["left_out"]["in_groups"] is None or "groups" in page
+    assert "other days" in out
+    np.savez("features.npz", features=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2)
+    assert "Which head" in run("anyshot advise features.npz --episodes 50", monkeypatch)[0]
+
+
+def test_advice_with_photos_of_other_days(model, monkeypatch):
+    """From two folders, or from one that has a test folder; text, page and numbers agree, and show copies."""
+    from PIL import Image
+
+    pictures(model / "later", images=5, seed=3)
+    copied = Image.open("photos/red/0.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    copied.save("photos/blue/copy.png")
+    command = "anyshot advise photos --model run --episodes 30 --heads cosine-proto"
+    out, err, code = run(f"{command} --holdout later --out advice", monkeypatch)
+    assert code == 0, err
+    numbers, page = json.loads(Path("advice/advice.json").read_text()), Path("advice/advice.html").read_text()
+    said = f"On the 15 examples that were held out, cosine-proto is right on {numbers['holdout']['accuracy'][0]:.1%}"
+    assert said in out
+    assert said in page
+    assert numbers["holdout"]["examples"] == 15
+    pair = numbers["duplicates"][0]
+    assert [pair[one]["name"] for one in ("one", "other")] == ["blue/copy.png", "red/0.png"]
+    assert pair["conflict"]
+    for words in (out, page, Path("advice/advice.md").read_text()):
+        assert words.index("blue/copy.png") < words.rindex("red/0.png")
+    assert page.count("data:image/jpeg;base64,") >= 2
+    np.savez("features.npz", features=np.eye(3), labels=list("abc"))
+    _, err, code = run(f"{command} --holdout features.npz", monkeypatch)
+    assert code == 2
+    assert "both pictures, or both features" in err
+    Path("both").mkdir()
+    Path("photos").rename("both/train")
+    Path("later").rename("both/test")
+    again, _, _ = run("anyshot advise both --model run --episodes 30 --heads cosine-proto", monkeypatch)
+    assert said in again
+
+
+def test_what_the_network_that_comes_with_us_would_bring_is_measured(model, monkeypatch):
+    command = "anyshot advise photos --episodes 20 --heads cosine-proto --out advice"
+    assert "on a sample" not in run(f"{command} --model run", monkeypatch).out  # these features are good enough
+    monkeypatch.setattr("anyshot.inspect.pictures.ENOUGH", 2.0)
+    out = run(f"{command} --model run", monkeypatch).out
+    other = json.loads(Path("advice/advice.json").read_text())["other_features"]
+    assert (other["backbone"], other["way"], other["shot"], other["examples"]) == ("efficientnet-lite0", 3, 6, 24)
+    assert min(other["own"], other["other"]) > 0.6
+    said = f"efficientnet-lite0 is right on {other['other']:.1%}"
+    assert f"on a sample (3 classes, 6 shots, 24 examples) {said}" in out
+    assert said in Path("advice/advice.html").read_text()
+
+
+def test_what_fit_says_of_its_accuracy(model, monkeypatch):
+    """It is of the photos at hand, and where they are bursts, whole bursts are left out."""
+    from PIL import Image
+
+    words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
+    assert "Left out one at a time" in words
+    assert "other days" in words
+    assert "mostly harder. To know how much harder: anyshot test again FOLDER." in words
+    words, _, _ = run("anyshot fit photos --model run -o 'my photos'", monkeypatch)
+    assert "anyshot test 'my photos' FOLDER" in words
+    for place, file in enumerate(sorted(Path("photos").rglob("*.png"))):
+        exif = Image.Exif()
+        exif.get_ifd(0x8769)[0x9003] = f"2024:01:31 {place // 4:02}:00:{place % 4:02}"
+        Image.open(file).save(file.with_suffix(".jpg"), exif=exif)
+        file.unlink()
+    words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
+    assert re.search(r"24 of them are in [56] groups of near-copies or of one moment \(found by times", words)
+    assert "with whole groups left out it is" in words
+
+
+# ------------------------------------------------------------------------------------------------ writers of a folder
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """Two classifiers of features, `made` and `other`, and examples of two classes."""
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    FewShotClassifier("proto").fit(X, ["a", "b"] * 4).save("made")
+    FewShotClassifier("proto").fit(X, ["d", "e"] * 4).save("other")
+    np.savez("x.npz", features=X, labels=np.array(["a", "c"] * 4))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "add made x.npz",
+        "add made x.npz -o made",
+        "add other x.npz -o made",
+        "add other x.npz -o link",
+        "remove made a -o made",
+        "remove other d -o made",
+        "merge made other -o made",
+        "merge other made -o made",
+        "fit x.npz -o made",
+    ],
+)
+def test_a_verb_refuses_to_replace_a_folder_that_another_writes(saved, monkeypatch, command):
+    Path("link").symlink_to("made")
+    before = Path("made/config.json").read_bytes()
+    with locked(Path("made")):
+        done = run(f"anyshot {command}", monkeypatch)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "another process is writing" in done.err
+    assert Path("made/config.json").read_bytes() == before
+    assert run(f"anyshot {command}", monkeypatch).code == 0
+
+
+def test_a_folder_is_locked_from_before_it_is_read_until_it_is_written(saved, monkeypatch):
+    """A second writer that comes while the first one reads is refused: else one of them would lose its examples."""
+    second = []
+    load = FewShotClassifier.load
+
+    def load_slowly(*given):
+        monkeypatch.setattr(FewShotClassifier, "load", load)
+        second.append(run("anyshot remove made a -o made", monkeypatch))
+        return load(*given)
+
+    monkeypatch.setattr(FewShotClassifier, "load", load_slowly)
+    assert run("anyshot add made x.npz -o made", monkeypatch).code == 0
+    assert (second[0].code, "another process is writing made" in second[0].err) == (2, True)
+    assert FewShotClassifier.load("made").classes_.tolist() == ["a", "b", "c"]
+
+
+def test_a_folder_that_another_makes_meanwhile_is_locked_before_it_is_replaced(saved, monkeypatch):
+    load = FewShotClassifier.load
+    with contextlib.ExitStack() as stack:
+
+        def load_slowly(*given):
+            loaded = load(*given)
+            loaded.save("new")
+            stack.enter_context(locked(Path("new")))
+            return loaded
+
+        monkeypatch.setattr(FewShotClassifier, "load", load_slowly)
+        done = run("anyshot add made x.npz -o new", monkeypatch)
+    assert (done.code, "another process is writing new" in done.err) == (2, True)
+
+
+def test_a_failed_verb_leaves_no_folder_behind(saved, monkeypatch):
+    assert run("anyshot add made nowhere.npz -o new", monkeypatch).code == 2
+    assert not Path("new").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------- messages
+
+
+def test_add_says_how_many_classes_are_new(saved, monkeypatch):
+    said = run("anyshot add made x.npz", monkeypatch).out
+    assert "4 examples of 1 new class added (c); 3 classes now" in said  # the others were learned before
+    said = run("anyshot add made x.npz --to wasp", monkeypatch).out
+    assert "8 examples of 1 new class added (wasp); 4 classes now" in said
+    said = run("anyshot add made x.npz --to wasp", monkeypatch).out
+    assert "no new examples, all were learned before; 4 classes now" in said
+
+
+def test_add_says_how_pictures_without_labels_get_one(model, monkeypatch):
+    pictures(model / "more", images=2)
+    done = run("anyshot add model more/red", monkeypatch)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "If its pictures are all of one class, name it: --to CLASS." in done.err
+    assert "--to" not in run("anyshot add model nowhere", monkeypatch).err
+
+
+def test_csv_and_json_have_the_same_fields(saved, monkeypatch):
+    FewShotClassifier("proto", reject=0.6).fit(np.load("x.npz")["features"], ["a", "b"] * 4).save("strict")
+    rows = csv.DictReader(io.StringIO(run("anyshot predict strict x.npz --format csv", monkeypatch).out))
+    answers = json.loads(run("anyshot predict strict x.npz --format json", monkeypatch).out)
+    assert {answer["is_known"] for answer in answers} == {True, False}
+    for row, answer in zip(rows, answers, strict=True):
+        best = answer.pop("best")
+        assert row == {name: "" if value is None else str(value) for name, value in answer.items()}
+        assert answer["nearest"] == best[0]["class"]
+        known = (best[0]["class"], best[0]["probability"]) if answer["is_known"] else (None, None)
+        assert (answer["class"], answer["probability"]) == known

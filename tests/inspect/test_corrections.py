@@ -1,0 +1,326 @@
+"""Review: labels are kept, corrected or dropped on a page or in `serve`, and the table of corrections is applied."""
+
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from helpers.classifiers import colours, data, pictures, small_model
+from helpers.server import BROWSER, QUIET, add, picture, serving
+from helpers.shell import run
+
+from anyshot import (
+    BadInput,
+    FewShotClassifier,
+    ImageClassifier,
+    advise,
+    apply_corrections,
+    open_source,
+    rank_unlabelled,
+)
+from anyshot.classify.keys import hash_rows
+from anyshot.inspect.corrections import Correction, move_example, read_corrections
+from anyshot.inspect.pages import render_advice, render_ranking
+from anyshot.serve.state import ServedClassifier
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+HEADER = "path,key,label,decision,new_label"
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Three classes of eight pictures; red/blue.png is a picture of blue, blue/copy.png a copy of blue/0.png."""
+    monkeypatch.chdir(tmp_path)
+    small_model().save(tmp_path / "run" / "model.safetensors")
+    pictures(tmp_path / "photos", images=8)
+    pictures(tmp_path / "more", images=1, seed=5)
+    shutil.copy("more/blue/0.png", "photos/red/blue.png")
+    shutil.copy("photos/blue/0.png", "photos/blue/copy.png")
+    Path("table.csv").write_text(f"{HEADER}\nred/blue.png,,red,relabel,blue\nblue/copy.png,,blue,drop,\n")
+    return tmp_path
+
+
+def predictions(folder):
+    return ImageClassifier.load(folder).predict_proba(sorted(map(str, Path("photos").rglob("*.png"))))
+
+
+def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
+    clean = "anyshot fit clean --model run -o expected"
+    shutil.copytree("photos", "clean")
+    Path("clean/blue/copy.png").unlink()
+    Path("clean/red/blue.png").rename("clean/blue/9.png")
+    assert run(clean, monkeypatch).code == 0
+    done = run("anyshot fit photos --model run --corrections table.csv -o fitted", monkeypatch)
+    assert "2 corrections of table.csv applied" in done.err
+    assert "there twice" not in done.err
+    np.testing.assert_allclose(predictions("fitted"), predictions("expected"), rtol=1e-5)
+    assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
+    assert np.abs(predictions("wrong") - predictions("expected")).max() > 1e-3
+    # A copy is learned once, so that dropping it would drop the picture itself: only the wrong label is corrected.
+    Path("one.csv").write_text(f"{HEADER}\nred/blue.png,,red,relabel,blue\n")
+    done = run("anyshot remove wrong --corrections one.csv --examples photos -o removed", monkeypatch)
+    assert "0 examples dropped, 1 relabelled; 3 classes now, 8 to 9 examples each." in done.out
+    np.testing.assert_allclose(predictions("removed"), predictions("expected"), rtol=1e-5)
+    Path("two.csv").write_text(f"{HEADER}\nred/blue.png,,blue,drop,\n")  # a second look, at the corrected labels
+    for command in ("fit photos --model run", "remove wrong --examples photos"):
+        assert run(f"anyshot {command} --corrections one.csv two.csv -o both", monkeypatch).code == 0
+        assert ImageClassifier.load("both").classifier.support_.counts.tolist() == [8, 8, 8]
+    assert run("anyshot fit more --model run -o grown", monkeypatch).code == 0
+    assert run("anyshot add grown photos --corrections table.csv", monkeypatch).code == 0
+    counts = ImageClassifier.load("grown").classifier.support_.counts
+    assert counts.tolist() == [9, 9, 9]  # red/blue.png is more/blue/0.png
+
+
+def test_corrections_with_keys_need_no_paths(photos, monkeypatch):
+    key = hash_rows(ImageClassifier("run").features_of("photos/red/blue.png"))[0]
+    Path("keys.csv").write_text(
+        f"key;label;decision;new_label\n{key:016x};red;relabel;blue\n"
+    )  # as a spreadsheet has it
+    assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
+    assert run("anyshot fit photos --model run --corrections keys.csv -o fitted", monkeypatch).code == 0
+    done = run("anyshot remove wrong --corrections keys.csv", monkeypatch)
+    assert done.code == 0, done.err
+    np.testing.assert_allclose(predictions("wrong"), predictions("fitted"), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("red/nothing.png,,red,drop,", "there is no example red/nothing.png of 'red' to correct"),
+        ("red/0.png,,blue,drop,", "there is no example red/0.png of 'blue' to correct"),
+        ("red/0.png,,red,delete,", "row 2 of t.csv decides 'delete': a decision is keep, relabel or drop"),
+        ("red/0.png,,red,relabel,", "row 2 of t.csv must name a path or key, and for relabel a new_label"),
+        (",,red,drop,", "row 2 of t.csv must name a path or key"),
+        (",zz,red,drop,", "row 2 of t.csv has the key 'zz', not 16 hexadecimal digits"),
+        ("red/0.png,,red,drop,\nred/0.png,,red,keep,", "t.csv decides differently on red/0.png of red in two rows"),
+    ],
+)
+def test_bad_rows_are_one_sentence(photos, monkeypatch, rows, words):
+    Path("t.csv").write_text(f"{HEADER}\n{rows}\n")
+    done = run("anyshot fit photos --model run --corrections t.csv -o m", monkeypatch)
+    assert (done.code, words in done.err) == (2, True), done.err
+    assert done.err.strip().splitlines()[-1].startswith("anyshot: ")
+    assert not Path("m").exists()
+
+
+def test_remove_says_which_correction_does_not_fit(photos, monkeypatch):
+    assert run("anyshot fit photos --model run -o m", monkeypatch).code == 0
+    done = run("anyshot remove m --corrections table.csv", monkeypatch)
+    assert (done.code, "--examples FOLDER names the pictures" in done.err) == (2, True)
+    done = run("anyshot add m photos --to red --corrections table.csv", monkeypatch)
+    assert (done.code, "there is nothing to correct" in done.err) == (2, True)
+
+
+def test_a_source_is_corrected_in_python(photos):
+    with open_source(Path("photos")) as source:
+        corrected = apply_corrections(source, "table.csv")
+    assert len(corrected.items) == len(source.items) - 1
+    assert {item.name: item.class_name for item in corrected.items}["red/blue.png"] == "blue"
+    with pytest.raises(BadInput, match="drop every example"):
+        apply_corrections(source, [Correction(i.name, "", i.class_name, "drop") for i in source.items])
+
+
+@pytest.mark.parametrize("head", ["posterior", "cosine-proto"])
+def test_a_moved_example_is_as_if_learned_there(head):
+    X, y = data(images=9)
+    wrong = y.copy()
+    wrong[3] = "class 4"
+    moved, expected = FewShotClassifier(head).fit(X, wrong), FewShotClassifier(head).fit(X, y)
+    move_example(moved, "class 4", int(hash_rows(X[3:4])[0]), "class 0")
+    np.testing.assert_allclose(moved.predict_proba(X), expected.predict_proba(X), rtol=1e-6)
+    move_example(moved, "class 0", int(hash_rows(X[3:4])[0]), "a class of a longer name")
+    assert "a class of a longer name" in moved.classes_
+
+
+def evil_advice():
+    X, y = data(spread=0.6)
+    y = np.char.add(y, ' "<img src=x onerror=alert(1)>')
+    y[5], y[100] = y[-1], y[0]
+    X, y = np.r_[X, X[[7]]], np.r_[y, y[[60]]]
+    return advise(X, y, ["cosine-proto"], episodes=30, names=[f'<b>{i}</b>"&,.jpg' for i in range(len(y))])
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright")
+    with playwright.sync_playwright() as running:
+        opened = running.chromium.launch(executable_path=BROWSER, args=QUIET.split())
+        yield opened
+        opened.close()
+
+
+def open_file(browser, path, said):
+    page = browser.new_page()
+    page.set_default_timeout(20_000)
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.goto(path.as_uri())
+    return page
+
+
+@needs_browser
+def test_decisions_on_the_page_become_a_table(browser, tmp_path):
+    advice, said = evil_advice(), []
+    (tmp_path / "advice.html").write_text(render_advice(advice, {5: b"jpeg"}), encoding="utf-8")
+    page = open_file(browser, tmp_path / "advice.html", said)
+    spots = page.locator("[data-path]")
+    assert not page.locator("#review").is_visible()
+    first = spots.filter(has=page.get_by_role("button", name="It is")).first
+    first.get_by_role("button", name="It is").click()
+    page.locator(f"[data-path='{advice.duplicates[0]['one']['name']}']").last.get_by_role("button", name="Drop").click()
+    other = spots.nth(2)
+    other.locator("input").fill("a new class")
+    other.locator("input").press("Tab")
+    keep = spots.nth(3).get_by_role("button", name="Keep")
+    keep.click()
+    keep.click()  # a second click takes it back
+    assert page.locator("#review output").text_content() == "3 decided"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    download.value.save_as(tmp_path / "corrections.csv")
+    rows = read_corrections(tmp_path / "corrections.csv")
+    assert {row.decision for row in rows} == {"relabel", "drop"}
+    assert rows[0].new_label == advice.unlikely[0]["looks_like"]
+    assert rows[0].path == advice.unlikely[0]["name"]
+    assert {row.new_label for row in rows} >= {"a new class"}
+    names = {(one["name"], one["label"], one["key"]) for one in (*advice.unlikely, *advice.mislabelled)}
+    pair = advice.duplicates[0]
+    names |= {(one["name"], one["label"], one["key"]) for one in (pair["one"], pair["other"])}
+    assert {(row.path, row.label, row.key) for row in rows} <= names
+    assert said == []
+
+
+@needs_browser
+def test_labels_of_the_page_are_a_table_of_pictures(browser, photos, monkeypatch):
+    pictures(photos / "new", images=4, seed=9)
+    Path("flat").mkdir()
+    for path in Path("new").rglob("*.png"):
+        shutil.copy(path, f"flat/{path.parent.name} {path.name}")
+    command = "anyshot advise photos --model run --episodes 20 --heads cosine-proto --unlabelled flat -o advice"
+    done = run(command, monkeypatch)
+    assert done.code == 0, done.err
+    assert "What to label next" in done.out
+    table = list(csv.DictReader(io.StringIO(Path("advice/label-next.csv").read_text())))
+    assert [row["rank"] for row in table] == [str(place) for place in range(1, 13)]
+    assert {row["path"] for row in table} == {path.name for path in Path("flat").iterdir()}
+    said = []
+    page = open_file(browser, photos / "advice" / "label-next.html", said)
+    assert page.locator("img").count() == 12
+    for spot in page.locator("[data-path]").all()[:3]:
+        spot.get_by_role("button").first.click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    download.value.save_as(photos / "labels.csv")
+    assert run("anyshot fit photos --model run -o m", monkeypatch).code == 0
+    done = run("anyshot add m labels.csv --root flat", monkeypatch)
+    assert "3 examples of" in done.out
+    assert said == []
+
+
+def test_rankings_cover_what_is_not_labelled():
+    """Two classes are labelled in one of their two regions: pictures of the others come first, copies do not follow."""
+    rng = np.random.default_rng(0)
+    regions = 4 * np.eye(6)[:4]
+    X = np.repeat(regions[:2], 6, 0) + 0.3 * rng.normal(size=(12, 6))
+    pool = np.repeat(regions, 10, 0) + 0.3 * rng.normal(size=(40, 6))
+    pool = np.r_[pool, pool[[25]]]
+    y = ["a"] * 6 + ["b"] * 6
+    ranking = rank_unlabelled(X, y, pool, classifier=FewShotClassifier("cosine-proto").fit(X, y))
+    assert {one.example // 10 for one in ranking[:6]} == {2, 3}
+    assert sorted(one.example for one in ranking) == list(range(41))
+    assert all(one.likeliest in ("a", "b") and 0.5 <= one.probability <= 1 for one in ranking)
+    places = [one.example for one in ranking]
+    assert max(places.index(25), places.index(40)) > 20  # of two copies one comes late
+    assert {one.example // 10 for one in rank_unlabelled(X, y, pool, most=5)} >= {2, 3}  # a head that is always sure
+    with pytest.raises(BadInput, match="same shape"):
+        rank_unlabelled(X, y, pool[:, :5])
+    with pytest.raises(BadInput, match="at least 2 classes"):
+        rank_unlabelled(X, ["a"] * 12, pool)
+    page = render_ranking(ranking, ["<script>alert(1)</script>"] * 41, ["<b>"], {}, "a folder")
+    assert page.count("<script") == 1
+    assert "--root &#39;a folder&#39;" in page
+
+
+# ----------------------------------------------------------------------------------------------------------- in serve
+
+
+@pytest.fixture
+def served():
+    return ServedClassifier(ImageClassifier(colours, side=16))
+
+
+@pytest.fixture
+def client(served):
+    with serving(served) as (url, _), httpx.Client(base_url=url, timeout=60) as http:
+        yield http
+
+
+def teach(client):
+    """Three classes of seven pictures, one of which is in the wrong class."""
+    for seed in range(7):
+        for channel, name in enumerate(("red", "green", "blue")):
+            add(client, name, picture(channel, seed))
+    return add(client, "red", picture(2, 50)).json()
+
+
+def test_doubtful_examples_are_corrected_at_once(client, served):
+    teach(client)
+    first = client.get("/api/review").json()[0]
+    assert (first["name"], first["suggestion"]) == ("red", "blue")
+    where = {"name": "red", "key": first["key"], "decision": "relabel", "new_name": "blue"}
+    about = client.post("/api/corrections", params=where).json()
+    assert {one["name"]: one["count"] for one in about["classes"]} == {"blue": 8, "green": 7, "red": 7}
+    assert client.get("/api/thumbnails/" + first["key"]).status_code == 200
+    assert first["key"] not in [row["key"] for row in client.get("/api/review").json()]
+    lines = client.get("/api/corrections").text.splitlines()
+    assert lines == [HEADER, f",{first['key']},red,relabel,blue"]
+    about = client.post("/api/undo", params={"removal": about["removal"]}).json()
+    assert {one["name"]: one["count"] for one in about["classes"]} == {"blue": 7, "green": 7, "red": 8}
+    assert client.get("/api/corrections").text.splitlines() == [HEADER]
+    client.post("/api/corrections", params=where | {"decision": "keep", "new_name": ""})
+    assert first["key"] not in [row["key"] for row in client.get("/api/review").json()]
+    client.post("/api/corrections", params=where | {"new_name": "sky"})
+    assert "sky" in served.class_names
+    for wrong, status in (({"key": "0" * 16}, 404), ({"name": "none"}, 404), ({"decision": "burn"}, 422)):
+        assert client.post("/api/corrections", params=where | wrong).status_code == status
+    assert client.post("/api/corrections", params=where | {"new_name": "\x00", "name": "sky"}).status_code == 422
+
+
+def test_corrections_of_serve_are_taken_by_fit(client, served, tmp_path, monkeypatch):
+    """The table has keys instead of paths; a copy of a picture in two classes is removed from one of them."""
+    teach(client)
+    add(client, "green", picture(0, 0))
+    rows = {row["name"]: row for row in client.get("/api/review").json() if row["suggestion"]}
+    row = rows["green"]
+    client.post(
+        "/api/corrections", params={"name": "green", "key": row["key"], "decision": "relabel", "new_name": "red"}
+    )
+    counts = {one["name"]: one["count"] for one in client.get("/api/classes").json()["classes"]}
+    assert counts == {"red": 8, "green": 7, "blue": 7}
+    (tmp_path / "t.csv").write_text(client.get("/api/corrections").text)
+    assert read_corrections(tmp_path / "t.csv")[0].key == row["key"]
+
+
+@needs_browser
+def test_the_page_of_serve_has_a_review(browser, served, client):
+    teach(client)
+    said = []
+    page = browser.new_page()
+    page.set_default_timeout(20_000)
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(str(client.base_url))
+    page.get_by_role("button", name="Review labels").click()
+    page.locator("#doubtful li").first.get_by_role("button", name="It is blue").click()
+    page.locator("#notice", has_text="Moved to blue.").wait_for()
+    page.locator("#doubtful li", has_text="red: looks like blue").wait_for(state="detached")
+    assert served.current.classifier.support_.counts.tolist() == [8, 7, 7]
+    page.get_by_role("button", name="Undo").click()
+    page.locator("#notice", has_text="It is back").wait_for()
+    assert served.current.classifier.support_.counts.tolist() == [7, 7, 8]
+    assert said == []
+    page.close()
