@@ -242,7 +242,7 @@ def test_one_cosine_is_all_that_the_logits_see():
     cosine = torch.nn.functional.cosine_similarity(
         *(((v - model["mean"]) @ model["matrix"]) for v in (query[:, None], means)), dim=-1
     )
-    rho = r / ((1 + r) * (r + 1 / k)).sqrt()
+    rho = r / ((1 + r) * (r + 1 / k.double())).sqrt()
     expected = model["scale"] * (rho * (cosine - rho) / (1 - rho**2) - (1 - rho**2).log() / 2)
     ours = logits_of(model, means, k, query)
     unseen = logits_of(model, means[:1], torch.tensor([0]), query)
@@ -457,6 +457,23 @@ def test_a_base_is_used_only_where_it_helped_its_own_kind(classes, spread, helps
     if not bool(base["helps"]):
         assert alone.keys() == based.keys()
         torch.testing.assert_close(alone["matrix"], based["matrix"])
+
+
+def test_a_base_brings_its_own_factor_where_nothing_can_be_left_out():
+    """Probabilities of single images, with a base, are about as often right as they say."""
+    base, sure, right = fit_base(*kind(60, 12, 1.0, 0)), [], []
+    for seed in range(1, 31):
+        x, owner = kind(5, 9, 1.0, seed)
+        first = torch.arange(5) * 9
+        query = torch.ones(45, dtype=torch.bool)
+        query[first] = False
+        model = fit(moments_of(x[first], torch.arange(5)), Examples(x[first], torch.arange(5)), base)
+        assert "share" not in model
+        torch.testing.assert_close(model["scale"], base["dimensions"])
+        chances = logits_of(model, x[first], torch.ones(5, dtype=torch.long), x[query]).softmax(1)
+        sure.append(chances.amax(1))
+        right.append((chances.argmax(1) == owner[query]).double())
+    assert abs(float(torch.cat(sure).mean() - torch.cat(right).mean())) < 0.05
 
 
 def test_a_base_of_before_is_read():

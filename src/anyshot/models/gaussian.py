@@ -316,12 +316,13 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
     groups = torch.arange(len(owner)) if groups is None else groups
     some = groups % max(1, len(owner) // MOST_COMPARED) == 0
     examples = Examples(vectors[some], owner[some], groups[some].unique(return_inverse=True)[1])
-    inside, basis, d = (moments, examples), moments.basis, vectors.shape[1]
+    inside, basis, expected = (moments, examples), moments.basis, float(min(DIMENSIONS, vectors.shape[1]))
     if basis is not None:
         inside = moments._replace(basis=None), examples._replace(vectors=_in_span(examples.vectors.to(basis), basis))
-    model, loss = _with_scale(fit_moments(moments, rounds=2), *inside, d)
+    model, loss = _with_scale(fit_moments(moments, rounds=2), *inside, expected)
     for times in RIDGES if loss else ():
-        other, other_loss = _with_scale(fit_moments(moments, times * RIDGE, float(model["spread"][0])), *inside, d)
+        other = fit_moments(moments, times * RIDGE, float(model["spread"][0]))
+        other, other_loss = _with_scale(other, *inside, expected)
         other_loss += 0.5 * (np.log(times) / DOUBT) ** 2
         if other_loss < loss:
             model, loss = other, other_loss
@@ -329,32 +330,38 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
         model["basis"] = basis
     if base is None or not base["helps"] or is_foreign(moments, base):
         return model
-    based, based_loss = _with_scale({name: base[name] for name in ("mean", "matrix", "spread")}, moments, examples, d)
+    based = {name: base[name] for name in ("mean", "matrix", "spread")}
+    based, based_loss = _with_scale(based, moments, examples, float(base["dimensions"]))
     return model if based_loss - loss > EVIDENCE else based
 
 
 def _with_scale(
-    model: dict[str, Tensor], moments: Moments, examples: Examples, d: int
+    model: dict[str, Tensor], moments: Moments, examples: Examples, expected: float
 ) -> tuple[dict[str, Tensor], float]:
     """Return the model with its likeliest factor, and minus the log-likelihood (in nats) at it, prior included.
 
     Every class weighs the same, and only classes of which images can be left out are answers: single images are never
     right, and would favour common classes. The loss is 0 where fewer than two classes have such images.
     """
-    expected = min(DIMENSIONS, d)
     left_out = leave_one_out(moments, examples, model | {"scale": moments.means.new_tensor(1.0)})
     asked, owner = left_out.owner.unique(return_inverse=True)
-    if len(asked) < 2:
-        return model | {"scale": moments.means.new_tensor(expected)}, 0.0
-    scores, weights = left_out.logits[:, asked], 1 / torch.bincount(owner)[owner].to(left_out.logits)
-    weights *= len(weights) / weights.sum()
+    factor, loss = expected, 0.0
+    if len(asked) > 1:
+        weights = 1 / torch.bincount(owner)[owner].to(left_out.logits)
+        weights *= len(weights) / weights.sum()
+        factor, loss = _likeliest_factor(left_out.logits[:, asked], owner, weights, expected)
+    return model | {"scale": moments.means.new_tensor(factor)}, loss
+
+
+def _likeliest_factor(scores: Tensor, owner: Labels, weights: Tensor, expected: float) -> tuple[float, float]:
+    """Return the factor of scores that makes these classes likeliest, and minus the log-likelihood, prior included."""
 
     def loss(log: float) -> float:
         losses = torch.nn.functional.cross_entropy(expected * np.exp(log) * scores, owner, reduction="none")
         return float(weights @ losses) + 0.5 * (log / DOUBT) ** 2
 
     best = minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded")
-    return model | {"scale": moments.means.new_tensor(expected * np.exp(best.x))}, float(best.fun)
+    return expected * float(np.exp(best.x)), float(best.fun)
 
 
 # ---------------------------------------------------------------------------------------------------------- with a base
@@ -373,26 +380,34 @@ def fit_base(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
     if len(counts) < 2 * FOLDS:
         return {"helps": torch.zeros((), dtype=torch.float64)}
     shrinkage, folds = _choose_shrinkage(vectors, owner)
-    gains = torch.cat([_gains(*fold, shrinkage) for fold in folds])
-    half_width = float(student_t.ppf(0.975, len(gains) - 1) * gains.std()) / len(gains) ** 0.5
-    helps = (gains.mean() > half_width).double()
-    return {**diagonalise(_sum_images(vectors, owner), *shrinkage), "counts": counts, "helps": helps}
+    gains, factors = zip(*(_try_single_images(*fold, shrinkage) for fold in folds), strict=True)
+    gain = torch.cat(gains)
+    half_width = float(student_t.ppf(0.975, len(gain) - 1) * gain.std()) / len(gain) ** 0.5
+    return {
+        **diagonalise(_sum_images(vectors, owner), *shrinkage),
+        "counts": counts,
+        "helps": (gain.mean() > half_width).double(),
+        "dimensions": counts.new_tensor(sum(factors) / len(factors)),
+    }
 
 
-def _gains(learned: Moments, others: Vectors, theirs: Labels, shrinkage: Shrinkage) -> Float[Tensor, " class_"]:
-    """Return by how much, class by class, W and B of some classes beat a cosine on single images of others."""
+def _try_single_images(
+    learned: Moments, others: Vectors, theirs: Labels, shrinkage: Shrinkage
+) -> tuple[Float[Tensor, " class_"], float]:
+    """Return what W and B of some classes gain single images of others over a cosine, and the likeliest factor."""
     fitted = diagonalise(learned, *shrinkage)
-    z, u = (others - fitted["mean"]) @ fitted["matrix"], normalize(others)
     rank, is_query = _halves(theirs)
-    answer = theirs[is_query]
-    gains = z.new_zeros(int(theirs.max()) + 1)
+    query, answer = others[is_query], theirs[is_query]
+    many = torch.bincount(answer)
+    gains, scores = others.new_zeros(len(many)), []
     for turn in range(TURNS):
-        single = rank == turn % torch.bincount(theirs, ~is_query)[theirs].long()
-        weights = predict_class(z[single], torch.ones_like(theirs[single]), fitted)
-        both = quadratic(z[is_query], weights), u[is_query] @ u[single].mT
-        is_right, is_right_by_cosine = ((scores.argmax(1) == answer).double() for scores in both)
-        gains += torch.bincount(answer, is_right - is_right_by_cosine) / torch.bincount(answer) / TURNS
-    return gains
+        single = others[rank == turn % torch.bincount(theirs, ~is_query)[theirs].long()]
+        scores.append(quadratic(transform(query, fitted), predict(single, torch.ones_like(many), fitted)))
+        both = scores[-1], normalize(query) @ normalize(single).mT
+        is_right, is_right_by_cosine = ((found.argmax(1) == answer).double() for found in both)
+        gains += torch.bincount(answer, is_right - is_right_by_cosine) / many / TURNS
+    weights = (1 / many.double())[answer].repeat(TURNS)
+    return gains, _likeliest_factor(torch.cat(scores), answer.repeat(TURNS), weights, DIMENSIONS)[0]
 
 
 def is_foreign(moments: Moments, base: Parameters) -> bool:
@@ -414,7 +429,8 @@ def read_base(tensors: Parameters) -> Parameters:
     helps = len(counts) >= 2 * FOLDS and (len(numbers) < 3 or numbers[2] > 0)
     moments = Moments(counts, tensors["means"], tensors["scatter"], max(int(numbers[1]), 1))
     fitted = diagonalise(moments, *DEFAULT_SHRINKAGE)
-    return {**fitted, "counts": counts, "helps": torch.tensor(float(helps), dtype=torch.float64)}
+    values = {"helps": float(helps), "dimensions": numbers[0] * tensors["means"].shape[1]}
+    return {**fitted, "counts": counts, **{name: counts.double().new_tensor(value) for name, value in values.items()}}
 
 
 # ---------------------------------------------------------------------------------------------------------- the readout
