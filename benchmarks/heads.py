@@ -3,7 +3,7 @@
     python benchmarks/heads.py --data FOLDER                    all of results/heads: some ten minutes of one core
     python benchmarks/heads.py --data FOLDER --split val --out runs/heads-val       on development classes
     python benchmarks/heads.py --data FOLDER --out results/heads-ours --classifiers cosine-proto,posterior \
-        --supports 1,2,4,5,8,10,16,20,32,step,tail --episodes 300 0 --draws 8 0     ours alone, many episodes
+        --episodes 100 0 --draws 4 0                            ours alone, more episodes
 
 FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip (docs/data.md says where the images come from). Pictures are
 embedded once, by efficientnet-lite0, into a cache (ten more minutes); `birds-conv4` are features of a Conv-4 that comes
