@@ -6,17 +6,12 @@ import shutil
 import threading
 import time
 
-import httpx
 import numpy as np
-import pytest
 import uvicorn
 from PIL import Image
 
-from anyshot import ImageClassifier
 from anyshot.serve.app import make_app
 from anyshot.serve.limits import TimedConnection
-from anyshot.serve.state import ServedClassifier
-from helpers.classifiers import colours
 
 JPEG = {"Content-Type": "image/jpeg"}
 
@@ -43,19 +38,6 @@ def serving(served):
     yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}", served
     running.should_exit = True
     thread.join()
-
-
-@pytest.fixture
-def server(tmp_path):
-    """A server of an empty classifier."""
-    with serving(ServedClassifier(ImageClassifier(colours, side=16, keep=8), tmp_path / "saved")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server):
-    with httpx.Client(base_url=server[0], timeout=20) as http:
-        yield http
 
 
 def add(client, name, image, **headers):

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 from helpers.classifiers import colours, small_model
-from helpers.server import JPEG, add, client, picture, server
+from helpers.server import JPEG, add, picture
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ from anyshot.serve.run import serve
 from anyshot.serve.state import ServedClassifier
 from anyshot.serve.uploads import MAX_BYTES
 
-__all__ = ["client", "server"]  # fixtures
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
