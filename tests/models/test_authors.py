@@ -144,7 +144,7 @@ class Evil:
         ({"encoder.layer9.0.conv1.weight": torch.ones(1)}, "does not have the Conv-4 or ResNet-12"),
         ({"weights": torch.ones(3)}, "does not have the Conv-4 or ResNet-12"),
         ([1, 2], "does not have the Conv-4 or ResNet-12"),
-        (Evil(), "is damaged, or not a file of weights"),
+        (Evil(), "is damaged, or not a file of weights that torch wrote."),
     ],
 )
 def test_other_files_are_one_sentence_and_their_code_does_not_run(content, sentence, tmp_path, capsys):

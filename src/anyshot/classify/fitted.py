@@ -101,7 +101,7 @@ class FittedState:
         return given if is_given.all() else join_groups(given, find_near_copies(exemplars.vectors, exemplars.owner))
 
     @cached_property
-    def left_counts(self) -> Int[np.ndarray, " exemplar"]:
+    def remaining_counts(self) -> Int[np.ndarray, " exemplar"]:
         """Of each exemplar of the sample, the examples of its class that are left without its group."""
         return calibration.measure_groups(self.sample[0], self.groups).left
 
@@ -110,7 +110,7 @@ class FittedState:
         """Of each class in order of the labels, whether its examples are all one group, of two or more."""
         support, _ = self.sample
         most_left, is_single = np.full(len(support), -1), np.zeros(len(self.support), bool)
-        np.maximum.at(most_left, support.owner, self.left_counts)
+        np.maximum.at(most_left, support.owner, self.remaining_counts)
         is_single[np.searchsorted(self.labels, support.labels)] = (most_left == 0) & (support.counts > 1)
         return is_single
 
@@ -165,7 +165,7 @@ class FittedState:
         support, _ = self.sample
         if self.given_scale is not None or not len(support.owner):
             return self._was_calibrated
-        judged = np.unique(support.owner[self.left_counts > 0])
+        judged = np.unique(support.owner[self.remaining_counts > 0])
         return len(judged) > 1 if self.has_estimator else len(self.support) > 1 and len(judged) > 0
 
     @cached_property

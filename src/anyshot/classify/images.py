@@ -42,7 +42,7 @@ Labels = Shaped[np.ndarray, " image"]
 
 
 @dataclass(frozen=True)
-class LearnedBatch:
+class ExampleBatch:
     """Pictures that were learned together.
 
     Attributes:
@@ -58,7 +58,7 @@ class LearnedBatch:
     times: Sequence[float | None]
 
 
-OnLearned = Callable[[LearnedBatch], None]
+OnLearned = Callable[[ExampleBatch], None]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class ImageClassifier:
         while batch := list(islice(readable, LEARN)):
             examples, names, batch_groups, batch_times = (list(column) for column in zip(*batch, strict=True))
             keys = new._learn(examples, np.array(names), None if groups is None else batch_groups)
-            seen(LearnedBatch(examples, np.array(names), keys, batch_times))
+            seen(ExampleBatch(examples, np.array(names), keys, batch_times))
             done += len(batch)
             progress(len(batch) / len(items))
         if not done:

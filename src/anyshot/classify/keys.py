@@ -55,9 +55,9 @@ def _hash_words(words: UInt64[np.ndarray, "example word"]) -> Keys:
 
 
 @lru_cache(maxsize=8)
-def _offsets(many: int) -> UInt64[np.ndarray, " word"]:
+def _offsets(length: int) -> UInt64[np.ndarray, " word"]:
     """Return a different number for each place of a row, so that the order of its numbers counts."""
-    return _mix(np.arange(1, many + 1, dtype=np.uint64) * np.uint64(ODD))
+    return _mix(np.arange(1, length + 1, dtype=np.uint64) * np.uint64(ODD))
 
 
 def _mix(words: UInt64[np.ndarray, "*any"]) -> UInt64[np.ndarray, "*any"]:

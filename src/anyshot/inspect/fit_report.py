@@ -8,7 +8,7 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.groups import MOST_EXAMPLES, Float64View, find_groups
-from anyshot.classify.images import LearnedBatch
+from anyshot.classify.images import ExampleBatch
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
 from anyshot.models.features import FeatureBuffer
@@ -40,7 +40,7 @@ class FitReport:
             labels = classifier.support_.labels[owner].tolist()
             self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
 
-    def add_pictures(self, batch: LearnedBatch) -> None:
+    def add_pictures(self, batch: ExampleBatch) -> None:
         """Collect some more pictures."""
         self._noun = "picture"
         features = [example.features for example in batch.examples if example.features is not None]

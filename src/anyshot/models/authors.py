@@ -48,7 +48,8 @@ def read_authors_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     check_file(path)
     damaged = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError)
-    with as_bad_input(damaged, f"{path} is damaged, or not a file of weights that torch wrote", "."):
+    # The words of torch are left out: they advise to load the file with its code.
+    with as_bad_input(damaged, f"{path} is damaged, or not a file of weights that torch wrote."):
         content = torch.load(path, map_location="cpu", weights_only=True)
         content = content.get("params", content) if isinstance(content, Mapping) else {}
         return _convert({str(name).removeprefix("module."): value for name, value in content.items()}, path)
