@@ -258,9 +258,8 @@ def _split_categories(categories: set[int], train_ids: Path | None, test_ids: Pa
 def read_ids(path: Path) -> set[int]:
     """Read ids from a text or JSON file, or from a torch file of the FRN code (loaded without running anything)."""
     check_file(path)
-    with as_bad_input(
-        Exception, f"{path} is not a list of ids: numbers as text, JSON or a tensor."
-    ):  # torch names no class of errors for a bad file
+    # Of every kind, because torch names no class of errors for a bad file.
+    with as_bad_input(Exception, f"{path} is not a list of ids: numbers as text, JSON or a tensor."):
         if path.suffix in (".pth", ".pt"):
             import torch
 
