@@ -351,13 +351,13 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
             files.append(made.getvalue())
             original.append(int(place))
             kinds.append(kind)
-    squares = np.stack([embeds.read(file) for file in files[len(rows) :]])
+    squares = np.stack([embeds.crop_square(file) for file in files[len(rows) :]])
     features = embeds.features(squares).reshape(len(squares), -1)
     vectors = np.concatenate([x[rows], features])
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     labels = np.concatenate([y[rows], y[rows][original]])
     labels = np.unique(labels, return_inverse=True)[1]
-    sketch = lambda place: PictureSketch.from_image(embeds.read(files[place]))  # noqa: E731
+    sketch = lambda place: PictureSketch.from_image(embeds.crop_square(files[place]))  # noqa: E731
     for what, pairs in (
         ("pictures", find_copies(vectors, labels, sketch)),
         ("features alone", find_copies(vectors, labels)),

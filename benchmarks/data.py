@@ -38,7 +38,9 @@ def photos(folder: Path, side: int) -> list[Path]:
     rng = np.random.default_rng(side)
     paths = []
     for index in range(IMAGES):
-        blobs = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((side, side), Image.BICUBIC)
+        blobs = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize(
+            (side, side), Image.Resampling.BICUBIC
+        )
         noisy = np.clip(np.asarray(blobs) + rng.normal(0, 12, (side, side, 3)), 0, 255).astype(np.uint8)
         paths.append(folder / f"class {index % 16}" / f"{index}.jpg")
         paths[-1].parent.mkdir(parents=True, exist_ok=True)

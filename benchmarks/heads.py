@@ -33,6 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ from sklearn.svm import LinearSVC
 
 from anyshot import FewShotClassifier
 from anyshot.classify.calibration import calibration_error
+from anyshot.data.layout import PackOptions
 from anyshot.data.npz import read_image_npz
 from anyshot.data.pictures import decode_picture
 from anyshot.files import write_text
@@ -99,7 +101,7 @@ Method = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Answer]
 # ---------------------------------------------------------------------------------------------------------- classifiers
 
 
-def ours(head: str, **arguments: object) -> Method:
+def ours(head: str, **arguments: Any) -> Method:
     def method(x: np.ndarray, y: np.ndarray, query: np.ndarray, strange: np.ndarray) -> Answer:
         began = time.process_time()
         fitted = FewShotClassifier(head, **arguments).fit(x, y)
@@ -139,7 +141,7 @@ def posterior(base: Parameters | None = None) -> Method:
     return method
 
 
-def theirs(make: Callable[[], object]) -> Method:
+def theirs(make: Callable[[], Any]) -> Method:
     """An estimator of scikit-learn on vectors of length one."""
 
     def method(x: np.ndarray, y: np.ndarray, query: np.ndarray, strange: np.ndarray) -> Answer:
@@ -156,7 +158,7 @@ def theirs(make: Callable[[], object]) -> Method:
     return method
 
 
-def _probabilities(fitted: object, x: np.ndarray, way: int) -> np.ndarray:
+def _probabilities(fitted: Any, x: np.ndarray, way: int) -> np.ndarray:
     if hasattr(fitted, "predict_proba"):
         return fitted.predict_proba(x)
     return np.eye(way)[fitted.predict(x)]
@@ -358,7 +360,8 @@ class Record:
         self.losses.append(float(-np.log(own.clip(1e-12)).mean()))
         surest = said.probabilities.max(1)
         both = ((said.evidence, said.unknown), (surest, said.surest_unknown))
-        self.aurocs.append(tuple(_auroc(*one) if len(one[1]) else np.nan for one in both))
+        by_evidence, by_probability = (_auroc(*one) if len(one[1]) else np.nan for one in both)
+        self.aurocs.append((by_evidence, by_probability))
         self.seconds.append((said.fit, said.predict))
         self.sure.append(np.stack([surest, right], 1))
 
@@ -450,14 +453,14 @@ def half_width(values: np.ndarray) -> float:
 # ------------------------------------------------------------------------------------------------------------- features
 
 
-def embedded(cache: Path, name: str, model: str, images: Callable[[], tuple[np.ndarray, np.ndarray]]) -> tuple:
+def embedded(cache: Path, name: str, model: str, images: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Labelled:
     """Features and labels, embedded once."""
     path = cache / f"{name}.npz"
     if not path.exists():
         x, y = images()
         embeds = load_embedder(model)
         if isinstance(x, list):  # files
-            x = np.stack([embeds.square(data) for data in x])
+            x = np.stack([embeds.crop_square(data) for data in x])
         with progress(f"embedding {name}", float(len(x))) as advance:
             features = embeds.features(x, advance)
         cache.mkdir(parents=True, exist_ok=True)
@@ -471,7 +474,7 @@ def images_of(path: Path, split: str, most_classes: int = 10**6, most: int = 10*
 
     def read() -> tuple[np.ndarray, np.ndarray]:
         by_class: dict[str, list] = {}
-        for item in read_image_npz(path).items:
+        for item in read_image_npz(path, PackOptions(), labelled=True).items:
             if item.split == split:
                 by_class.setdefault(item.class_name, []).append(item)
         classes = [items[:most] for items in by_class.values()][:most_classes]

@@ -60,7 +60,7 @@ def main() -> None:
     chosen = [place for label in large for place in np.flatnonzero(codes == label)[: 2 * LEARNED]]
     sets = {
         "birds": images_of(asked.data / "cub84.npz", "val", CLASSES, 2 * LEARNED)()[0],
-        "groceries": np.stack([embedder.square(files[place]) for place in chosen]),
+        "groceries": np.stack([embedder.crop_square(files[place]) for place in chosen]),
     }
     for name, images in sets.items():
         both = [embedder.features(x) for x in (images, np.stack([make_twin(one) for one in images]))]

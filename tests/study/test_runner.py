@@ -449,6 +449,24 @@ def test_a_study_notices_that_its_data_changed(tmp_path, monkeypatch):
     assert table(out) != before
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("protocol=replace(own.protocol, shots=(1, 10**6))", "too few for 1000000 shots"),
+        ("recipes=[replace(one, way=99) for one in own.recipes]", "a batch takes 99 classes"),
+    ],
+)
+def test_a_study_that_its_data_does_not_allow_leaves_nothing(change, sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "get_launcher", in_this_process)
+    path, out, data = tmp_path / "mine.py", tmp_path / "out", tmp_path / "data"
+    source = "from dataclasses import replace\nfrom helpers import own_study\ndef study(heads=None):\n"
+    path.write_text(f"{source}    own = own_study.study(heads)\n    return replace(own, {change})\n")
+    for attempt in (lambda: run_study(StudySource(path), out, data), lambda: plan_study(StudySource(path), data)):
+        with pytest.raises(BadInput, match=sentence):
+            attempt()
+        assert not out.exists()
+
+
 def test_a_study_notices_that_the_code_of_its_own_head_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "get_launcher", in_this_process)
     path, out, data = tmp_path / "mine.py", tmp_path / "out", tmp_path / "data"

@@ -373,7 +373,13 @@ def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -
 def _decode_labels(labels: np.ndarray, ends: np.ndarray) -> list[str]:
     """Return texts from their UTF-8 and where each ends."""
     data = labels.tobytes()
-    if ends.ndim != 1 or ends.dtype != np.int64 or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(data):
+    if (
+        labels.ndim != 1
+        or ends.ndim != 1
+        or ends.dtype != np.int64
+        or (np.diff(ends, prepend=0) < 0).any()
+        or ends[-1] != len(data)
+    ):
         raise ValueError("its labels do not end where they should")
     bounds = [0, *ends.tolist()]
     return [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairwise(bounds)]

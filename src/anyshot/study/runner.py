@@ -23,6 +23,7 @@ from anyshot.machine import keep_freed_memory
 from anyshot.measure.comparisons import study_tables
 from anyshot.measure.early import compare_deviations, list_looks, run_until_apart
 from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
+from anyshot.measure.plan import Plan
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.devices import training_device, use_device
 from anyshot.progress import print_message
@@ -33,8 +34,9 @@ from anyshot.study.launch import PendingJob, Submit, get_launcher
 from anyshot.study.study import Study, StudySource, list_pretrainings, pack_missing, select_recipes
 from anyshot.study.watch import WatchedModel, watch_study
 from anyshot.tables import Row, write_table
+from anyshot.text import group_by
 from anyshot.train.parallel import is_first, wait_for_all
-from anyshot.train.training import open_training_features, train
+from anyshot.train.training import check_recipe, open_training_features, train
 from anyshot.versions import versions
 
 # Epochs below which a cosine that starts at a temperature of 1 stays behind: after 12 epochs of cub32 it lost 3 to 22
@@ -232,28 +234,46 @@ def run_job(job: Job) -> str:
     try:
         use_device(job.device, job.amp, job.low_memory)
         study = job.source.load()
-        record_inputs(job.folder, job.inputs)
-        run_model(study, job.recipe, study.store(job.recipe.data, job.data), job.folder)
+        run_model(study, job.recipe, study.store(job.recipe.data, job.data), job.folder, job.inputs)
     except BadInput as error:
         return str(error)
     return ""
 
 
-def run_model(study: Study, recipe: Recipe, store: Store, folder: Path) -> None:
-    """Train a model of a study and test it, as far as that has not been done."""
+def run_model(
+    study: Study, recipe: Recipe, store: Store, folder: Path, inputs: Mapping[str, str] | None = None
+) -> None:
+    """Train a model of a study and test it, as far as that has not been done.
+
+    Args:
+        study: The study.
+        recipe: The model.
+        store: Its data.
+        folder: Folder of the run.
+        inputs: What it is made from, to be recorded in the folder.
+    """
     result = study.result(recipe, folder)
     if is_done(recipe, result):
         return
     store = open_training_features(recipe, store, study.registry)
-    test = store.part("test")
-    # The plan comes before the training, so that classes too small to test are reported early.
-    plan = None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
+    plan = _check_model(study, recipe, store)
+    record_inputs(folder, inputs or {})
     model = train(recipe, store, folder, study.registry).to(training_device())
     if plan is not None and is_first():
-        features, fitted = model.features(test.items), fit_readouts_on_training_classes(model, store, study.registry)
+        features, fitted = (
+            model.features(store.part("test").items),
+            fit_readouts_on_training_classes(model, store, study.registry),
+        )
         tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
         write_recalls(result, evaluate_model(model, recipe.data, features, fitted, *tested))
     wait_for_all()
+
+
+def _check_model(study: Study, recipe: Recipe, store: Store) -> Plan | None:
+    """Return the episodes of a model's test; raise BadInput where its data has too few images to train or test it."""
+    check_recipe(recipe, store, study.registry)
+    test = store.part("test")
+    return None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
 
 
 def _count_images(store: Store) -> tuple[int, int, int]:
@@ -268,10 +288,13 @@ def plan_study(source: StudySource, data: Path, only: str = "", workers: int = 0
     study = source.load()
     recipes = select_recipes(study.recipes, only)
     everything = [*list_pretrainings(recipes), *recipes]
-    images = {
-        name: study.train_images.get(name) or _count_images(study.store(name, data))
-        for name in {recipe.data for recipe in recipes}
-    }
+    images: dict[str, int | tuple[int, int, int]] = dict(study.train_images)
+    for name, alike in group_by(everything, lambda recipe: recipe.data).items():
+        if name not in images:
+            store = study.store(name, data)
+            images[name] = _count_images(store)
+            for recipe in alike:
+                _check_model(study, recipe, store)
     keep_freed_memory()
     rows = cost.estimate_cost(everything, study.registry, images, study.protocol)
     return cost.format_estimate(rows, *cost.plan_workers(everything, study.registry, workers))

@@ -68,8 +68,7 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = BUILT
     Raises:
         BadInput: Where the recipe does not suit the store, or the folder holds another recipe.
     """
-    registry.head(recipe.head)  # raises before anything is written, as does the next line
-    _draw_batches(recipe, store.part("train").labels, 0)
+    check_recipe(recipe, store, registry)  # before anything is written
     _claim(folder, recipe)
     with torch.random.fork_rng():
         if not (folder / "model.safetensors").exists():
@@ -83,6 +82,12 @@ def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = BUILT
                 store = open_training_features(recipe, store, registry)
                 _Run(recipe, store, folder, registry, device, start).finish()
         return load_model(folder, registry)
+
+
+def check_recipe(recipe: Recipe, store: Store, registry: Registry = BUILTIN) -> None:
+    """Raise BadInput where there is no such head, or the store has too few images for a batch."""
+    registry.head(recipe.head)
+    _draw_batches(recipe, store.part("train").labels, 0)
 
 
 def open_training_features(recipe: Recipe, store: Store, registry: Registry = BUILTIN) -> Store:
