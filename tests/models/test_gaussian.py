@@ -288,7 +288,7 @@ def test_fewer_shots_are_no_surer_than_all_of_them_say():
 @pytest.mark.parametrize("d", [6, 60])
 @pytest.mark.parametrize("size", [1, 2])
 def test_leaving_a_group_out_is_fitting_without_it(d, size):
-    """W, class means and counts without the group's copies, with the centre, r and the factor as they were."""
+    """W, class means and centre without the group's copies; every class counts as many images less."""
     rng = np.random.default_rng(0)
     owner = torch.repeat_interleave(torch.tensor([1, 2, 3, 8, 8, 12]))
     x = normalize(torch.from_numpy(rng.normal(size=(6, d))[owner] * 2 + rng.normal(size=(len(owner), d)) + 1))
@@ -317,10 +317,12 @@ def test_leaving_a_group_out_is_fitting_without_it(d, size):
             continue
         W = root.mT @ root - model["share"] * (everyone - matrix)
         values, turn = torch.linalg.eigh(W)
-        other = {**model, "matrix": turn / values.sqrt()}
+        weights = torch.where(counts > 0, 1 / (r + 1 / counts), 0.0).double()
+        other = {**model, "matrix": turn / values.sqrt(), "mean": weights @ means / weights.sum()}
         other.pop("basis", None)
         query = inside[[image]]
         row = len(asked)
+        counts = (torch.bincount(owner) - size).clamp_min(1)
         torch.testing.assert_close(left.logits[row], logits_of(other, means, counts, query)[0], rtol=1e-7, atol=1e-7)
         expected = evidence_of(other, means, counts, query)[0]
         torch.testing.assert_close(left.evidence[row], expected, rtol=1e-7, atol=1e-7)
@@ -337,9 +339,22 @@ def test_leaving_out_with_a_base_subtracts_from_the_class_mean_only():
     assert left.owner.tolist() == owner[asked].tolist()
     for row, image in enumerate(asked.tolist()):
         stays = torch.arange(len(x)) != image
-        means, counts = class_means(x[stays], owner[stays]), torch.bincount(owner[stays])
+        means, counts = class_means(x[stays], owner[stays]), (torch.bincount(owner) - 1).clamp_min(1)
         torch.testing.assert_close(left.logits[row], logits_of(model, means, counts, x[[image]])[0])
         torch.testing.assert_close(left.evidence[row], evidence_of(model, means, counts, x[[image]])[0])
+
+
+@pytest.mark.parametrize("shot", [2, 3])
+def test_leaving_out_tells_nothing_of_noise(shot):
+    """A class that has lost an image must not be given away by its count, its length or the centre."""
+    right, chance, way = [], 0.1, 10
+    owner = torch.arange(way).repeat_interleave(shot)
+    for _ in range(20):
+        x = normalize(torch.from_numpy(RNG.normal(size=(len(owner), 320))))
+        moments, examples = moments_of(x, owner), Examples(x, owner)
+        left = leave_one_out(moments, examples, fit(moments, examples))
+        right += (left.logits.argmax(1) == left.owner).tolist()
+    assert np.mean(right) < chance + 3 * (chance * (1 - chance) / len(right)) ** 0.5
 
 
 def test_examples_left_out_in_parts_are_left_out_the_same(monkeypatch):

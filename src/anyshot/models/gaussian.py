@@ -46,7 +46,7 @@ DIMENSIONS = 22.0  # independent dimensions of an image, whatever the length of 
 DOUBT = 0.5  # standard deviation of the logarithm of the ridge and of the dimensions, before the support is seen
 EVIDENCE = 3.0  # nats by which a support must be predicted better without its base: a Bayes factor of 20
 
-RIDGES = (0.5, 2.0, 4.0)  # multiples of the ridge that the support may prefer: octaves
+RIDGES = (0.5, 2.0, 4.0, 8.0, 16.0)  # multiples of the ridge that the support may prefer: octaves
 LEAST_RATIO, MOST_RATIO = 0.02, 100.0  # numerical bounds of r: no class is without any variation
 LEAST_REST = 0.05  # numerical bound of 1 - leverage, where one image or class makes up nearly all of W
 PART = 512  # images that are left out at once, which bounds the memory
@@ -216,10 +216,11 @@ def _share(counts: Tensor, ratio: Tensor | float) -> Tensor:
 
 
 def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) -> LeaveOneOut:
-    """Return logits of examples as new images: each left out, with its group, of its class mean and of W.
+    """Return logits of examples as new images: each left out, with its group, of class mean, centre and W.
 
-    The centre, r and the factor stay. The images of a group are taken for as many copies of their mean. An example is
-    asked where its class has an image outside of its group.
+    Every class is scored as if it had lost as many images, as in batch folding: a class of fewer images expects lower
+    cosines, so that the one that lost some would be given away. r and the factor stay. The images of a group are taken
+    for as many copies of their mean. An example is asked where its class has an image outside of its group.
 
     Args:
         moments: Of all images.
@@ -247,7 +248,7 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
 def _leave_out_of_w(
     query: Vectors, middle: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
-    """Return scores and evidence where B = r W and the images of a group had a part in W.
+    """Return scores and evidence where B = r W and the images of a group had a part in W and in the centre.
 
     With the residual e of the mean of a group and the class mean m, the matrix of W loses U' K U, where the rows of U
     are e and m. So inner products grow (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'.
@@ -260,16 +261,19 @@ def _leave_out_of_w(
     change = parameters["share"] * (change - _share(left, ratio)[:, None, None] * moved[:, :, None] * moved[:, None, :])
     middle = torch.linalg.solve(torch.eye(2).to(query) - change @ (rows @ rows.mT), change)
     own = (moved[:, None] @ rows)[:, 0]
-    along = [torch.einsum("nrd,nd->nr", rows, x)[:, None] for x in (query, own)] + [(rows @ means.mT).mT]
-    (query_along, own_along, class_along), to_query = along, along[0] @ middle
+    weights, weight_before, weight_left = (1 / (ratio + 1 / k)[:, None] for k in (counts, before, left))
+    centre = (weight_left * own - weight_before * means[owner]) / (weights.sum() - weight_before + weight_left)
+    query, own = query - centre, own - centre
+    query_along, own_along, centre_along = (torch.einsum("nrd,nd->nr", rows, x)[:, None] for x in (query, own, centre))
+    class_along, to_query = (rows @ means.mT).mT - centre_along, query_along @ middle
     length = query.square().sum(1) + (to_query * query_along).sum((1, 2))
-    inner = query @ means.mT + (class_along @ to_query.mT)[..., 0]
-    square = means.square().sum(1) + ((class_along @ middle) * class_along).sum(2)
+    inner = query @ means.mT - (query * centre).sum(1, keepdim=True) + (class_along @ to_query.mT)[..., 0]
+    square = means.square().sum(1) - 2 * centre @ means.mT + centre.square().sum(1, keepdim=True)
+    square = square + ((class_along @ middle) * class_along).sum(2)
     mine = torch.arange(len(owner)), owner
     inner[mine] = (query * own).sum(1) + (to_query * own_along).sum((1, 2))
     square[mine] = own.square().sum(1) + ((own_along @ middle) * own_along).sum((1, 2))
-    many = counts.expand_as(inner).clone()
-    many[mine] = left
+    many = (counts - sizes[:, None]).clamp_min(1)
     tiny = torch.finfo(query.dtype).tiny
     a, v = many * ratio / (many * ratio + 1), 1 + ratio / (many * ratio + 1)
     inner, square, length = inner / d, (square / d).clamp_min(tiny), (length / d).clamp_min(tiny)[:, None]
@@ -290,9 +294,12 @@ def _leave_out_of_means(
     left = counts[owner] - sizes
     own = means[owner] - (middle - means[owner]) * (sizes / left)[:, None]
     whitened = {"spread": parameters["spread"]}
-    scores = quadratic(transform(query, whitened), predict(means, counts, whitened))
-    speaks = evidence(query, means, counts, whitened)
     mine = torch.arange(len(owner)), owner
+    scores, speaks = query.new_empty(2, len(query), len(means))
+    for size in sizes.unique():
+        here, fewer = sizes == size, (counts - size).clamp_min(1)
+        scores[here] = quadratic(transform(query[here], whitened), predict(means, fewer, whitened))
+        speaks[here] = evidence(query[here], means, fewer, whitened)
     scores[mine] = quadratic(transform(query, whitened)[:, None], predict(own, left, whitened)[:, None])[:, 0, 0]
     speaks[mine] = evidence(query[:, None], own[:, None], left[:, None], whitened)[:, 0, 0]
     return scores, speaks
