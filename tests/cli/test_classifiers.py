@@ -175,7 +175,7 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     assert "anyshot test 'my photos' FOLDER" in words
     for place, file in enumerate(sorted(Path("photos").rglob("*.png"))):
         exif = Image.Exif()
-        exif.get_ifd(0x8769)[0x9003] = f"2024:01:31 {place // 4:02}:00:{place % 4:02}"
+        exif[0x8769] = {0x9003: f"2024:01:31 {place // 4:02}:00:{place % 4:02}"}
         Image.open(file).save(file.with_suffix(".jpg"), exif=exif)
         file.unlink()
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)

@@ -60,10 +60,10 @@ def test_pictures_decide_where_features_only_suggest():
 
 def test_when_a_photo_was_taken(tmp_path):
     exif = Image.Exif()
-    exif.get_ifd(0x8769)[0x9003] = "2024:01:31 12:05:01"
+    exif[0x8769] = {0x9003: "2024:01:31 12:05:01"}
     for name, words in (("a.jpg", exif), ("b.jpg", Image.Exif())):
         photo(0).save(tmp_path / name, exif=words)
-    exif.get_ifd(0x8769)[0x9003] = "2024:01:31 12:05:11"
+    exif[0x8769] = {0x9003: "2024:01:31 12:05:11"}
     photo(0).save(tmp_path / "c.jpg", exif=exif)
     (tmp_path / "broken.jpg").write_bytes(b"no image")
     first, never, later, broken = (

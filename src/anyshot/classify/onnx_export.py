@@ -98,7 +98,8 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
     # Two or more of everything while tracing: a size of one would be taken for a constant.
     sample = [value if len(value) > 1 else torch.cat([value] * 3) for value in stored.values()]
     names = ["features" if backbone is None else "images", *stored]
-    outputs = ["logits", "vectors", *(["evidence"] if head.estimator else [])]
+    has_evidence = head.estimator is not None and refines
+    outputs = ["logits", "vectors", *(["evidence"] if has_evidence else [])]
     model = _traced(graph, (example, *sample), free, names, outputs)
     # A value of the same name makes the input optional.
     for name, value in stored.items():
@@ -106,12 +107,18 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
     words = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
     words["anyshot.classes"] = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
     words["anyshot.unjudged"] = json.dumps(classifier.single_group_classes_.tolist(), ensure_ascii=False)
-    if classifier.coverage_ is not None:
-        words["anyshot.threshold"] = repr(float(classifier.coverage_.threshold))
+    if has_evidence or head.estimator is None:
+        words |= _threshold(classifier)
     if backbone is not None:
         words |= onnx_metadata(backbone, "vectors") | {"anyshot.pictures": _pictures(backbone)}
     onnx.helper.set_model_props(model, words)
     _write(model, path)
+
+
+def _threshold(classifier: FewShotClassifier) -> dict[str, str]:
+    """Return the evidence below which an image is of none of the classes, where it is known."""
+    coverage = classifier.coverage_
+    return {} if coverage is None else {"anyshot.threshold": repr(float(coverage.threshold))}
 
 
 def _pictures(backbone: Embedder) -> str:

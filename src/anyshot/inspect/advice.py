@@ -18,12 +18,14 @@ from anyshot.inspect.curves import compare_heads
 from anyshot.inspect.duplicates import find_duplicates
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
+from anyshot.inspect.regression import compare_with_regression
 from anyshot.inspect.sections import Picture, Section, as_markdown, as_text
 from anyshot.progress import no_progress
 
 STEPS: tuple[Callable[[AdviceCase], Any], ...] = (
     measure_accuracy,
     compare_heads,
+    compare_with_regression,
     expect_gains,
     rank_classes,
     find_confusions,
@@ -51,7 +53,7 @@ class Advice:
         """The answer in a sentence or two: which head, how accurate, what next."""
         where = "of the examples held out" if self.holdout else "of these examples, left out,"
         found = f"Use {self.best}: it recognises {self.accuracy:.1%} {where} among {len(self.classes)} classes."
-        return f"{found} {self.next_step}".rstrip()
+        return " ".join(filter(None, (found, self.regression_advice, self.next_step)))
 
     @property
     def doubts(self) -> list[str]:

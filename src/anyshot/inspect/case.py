@@ -140,13 +140,16 @@ class AdviceCase:
         """Return what a head has learned before, or None."""
         return self.options.get("parameters", {}).get(head)
 
-    def fit(self, head: str) -> FewShotClassifier:
-        """Return the classifier that `anyshot fit` makes of all examples with this head."""
+    def classifier(self, head: str) -> FewShotClassifier:
+        """Return a classifier with this head, before it has learned anything."""
         learned = self.parameters(head)
         values = None if learned is None else {name: value.double().numpy() for name, value in learned.items()}
         embed = self.options.get("embed", {}).get(head)
-        classifier = FewShotClassifier(head, embed=embed, parameters=values, registry=self.registry)
-        return classifier.fit(self.features.numpy(), np.array(self.class_names)[self.labels])
+        return FewShotClassifier(head, embed=embed, parameters=values, registry=self.registry)
+
+    def fit(self, head: str) -> FewShotClassifier:
+        """Return the classifier that `anyshot fit` makes of all examples with this head."""
+        return self.classifier(head).fit(self.features.numpy(), np.array(self.class_names)[self.labels])
 
     def leave_out(self, head: str) -> LeaveOneOutScores:
         """Score every example without its group."""

@@ -356,11 +356,11 @@ def _with_scale(
     if len(asked) > 1:
         weights = 1 / torch.bincount(owner)[owner].to(left_out.logits)
         weights *= len(weights) / weights.sum()
-        factor, loss = _likeliest_factor(left_out.logits[:, asked], owner, weights, expected)
+        factor, loss = likeliest_factor(left_out.logits[:, asked], owner, weights, expected)
     return model | {"scale": moments.means.new_tensor(factor)}, loss
 
 
-def _likeliest_factor(scores: Tensor, owner: Labels, weights: Tensor, expected: float) -> tuple[float, float]:
+def likeliest_factor(scores: Tensor, owner: Labels, weights: Tensor, expected: float) -> tuple[float, float]:
     """Return the factor of scores that makes these classes likeliest, and minus the log-likelihood, prior included."""
 
     def loss(log: float) -> float:
@@ -414,7 +414,7 @@ def _try_single_images(
         is_right, is_right_by_cosine = ((found.argmax(1) == answer).double() for found in both)
         gains += torch.bincount(answer, is_right - is_right_by_cosine) / many / TURNS
     weights = (1 / many.double())[answer].repeat(TURNS)
-    return gains, _likeliest_factor(torch.cat(scores), answer.repeat(TURNS), weights, DIMENSIONS)[0]
+    return gains, likeliest_factor(torch.cat(scores), answer.repeat(TURNS), weights, DIMENSIONS)[0]
 
 
 def is_foreign(moments: Moments, base: Parameters) -> bool:
@@ -516,10 +516,16 @@ def _split(u: Vectors, classes: Labels, fold: int) -> Fold:
 
 
 def _halves(owner: Labels) -> tuple[Labels, Bool[Tensor, " image"]]:
-    """Return the rank of each image in its class, of images class by class, and whether it is in the second half."""
-    counts = torch.bincount(owner)
-    rank = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
-    return rank, rank >= counts[owner] // 2
+    """Return the rank of each image in its class, and whether it is in the second half."""
+    rank = rank_in_class(owner)
+    return rank, rank >= torch.bincount(owner)[owner] // 2
+
+
+def rank_in_class(owner: Labels) -> Labels:
+    """Return the number of each image among those of its class, from 0."""
+    order, counts = owner.argsort(stable=True), torch.bincount(owner)
+    rank = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner[order]]
+    return torch.empty_like(owner).index_copy_(0, order, rank)
 
 
 def _accuracy(learned: Moments, others: Vectors, theirs: Labels, shrinkage: Shrinkage) -> float:

@@ -23,6 +23,7 @@ from anyshot.models.attention import attention, attention_folds, attention_param
 from anyshot.models.gaussian import POSTERIOR_HEAD
 from anyshot.models.gram import class_overlap, gram, reconstruct, reconstruct_old, reconstruct_rows
 from anyshot.models.law import Head, contrastive_logits, cosine, dot, euclidean, flatten, max_pool, mean_pool, normalize
+from anyshot.models.logistic import LOGISTIC_HEAD
 from anyshot.recipe import Recipe
 
 EMBEDS: dict[str, law.Embed] = {"flatten": flatten, "mean": mean_pool, "max": max_pool, "gram": gram}
@@ -124,6 +125,8 @@ FEATURE_HEADS: dict[str, Head] = {
     "unit-proto": Head(unit_vectors, euclidean, alternative_to="proto", temperature=COSINE_TEMPERATURE),
     # A Gaussian model of each class, estimated from the support; scores by the log predictive density.
     "posterior": replace(POSTERIOR_HEAD, temperature=30.0),
+    # Logistic regression on the examples of the support: for classes that all have many.
+    "logistic": LOGISTIC_HEAD,
 }
 
 # ---------------------------------------------------------------------------------------------------------- pretraining

@@ -1,0 +1,112 @@
+"""The head `logistic` is scikit-learn's logistic regression, calibrated on examples that it has not seen."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import normalize
+
+from anyshot import BadInput, FewShotClassifier, advise, evaluate
+from anyshot.classify.calibration import calibration_error
+from anyshot.models import logistic
+from anyshot.models.law import Examples
+
+X, Y = load_digits(return_X_y=True)
+X = X.astype(np.float32)
+
+
+def digits(shot, queries=30, way=10, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = [rng.permutation(np.flatnonzero(label == Y)) for label in range(way)]
+    support, query = (
+        np.concatenate([row[part] for row in rows]) for part in (slice(shot), slice(shot, shot + queries))
+    )
+    return X[support], Y[support], X[query], Y[query]
+
+
+@pytest.mark.parametrize(("way", "shot"), [(2, 8), (10, 8), (10, 3)])
+def test_the_weights_are_those_of_scikit_learn(way, shot):
+    x, y, query, _ = digits(shot, way=way)
+    fitted = FewShotClassifier("logistic", scale=1.0).fit(x, y)
+    strength = float(fitted.head_.parameters["strength"])
+    theirs = LogisticRegression(C=strength, max_iter=5000, tol=1e-8).fit(normalize(x), y)
+    np.testing.assert_allclose(fitted.predict_proba(query), theirs.predict_proba(normalize(query)), atol=0.02)
+
+
+def test_it_is_ahead_of_the_posterior_with_many_examples_and_calibrated():
+    right = dict.fromkeys(("posterior", "logistic"), 0.0)
+    errors = []
+    for seed in range(4):
+        x, y, query, answer = digits(40, seed=seed)
+        for head in right:
+            fitted = FewShotClassifier(head, keep=64).fit(x, y)
+            right[head] += float((fitted.predict(query) == answer).mean()) / 4
+        errors.append(calibration_error(fitted.predict_proba(query), answer))
+    assert right["logistic"] > right["posterior"]
+    assert np.mean(errors) < 0.05
+
+
+def test_noise_is_not_recognised_and_groups_are_left_out_whole():
+    rng = np.random.default_rng(0)
+    once, owner = rng.normal(size=(60, 40)), torch.arange(10).repeat_interleave(6)
+    for x, groups, owners in (
+        (once, None, owner),
+        (np.concatenate([once, once]), torch.arange(60).repeat(2), owner.repeat(2)),
+    ):
+        examples = Examples(torch.from_numpy(normalize(x)), owners, groups)
+        moments = logistic.gaussian.moments_of(examples.vectors, owners)
+        left = logistic.leave_one_out(moments, examples, logistic.fit(moments, examples))
+        assert left.owner.tolist() == owners.tolist()
+        assert left.logits.shape == left.evidence.shape
+        assert (left.logits.argmax(1) == left.owner).double().mean() < 0.25
+
+
+def test_strangers_are_rejected():
+    x, y, query, _ = digits(30, way=5)
+    fitted = FewShotClassifier("logistic", reject=0.05).fit(x, y)
+    known, unknown = (fitted.evidence_of(fitted.vectors(one)) for one in (query, X[Y >= 5]))
+    assert (known < fitted.coverage_.threshold).mean() < 0.15
+    assert (unknown < fitted.coverage_.threshold).mean() > 0.4
+
+
+def test_it_learns_more_and_is_saved_and_loaded(tmp_path):
+    x, y, query, _ = digits(6)
+    whole = FewShotClassifier("logistic").fit(x, y)
+    parts = FewShotClassifier("logistic").fit(x[::2], y[::2]).partial_fit(x[1::2], y[1::2])
+    np.testing.assert_allclose(parts.predict_proba(query), whole.predict_proba(query), atol=0.02)
+    whole.save(tmp_path / "classifier")
+    again = FewShotClassifier.load(tmp_path / "classifier")
+    np.testing.assert_allclose(again.predict_proba(query), whole.predict_proba(query), atol=1e-6)
+
+
+def test_single_images_and_a_single_class_are_taken():
+    x, y, query, _ = digits(1)
+    assert FewShotClassifier("logistic").fit(x, y).predict_proba(query).shape == (300, 10)
+    assert (FewShotClassifier("logistic").fit(x[:1], y[:1]).predict(query) == y[0]).all()
+
+
+def test_it_takes_no_base():
+    x, y, *_ = digits(5)
+    with pytest.raises(BadInput, match="logistic takes no base"):
+        FewShotClassifier("logistic", base=(x, y)).fit(x, y)
+
+
+def test_it_is_a_row_beside_the_heads():
+    table = evaluate(X, Y, ["cosine-proto", "logistic"], (1, 5), episodes=5)
+    assert 60 < table.accuracies("logistic").mean() < 100
+
+
+def test_advice_says_when_it_is_ahead():
+    """Classes of two kinds of images, of which the rarer kind looks much like another class."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(5), 40)
+    common, rare = np.eye(20)[:5], 0.9 * np.roll(np.eye(20)[:5], 1, 0) + 0.4 * np.eye(20)[5:10]
+    x = np.where(rng.random((200, 1)) < 0.85, common[y], rare[y]) + rng.normal(size=(200, 20)) * 0.1
+    advice = advise(x, y, episodes=20)
+    lead, half = advice.regression_lead
+    assert lead > half > 0
+    assert "--head logistic --keep 40" in advice.headline
+    few = advise(x[::4], y[::4], episodes=20)
+    assert few.regression_lead is None
+    assert "it takes 15 examples of every class, and the smallest has 10" in few.to_text()
