@@ -304,7 +304,7 @@ def counts_of(support: str, way: int, rng: np.random.Generator) -> np.ndarray:
     return np.full(way, int(support))
 
 
-def draw(of: Set, way: int | None, support: str, rng: np.random.Generator) -> Episode | None:
+def draw(of: Set, way: int | None, support: str, rng: np.random.Generator, queries: int = QUERIES) -> Episode | None:
     """An episode of so many classes, or of all that have images enough."""
     if support == "natural":
         assert of.later is not None
@@ -312,8 +312,8 @@ def draw(of: Set, way: int | None, support: str, rng: np.random.Generator) -> Ep
         return Episode(of.x, of.y, counts, *of.later, of.x[:0], np.arange(len(counts)))
     pool, labels = of.later or (of.x, of.y), np.unique(of.y)
     most = 16 if support in ("step", "tail") else int(support)
-    enough = np.bincount(of.y) >= most + (0 if of.later else QUERIES)
-    enough &= np.bincount(pool[1], minlength=len(labels)) >= QUERIES
+    enough = np.bincount(of.y) >= most + (0 if of.later else queries)
+    enough &= np.bincount(pool[1], minlength=len(labels)) >= queries
     chosen = rng.permutation(labels[enough])
     way = way or len(chosen)
     if len(chosen) < way:
@@ -324,14 +324,14 @@ def draw(of: Set, way: int | None, support: str, rng: np.random.Generator) -> Ep
     support_rows = np.concatenate([row[:k] for row, k in zip(rows, counts, strict=True)])
     if of.later:
         rows = [rng.permutation(np.flatnonzero(pool[1] == label)) for label in chosen]
-    query = np.concatenate([row[-QUERIES:] for row in rows])
-    strange = [rng.permutation(np.flatnonzero(pool[1] == label))[:QUERIES] for label in others]
+    query = np.concatenate([row[-queries:] for row in rows])
+    strange = [rng.permutation(np.flatnonzero(pool[1] == label))[:queries] for label in others]
     return Episode(
         of.x[support_rows],
         np.repeat(np.arange(way), counts),
         counts,
         pool[0][query],
-        np.repeat(np.arange(way), QUERIES),
+        np.repeat(np.arange(way), queries),
         pool[0][np.concatenate(strange)] if strange else of.x[:0],
         chosen,
     )

@@ -43,11 +43,12 @@ def fit(
         examples: What is learned from.
         model: What embeds pictures, by default efficientnet-lite0, which comes with anyshot; or the folder or name of a
             trained model, timm:NAME, or an .onnx file.
-        head: posterior, proto, cosine-proto, frn or cosine-frn, or one that has to be trained, with the model that was;
-            by default a trained model's own, and the posterior for pretrained features.
+        head: posterior, logistic, proto, cosine-proto, frn or cosine-frn, or one that has to be trained, with the model
+            that was; by default a trained model's own, and the posterior for pretrained features.
         reject: Share of photos like the classes' own examples that may be called none of these. More of the photos of
             other days will be, as `anyshot test` tells; choose a smaller share then.
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
+            The head logistic learns from these alone.
     """
     from anyshot.cli.fitting import fit_source
 
