@@ -1,5 +1,6 @@
 """Words and numbers for people: plurals, ranges, numbers, and text that is safe to print."""
 
+import re
 from collections.abc import Callable, Hashable, Iterable
 from math import copysign, isnan
 from typing import TypeVar
@@ -9,8 +10,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 def to_one_line(error: BaseException | str) -> str:
-    """Return a text on one line, control characters escaped: file names may hold line breaks and terminal codes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+    """Return a text on one line, control characters escaped: file names may hold line breaks and terminal codes.
+
+    Of a word of hundreds of characters, such as a number of 4,300 digits, the middle is left out.
+    """
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+    return re.sub(r"(\S{150})\S{150,}(\S{50})", r"\1...\2", text)
 
 
 def to_printable(text: str) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from anyshot import BadInput, FewShotClassifier, ImageClassifier, files
+from anyshot import BadInput, FewShotClassifier, ImageClassifier, evaluate, files
 from anyshot.classify.images import make_thumbnail
 from anyshot.classify.onnx_export import export_onnx
 from anyshot.data.augmentation import prepare_evaluation
@@ -452,3 +453,38 @@ def test_onnx_of_pictures(tmp_path):
     pixels = read.transpose(0, 3, 1, 2).astype(np.float32)
     logits, _ = session(tmp_path / "model.onnx").run(None, {"images": pixels})
     np.testing.assert_allclose(logits, made.classifier.logits(made.features(read)), atol=1e-3)
+
+
+def test_onnx_names_the_classes_that_are_never_rejected(tmp_path):
+    X = np.random.default_rng(0).normal(size=(12, 4)) + np.eye(4)[np.repeat([0, 1], 6)] * 5
+    fitted = FewShotClassifier("proto").fit(X, np.repeat(["a", "b"], 6), groups=[0] * 6 + list(range(1, 7)))
+    export_onnx(fitted, tmp_path / "model.onnx")
+    words = session(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(words["anyshot.unjudged"]) == ["a"]
+
+
+def test_what_is_saved_while_a_thread_learns_belongs_together(tmp_path):
+    """Of every exemplar there is a thumbnail, and of no other example."""
+    folder, made = pictures(tmp_path / "photos"), ImageClassifier(small_model())
+    more = sorted(pictures(tmp_path / "more", seed=1).rglob("*.png"))
+    made.fit(folder)
+    learner = threading.Thread(target=lambda: [made.partial_fit([one], [one.parent.name]) for one in more])
+    learner.start()
+    for number in range(8):
+        made.save(tmp_path / f"model {number}")
+        saved = ImageClassifier.load(tmp_path / f"model {number}")
+        assert sorted(saved.thumbnails) == sorted(saved.classifier.support_.exemplars.keys.tolist())
+    learner.join()
+
+
+def test_the_shares_of_progress_add_up_to_one(tmp_path):
+    folder, shares = pictures(tmp_path / "photos"), []
+    (folder / "red" / "broken.png").write_bytes(b"no picture")
+    with pytest.warns(UserWarning, match=r"broken\.png"):
+        ImageClassifier(small_model()).fit(folder, progress=shares.append)
+    assert sum(shares) == pytest.approx(1)
+    shares.clear()
+    y = np.repeat(np.arange(6), 8)
+    features = np.random.default_rng(0).normal(size=(48, 5))
+    evaluate(features, y, ["proto", "posterior"], (1, 2), queries=4, episodes=9, progress=shares.append)
+    assert sum(shares) == pytest.approx(1)

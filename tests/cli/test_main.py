@@ -85,6 +85,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
             ["evaluate", "BIRDS", "--episodes", "many"],
             'Invalid value for --episodes: unable to convert "many"',
         ),
+        (["evaluate", "BIRDS", "--episodes", "9" * 5000], "99...99"),
         (["evaluate", "BIRDS", "--seed"], "parameter --seed requires an argument"),
         (["paper", "tables", "-o", "OUT", "--format", "doc"], 'Choose from: "markdown", "latex", "csv"'),
         (["--zzz"], 'Unknown command "--zzz"'),
@@ -105,6 +106,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(birds, tmp_path, monkeypatch,
     printed = capsys.readouterr().err
     assert sentence in printed
     assert printed.count("\n") == 1
+    assert len(printed) < 500
     assert sorted(tmp_path.rglob("*")) == before
 
 
