@@ -13,8 +13,7 @@ import warnings
 
 import numpy as np
 import torch
-from heads import Set, _calibration, draw, half_width, logistic, ours, theirs
-from heads import Record as Results
+from heads import Record, Set, _calibration, draw, half_width, logistic, ours, theirs
 from sklearn.datasets import load_digits
 from sklearn.svm import LinearSVC
 
@@ -35,12 +34,10 @@ def main() -> None:
         "LinearSVC": theirs(LinearSVC),
         "LogisticRegression": logistic(None),
     }
-    print(
-        "| examples | posterior | logistic over it | LinearSVC | LogisticRegression | calibration errors |"
-    )
+    print("| examples | posterior | logistic over it | LinearSVC | LogisticRegression | calibration errors |")
     print("|---:|---:|---:|---:|---:|---|")
     for shot in SHOTS:
-        rng, results = np.random.default_rng(shot), {name: Results() for name in entrants}
+        rng, results = np.random.default_rng(shot), {name: Record() for name in entrants}
         for _ in range(draws):
             episode = draw(of, None, str(shot), rng, queries=20)
             assert episode is not None
