@@ -27,6 +27,7 @@ def test_every_number_of_a_page_is_that_of_its_source(page):
         ("docs/statistics.md", 12),
         ("docs/comparison.md", 8),
         ("docs/deploy.md", 2),
+        ("docs/posterior.md", 30),
     ],
 )
 def test_pages_name_the_sources_of_their_numbers(page, least):
