@@ -14,6 +14,8 @@ taken where several rows meet the conditions. Several of these, with a comma bet
 
     <!--= results/cub32/sensitivity.csv head=proto readout=own : low,high {:.2f} to {:.2f} -->4.50 to 4.75<!--/-->
 
+The README.md of every study in `results/` is written anew from its tables, too.
+
 A condition `test_shot=*` gives one number for each value of the column, as cells of a table. Beside columns that end in
 `low_classes` and `high_classes`, which hold the 95 % confidence interval over all classes of the kind, there are
 `low_predicted` and `high_predicted`: where another set of as many classes lies, 1.41 times as wide.
@@ -26,6 +28,9 @@ import sys
 from functools import cache
 from math import sqrt
 from pathlib import Path
+
+from anyshot.study.publishing import describe_folder
+from anyshot.study.study import StudySource, find_study
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))))
@@ -124,7 +129,20 @@ def main() -> int:
         is_stale |= bool(changes)
         if changes and "--check" not in sys.argv:
             path.write_text(text, encoding="utf-8")
+    for path, text in describe_results().items():
+        if path.read_text(encoding="utf-8") != text:
+            print(f"{path.relative_to(ROOT)} is not what its tables say")
+            is_stale = True
+            if "--check" not in sys.argv:
+                path.write_text(text, encoding="utf-8")
     return int(is_stale and "--check" in sys.argv)
+
+
+def describe_results() -> dict[Path, str]:
+    """Return the first page of every published study, as its tables say now."""
+    folders = [path.parent for path in sorted((ROOT / "results").rglob("sensitivity.csv"))]
+    studies = {folder: find_study(folder.relative_to(ROOT / "results").parts[0]) for folder in folders}
+    return {folder / "README.md": describe_folder(StudySource(path), "", folder) for folder, path in studies.items()}
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
             if rows or name == "gains":  # the file that marks a folder as published
                 write_table(aside / f"{name}.csv", rows)
         _draw(tables, aside)
-        write_text(aside / "README.md", _page(source, only, aside))
+        write_text(aside / "README.md", describe_folder(source, only, aside))
 
 
 def _write_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
@@ -224,7 +224,7 @@ def _unequal_tables(unequal: Sequence[Recalls]) -> dict[str, list[Row]]:
     }
 
 
-def _page(source: StudySource, only: str, folder: Path) -> str:
+def describe_folder(source: StudySource, only: str, folder: Path) -> str:
     """Return the first page of a folder of tables."""
     is_builtin = source.path.parent in builtin_study_folders()
     words = [source.path.stem if is_builtin else source.path.name]  # a study of the user's is named by its file
