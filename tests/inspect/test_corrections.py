@@ -59,11 +59,11 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     np.testing.assert_allclose(predictions("fitted"), predictions("expected"), rtol=1e-5)
     assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
     assert np.abs(predictions("wrong") - predictions("expected")).max() > 1e-3
-    # A copy is learned once, so that dropping it would drop the picture itself: only the wrong label is corrected.
-    Path("one.csv").write_text(f"{HEADER}\nred/blue.png,,red,relabel,blue\n")
-    done = run("anyshot remove wrong --corrections one.csv --examples photos -o removed", monkeypatch)
+    # A copy is learned once, and dropping it leaves the picture itself: only the wrong label is corrected.
+    done = run("anyshot remove wrong --corrections table.csv --examples photos -o removed", monkeypatch)
     assert "0 examples dropped, 1 relabelled; 3 classes now, 8 to 9 examples each." in done.out
     np.testing.assert_allclose(predictions("removed"), predictions("expected"), rtol=1e-5)
+    Path("one.csv").write_text(f"{HEADER}\nred/blue.png,,red,relabel,blue\n")
     Path("two.csv").write_text(f"{HEADER}\nred/blue.png,,blue,drop,\n")  # a second look, at the corrected labels
     for command in ("fit photos --model run", "remove wrong --examples photos"):
         assert run(f"anyshot {command} --corrections one.csv two.csv -o both", monkeypatch).code == 0

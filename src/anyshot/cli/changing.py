@@ -155,13 +155,22 @@ def _correct(
     backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
     found = [read_examples(source, backbone, cache, say=print_message) for source in sources]
     rows = {item.name: x for one in found for item, x in zip(one.items, one.features, strict=True)}
-    counts = {"keep": 0, "drop": 0, "relabel": 0}
+    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
+    unchanged = {
+        (int(hash_rows(rows[item.name][None])[0]), item.class_name)
+        for one in found
+        for item in one.items
+        if (item.name, item.class_name) not in changed
+    }
+    counts = {"drop": 0, "relabel": 0}
     for one in corrections:
-        counts[one.decision] += 1
         if one.decision == "keep":
             continue
         label, x = look_up("class", one.label, _labels_by_name(classifier)), rows.get(one.path)
         key = int(hash_rows(x[None])[0] if x is not None else int(one.key or "0", 16))
+        if one.decision == "drop" and (key, one.label) in unchanged:  # a copy of an example that stays: they are one
+            continue
+        counts[one.decision] += 1
         what = f"{one.path or one.key} of {one.label} cannot be corrected"
         with as_bad_input(BadInput, what, "; --examples FOLDER names the pictures that the corrections are of."):
             if one.decision == "drop":
