@@ -64,6 +64,13 @@ def test_a_cosine_head_alone_has_no_gains(ran, tmp_path):
     assert "unequal-gains" not in (tmp_path / "own" / "README.md").read_text(encoding="utf-8")
 
 
+def test_models_of_one_train_shot_are_published_without_a_sensitivity(ran, tmp_path):
+    publish(*ran, tmp_path / "own", only="2-shot")
+    assert {row["train_shot"] for row in read_table(tmp_path / "own" / "table.csv")} == {2}
+    assert not (tmp_path / "own" / "sensitivity.csv").exists()
+    assert "Sensitivity" not in (tmp_path / "own" / "README.md").read_text(encoding="utf-8")
+
+
 def test_each_model_has_its_side_experiments(ran, published):
     models = len(read_table(published / "table.csv")) and {row["model"] for row in read_table(published / "table.csv")}
     consistency, terms = (read_table(published / f"{name}.csv") for name in ("consistency", "terms"))

@@ -233,8 +233,8 @@ def describe_folder(source: StudySource, only: str, folder: Path) -> str:
     scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.has_sensitivity]
     columns = ["setting", "head", "readout", "sensitivity", "over episodes", "over new classes", "by seed"]
     columns += ["noise floor", "deviation", "trend"]
-    cells = []
-    for row in read_table(folder / "sensitivity.csv"):
+    cells, path = [], folder / "sensitivity.csv"
+    for row in read_table(path) if path.exists() else []:  # models of one train shot have no sensitivity
         numbers = [row.get(name, "") for name in ("sensitivity", "noise_floor", "deviation", "trend")]
         score, *others = (format_decimals(number) if number != "" else "" for number in numbers)
         names = [GridKey.of_row(row).setting, row["head"], row["readout"]]
@@ -245,7 +245,7 @@ def describe_folder(source: StudySource, only: str, folder: Path) -> str:
         Path(__file__).with_name("published.md"),
         name=source.path.stem,
         command=" ".join(words),
-        summaries=(first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)),
+        summaries=(first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)) if cells else (),
         tables=[path.stem for path in folder.glob("*.csv")],
         figures=[path.stem for path in drawn],
     )
