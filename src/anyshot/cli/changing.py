@@ -155,13 +155,7 @@ def _correct(
     backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
     found = [read_examples(source, backbone, cache, say=print_message) for source in sources]
     rows = {item.name: x for one in found for item, x in zip(one.items, one.features, strict=True)}
-    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
-    unchanged = {
-        (int(hash_rows(rows[item.name][None])[0]), item.class_name)
-        for one in found
-        for item in one.items
-        if (item.name, item.class_name) not in changed
-    }
+    unchanged = _list_unchanged(found, corrections)
     counts = {"drop": 0, "relabel": 0}
     for one in corrections:
         if one.decision == "keep":
@@ -178,6 +172,14 @@ def _correct(
             else:
                 move_example(classifier, label, key, _as_labels(get_estimator(classifier), [one.new_label])[0], x)
     return f"{count_noun(counts['drop'], 'example')} dropped, {counts['relabel']} relabelled"
+
+
+def _list_unchanged(sources: Sequence[Source], corrections: Sequence[Correction]) -> set[tuple[int, str]]:
+    """Return the keys and labels of the examples that corrections neither drop nor relabel."""
+    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
+    pairs = ((item, x) for one in sources for item, x in zip(one.items, one.features, strict=True))
+    rest = [(item, x) for item, x in pairs if (item.name, item.class_name) not in changed]
+    return {(int(hash_rows(x[None])[0]), item.class_name) for item, x in rest}
 
 
 def _remove_examples(
