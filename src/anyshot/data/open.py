@@ -1,4 +1,6 @@
-"""The front door: any path that a user names to one `Source`.
+"""Open any path that a user names as a `Source`.
+
+The kind of a path is found by its name and, in files of arrays and columns, by the names in it:
 
 | kind        | what is at the path                                                        |
 |-------------|----------------------------------------------------------------------------|
@@ -48,30 +50,30 @@ PARQUET = (".parquet", ".pq")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of source.
+    """How one kind of source is read, and whether `anyshot pack` takes its name.
 
     Attributes:
-        read: Lists the examples of a path; with False as its last argument also those without a class.
+        read: Lists the examples of a path. Its last argument, `labelled`, says whether every example needs a class.
         options: The fields of `PackOptions` that it uses.
-        packs: The kinds of source that `anyshot pack` reads under this name; none if it does not take the name.
-        words: What such a source holds, for messages that recommend the name.
+        accepts: The kinds of path that `anyshot pack NAME` reads; empty if NAME cannot be given there.
+        description: What such a source holds, for messages that recommend the name.
     """
 
     read: Callable[[Path, PackOptions, bool], Source]
     options: tuple[str, ...] = ()
-    packs: tuple[str, ...] = ()
-    words: str = ""
+    accepts: tuple[str, ...] = ()
+    description: str = ""
 
 
-# ------------------------------------------------------------------------------------------------------ what it is
+# ------------------------------------------------------------------------------------------------------ finding a kind
 
 
 def find_kind(path: Path, options: SourceOptions | None = None) -> str:
-    """Return the kind of source at a path (see above), by its names alone.
+    """Return the kind of source at a path (see above); no picture or vector is read.
 
     Args:
         path: Any path that a user names.
-        options: Names of columns; who names that of vectors says that the file holds some.
+        options: If they name a column or a label file of features, a file of arrays or columns is one of features.
 
     Raises:
         BadInput: There is nothing at the path, or a pipe or a device.
@@ -89,15 +91,15 @@ def _list_kinds(path: Path, options: SourceOptions | None) -> list[str]:
     if suffix in TABLES:
         return ["table"]
     if suffix in FILE_READERS:
-        names_vectors = options is not None and bool(options.feature_column or options.labels)
-        return ["features"] if names_vectors else _list_array_kinds(path)
+        is_features = options is not None and bool(options.feature_column or options.labels)
+        return ["features"] if is_features else _list_array_kinds(path)
     if is_plain_tar(path) or (suffix == ".tar" and not is_archive(path)):
         return ["tar"]
     return ["archive" if is_archive(path) else "picture"]
 
 
 def _list_array_kinds(path: Path) -> list[str]:
-    """Return the kinds that a file of arrays or columns can be read as, by their names."""
+    """Return the kinds that a file can be read as, by the names of its arrays or columns, the likeliest first."""
     suffix = path.suffix.lower()
     if suffix == ".npz":
         names: set[str] = set()
@@ -133,7 +135,7 @@ def has_features(path: Path, options: SourceOptions | None = None) -> bool:
     return kind in ("features", "shards") or (kind == "store" and open_store(path).is_features)
 
 
-# --------------------------------------------------------------------------------------------------------- opening it
+# ----------------------------------------------------------------------------------------------------------- opening
 
 
 @contextlib.contextmanager
@@ -144,59 +146,58 @@ def open_source(
     pack_kind: str = "",
     workdir: Path | None = None,
 ) -> Iterator[Source]:
-    """Open what lies at a path, whatever it is.
+    """Open a path as a source, whatever its kind.
 
     Args:
         path: Any path that a user names.
         options: How the source is laid out, where that cannot be seen.
-        labelled: Whether every example needs a class; without, all pictures or vectors are listed.
-        pack_kind: What the user says that it is: a kind of `anyshot pack`. Then an option that it does not use is an
-            error; without, it becomes a note of the source.
-        workdir: Folder where the files of an archive are unpacked, to be used again; by default they are temporary.
+        labelled: Whether every example needs a class; if not, all pictures or vectors are listed.
+        pack_kind: The KIND of `anyshot pack KIND`. An option that this kind does not use is then an error; otherwise it
+            becomes a note of the source.
+        workdir: Folder where an archive is unpacked and its files stay; by default they are temporary.
 
     Yields:
         The source. Pictures of an archive can be read until the end of the `with` block.
     """
     choices = options if isinstance(options, PackOptions) else PackOptions(**vars(options or SourceOptions()))
     kind = _choose_kind(path, choices, pack_kind)
-    # The words folder, table and features stand for several kinds; those of benchmarks and data sets for one reader.
-    reader = kind if pack_kind in ("", "folder", "table", "features") and kind != "picture" else pack_kind or kind
+    # `pack folder` and the like read each kind of path by its own reader. A benchmark or a data set has one reader,
+    # and a file of unknown kind goes to the reader that the user named, for its error message.
+    reader = pack_kind if pack_kind and (pack_kind not in SEVERAL_KINDS or kind == "picture") else kind
     notes = _check_options(path, choices, reader, pack_kind)
-    if kind == "archive" or (kind == "tar" and reader != "tar" and path.is_file()):
-        with _unpacked(path, workdir) as folder:
-            source = KINDS[reader].read(folder, choices, labelled)
-            if not labelled:  # files are called by the archive, not by the folder that it is unpacked to
-                items = [replace(item, name=item.name.replace(str(folder), str(path), 1)) for item in source.items]
-                skipped = tuple((name.replace(f"{folder}/", "", 1), why) for name, why in source.skipped)
-                source = replace(source, items=items, skipped=skipped)
-            yield replace(source, kind=kind, notes=(*notes, *source.notes))
-    else:
-        source = KINDS[reader].read(path, choices, labelled)
+    needs_unpacking = kind == "archive" or (kind == "tar" and reader != "tar" and path.is_file())
+    with _unpacked(path, workdir) if needs_unpacking else contextlib.nullcontext(path) as folder:
+        source = KINDS[reader].read(folder, choices, labelled)
+        if needs_unpacking and not labelled:  # names start with the archive, not with the folder it is unpacked to
+            items = [replace(item, name=item.name.replace(str(folder), str(path), 1)) for item in source.items]
+            skipped = tuple((name.replace(f"{folder}/", "", 1), why) for name, why in source.skipped)
+            source = replace(source, items=items, skipped=skipped)
         yield replace(source, kind=kind, notes=(*notes, *source.notes))
 
 
 def _choose_kind(path: Path, options: PackOptions, pack_kind: str) -> str:
-    """Return the likeliest kind of a path, among those that the user's word stands for."""
-    packable = {name: kind for name, kind in KINDS.items() if kind.packs}
+    """Return the likeliest kind of a path, among those that `anyshot pack` accepts under the name `pack_kind`."""
     if not pack_kind:
         return find_kind(path, options)
-    named = look_up("kind", pack_kind, packable)
+    pack_kinds = {name: kind for name, kind in KINDS.items() if kind.accepts}
+    accepts = look_up("kind", pack_kind, pack_kinds).accepts
     kinds = _list_kinds(path, options)
-    # An unknown file is for the reader to judge, and any folder for that of folders, benchmarks and data sets.
-    allowed = {*named.packs, "picture", *(("folder",) if "archive" in named.packs else ())}
-    if fitting := [kind for kind in kinds if kind in allowed]:
-        return fitting[0]
+    # The reader judges a file of unknown kind, and, where it takes archives, any folder.
+    readable = {*accepts, "picture", *(("folder",) if "archive" in accepts else ())}
+    for kind in kinds:
+        if kind in readable:
+            return kind
     uses = [
-        f"`anyshot pack {name}` ({kind.words})"
-        for name, kind in packable.items()
-        if kind.words and not {*kinds}.isdisjoint(kind.packs)
+        f"`anyshot pack {name}` ({kind.description})"
+        for name, kind in pack_kinds.items()
+        if kind.description and not {*kinds}.isdisjoint(kind.accepts)
     ]
     hint = f": use {' or '.join(uses)}" if uses else f", but of kind {kinds[0]!r}"
     raise BadInput(f"{path} is not a source of kind {pack_kind!r}{hint}.")
 
 
 def _check_options(path: Path, options: PackOptions, reader: str, pack_kind: str) -> list[str]:
-    """Return a note for each option that was given and that a reader does not use; `pack` refuses such options."""
+    """Return a note for each given option that the reader does not use; `pack` refuses such options."""
     given = [one.name for one in fields(PackOptions) if getattr(options, one.name)]
     unused = [f"--{name.replace('_', '-')}" for name in given if name not in KINDS[reader].options]
     if unused and pack_kind:
@@ -206,13 +207,13 @@ def _check_options(path: Path, options: PackOptions, reader: str, pack_kind: str
 
 @contextlib.contextmanager
 def _unpacked(archive: Path, workdir: Path | None) -> Iterator[Path]:
-    """Unpack an archive, to a temporary folder or to stay in `workdir` under a name that tells its version."""
+    """Unpack an archive to a temporary folder, or into `workdir`, where a later run finds the same version again."""
     if workdir is None:
         with tempfile.TemporaryDirectory(prefix="anyshot-") as temporary:
             yield unpack(archive, Path(temporary))
         return
-    about = archive.stat()
-    folder = workdir / f"unpacked-{about.st_size}-{about.st_mtime_ns}"
+    status = archive.stat()
+    folder = workdir / f"unpacked-{status.st_size}-{status.st_mtime_ns}"
     if not folder.is_dir():
         for older in workdir.glob("unpack*"):
             shutil.rmtree(older, ignore_errors=True)
@@ -246,17 +247,18 @@ def read_vectors(path: Path, options: SourceOptions | None = None) -> Source:
         return source
 
 
-# -------------------------------------------------------------------------------------------------------- the kinds
+# ------------------------------------------------------------------------------------------------------------- kinds
 
 
 def read_store(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the images or features of a store.
 
-    Where the store divides classes rather than pictures of a class, as `pack` does, its examples have no split.
+    `pack` puts whole classes into train, val and test, so that no class has examples to learn from and to test with.
+    The splits of such a store are not those of its examples, which have none.
     """
     store = open_store(path)
-    is_divided = len(set(store.class_names)) == len(store.class_names) and not store.about.get("example_splits")
-    splits = [None if is_divided else split for split in store.class_split]
+    has_class_splits = len(set(store.class_names)) == len(store.class_names) and not store.about.get("example_splits")
+    splits = [None if has_class_splits else split for split in store.class_split]
     items = [
         Item(name, store.class_names[row], splits[row]) for name, row in zip(store.names, store.labels, strict=True)
     ]
@@ -277,6 +279,8 @@ def read_picture(path: Path, options: PackOptions, labelled: bool) -> Source:
     return Source([Item(str(path), "", None, FileBytes(path))])
 
 
+SEVERAL_KINDS = ("folder", "table", "features")
+"""Names in `anyshot pack` for several kinds of path, each with its own reader."""
 ARCHIVES = ("archive", "tar")
 COLUMNS = ("label_column", "split_column")
 KINDS = {
