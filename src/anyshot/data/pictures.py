@@ -1,6 +1,6 @@
-"""Decode any image file to uint8 pixels and fit it to a size, as all models need it.
+"""Decode any image file to uint8 RGB pixels and resize it.
 
-The levels of deeper pictures (12 and 16 bits, fractions) are scaled by their range. An image is fitted in three ways:
+Grey levels of more than 8 bits, and fractions, are scaled to bytes. There are three ways to fit an image to a `size`:
 
 crop     the shorter side to `size`, then the central square (CUB, mini-ImageNet, own images)
 squash   the whole image to a square (meta-iNat)
@@ -35,20 +35,22 @@ except ImportError:
 Fit = Literal["crop", "squash", "frame"]
 Resample = Literal["bilinear", "bicubic"]
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-Box = tuple[float, float, float, float]  # left, top, right, bottom
+Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "HEIF")
-# Not those that call another program (PostScript), nor those that Pillow can only recognise. A file that fits several
-# formats is opened as the first: common formats come first, so that every reader opens it as the same.
+# The formats that are read. EPS and WMF are left out because Pillow calls another program to read them, the others
+# because Pillow recognises them without being able to read them. A file that is valid in several formats is opened in
+# the first: common formats come first, so that the check of an upload and the decoder see the same picture.
 FORMATS = tuple(sorted(set(Image.registered_extensions().values()) & set(Image.OPEN) - {
     "EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FITS",
 }, key=lambda name: (name not in COMMON_FORMATS, name)))  # fmt: skip
 SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS)
 MAX_PIXELS = 64_000_000  # of a picture as it is decoded: 192 MB of red, green and blue
-LARGE = 8_000_000  # pictures of so many pixels are decoded one at a time: each takes up to ten bytes per pixel
-STRIP_ROWS = 256  # rows of a transparent picture that are put on white at a time
-DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey level, as cameras and microscopes have them
-WIDEST_FRAME = 4  # longer over shorter side of a frame; of wider images the middle is kept (CUB has at most 3.6)
-REDUCE = 8  # a photo this many times larger than what is stored is decoded at a reduced scale, never below half of that
+LARGE = 8_000_000  # pixels; larger pictures are decoded one at a time, as each takes up to 13 bytes per pixel
+DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey level that cameras and microscopes use
+WIDEST_FRAME = 4  # longer over shorter side of a frame; of wider images the middle is stored (CUB has at most 3.6)
+# A JPEG whose shorter side is at least REDUCE times `size` is decoded at a reduced scale, of at least REDUCE / 2 times
+# `size`: decoding is then several times faster, and resizing from there hardly differs (tests/data/test_sources.py).
+REDUCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,14 @@ class FileBytes:
 def decode_picture(
     data: bytes | np.ndarray, size: int | None, fit: Fit, box: Box | None = None, resample: Resample = "bilinear"
 ) -> UInt8[np.ndarray, "height width channel"]:
-    """Decode a picture, turn it upright, convert it to RGB, cut it to `box` and fit it to `size`.
+    """Decode a picture, turn it upright by its EXIF orientation, convert it to RGB, cut it to `box`, fit it to `size`.
 
-    An array is only fitted, and not even that if it has the right size.
+    Args:
+        data: An encoded picture, or pixels "height width channel", which are only fitted.
+        size: The side to fit it to, in pixels; None leaves it as it is.
+        fit: How (see above).
+        box: The part of the picture to use.
+        resample: The filter that resizes it.
     """
     if isinstance(data, np.ndarray):
         if size is None or data.shape[:2] == (size, size):
@@ -97,9 +104,10 @@ _filter_lock, _filter_users, _saved_filters = threading.Lock(), 0, warnings.catc
 
 @contextlib.contextmanager
 def _silent_pillow() -> Iterator[None]:
-    """Silence Pillow's warnings, of odd metadata and of large pictures, which we limit ourselves.
+    """Silence Pillow's warnings about odd metadata and about large pictures, for which `MAX_PIXELS` is the limit.
 
-    Filters of warnings belong to the process, so the first thread that decodes sets them and the last restores them.
+    Warning filters belong to the process, not to a thread: the first thread that enters saves and changes them, and the
+    last that leaves restores them.
     """
     global _filter_users, _saved_filters
     with _filter_lock:
@@ -119,23 +127,23 @@ def _silent_pillow() -> Iterator[None]:
 
 
 def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.Image:
-    """Resize and cut in one step: the result is that of resizing the whole image and cutting its centre."""
-    box: Box = (0, 0, *image.size)
-    shorter = min(image.size)
-    if fit == "frame":
-        width, height = (min(int(size * side / shorter), WIDEST_FRAME * size) for side in image.size)
-        left, right = _central(image.width, int(size * image.width / shorter), width)
-        top, bottom = _central(image.height, int(size * image.height / shorter), height)
-        return image.resize((width, height), FILTERS[resample], box=(left, top, right, bottom))
-    if fit == "crop":
-        left, right = _central(image.width, int(size * image.width / shorter), size)
-        top, bottom = _central(image.height, int(size * image.height / shorter), size)
-        box = (left, top, right, bottom)
-    return image.resize((size, size), FILTERS[resample], box=box)
+    """Resize an image and cut its centre, in one call of Pillow with the same result as two."""
+    if fit == "squash":
+        return image.resize((size, size), FILTERS[resample])
+    longest = size if fit == "crop" else WIDEST_FRAME * size
+    spans, lengths = [], []
+    for side in image.size:  # width, height
+        resized = int(size * side / min(image.size))
+        length = min(resized, longest)
+        start = round((resized - length) / 2)
+        spans.append((start * side / resized, (start + length) * side / resized))
+        lengths.append(length)
+    (left, right), (top, bottom) = spans
+    return image.resize((lengths[0], lengths[1]), FILTERS[resample], box=(left, top, right, bottom))
 
 
 def picture_size(picture: bytes | np.ndarray) -> tuple[int, ...]:
-    """Return the two sides of a picture, of which only the header is read."""
+    """Return the two sides of a picture; of an encoded picture only the header is read."""
     if isinstance(picture, np.ndarray):
         return picture.shape[:2]
     with _silent_pillow():
@@ -145,41 +153,32 @@ def picture_size(picture: bytes | np.ndarray) -> tuple[int, ...]:
 def evaluation_square(
     image: bytes | np.ndarray, side: int, margin: float, box: Box | None = None, resample: Resample = "bilinear"
 ) -> UInt8[np.ndarray, "side side channel"]:
-    """Return what a network is tested on: the shorter side at `margin` times `side`, cut to the central square.
+    """Return the evaluation input of a network: Resize(side * margin), then CenterCrop(side).
 
-    An image (or box) whose shorter side is at most `side` is resized to just that. With a side of 84 and a margin of
-    92 / 84 this is the paper's Resize(92) and CenterCrop(84).
+    An image (or box) whose shorter side is at most `side` is resized to `side` instead. The paper has a side of 84 and
+    a margin of 92 / 84.
     """
-    size = picture_size(image)
-    shorter = min(size) if box is None else min(box[2] - box[0], box[3] - box[1])
-    larger = round(side * margin) if shorter > side else side
-    start = round((larger - side) / 2)
+    shorter = min(picture_size(image)) if box is None else min(box[2] - box[0], box[3] - box[1])
+    resized = round(side * margin) if shorter > side else side
+    start = round((resized - side) / 2)
     middle = slice(start, start + side)
-    return decode_picture(image, larger, "crop", box, resample)[middle, middle]
-
-
-def _central(old: int, new: int, size: int) -> tuple[float, float]:
-    """Return where the central `size` of `new` pixels begin and end on a side of `old` pixels."""
-    start = round((new - size) / 2)
-    return start * old / new, (start + size) * old / new
+    return decode_picture(image, resized, "crop", box, resample)[middle, middle]
 
 
 def _clip(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Return a box in whole pixels, at least one, inside the image."""
-    left, top = (min(max(int(low), 0), side - 1) for low, side in zip(box[:2], size, strict=True))
-    right, bottom = (
-        min(max(round(high), low + 1), side) for high, low, side in zip(box[2:], (left, top), size, strict=True)
-    )
+    """Return a box in whole pixels, inside the image and at least one pixel wide and high."""
+    left, top = min(max(int(box[0]), 0), size[0] - 1), min(max(int(box[1]), 0), size[1] - 1)
+    right, bottom = min(max(round(box[2]), left + 1), size[0]), min(max(round(box[3]), top + 1), size[1])
     return left, top, right, bottom
 
 
 def describe_failure(name: object, error: Exception, data: bytes | np.ndarray) -> str:
-    """Return the sentence for a picture that could not be read; `data` is what was read of it."""
+    """Return the sentence for a picture that could not be read; `data` are its bytes or pixels, if there are any."""
     return f"{name} cannot be read as an image: {explain_unreadable(error, data).rstrip('.')}."
 
 
 def explain_unreadable(error: Exception, data: bytes | np.ndarray = b"") -> str:
-    """Return why a picture could not be read; `data` is what was read of it."""
+    """Return why a picture could not be read; `data` are its bytes or pixels, if there are any."""
     start = data[:64] if isinstance(data, bytes) else b""
     if isinstance(error, BadInput):
         return str(error)[:200]
@@ -193,9 +192,10 @@ def explain_unreadable(error: Exception, data: bytes | np.ndarray = b"") -> str:
 
 
 def _scale_deep_tiff(image: Image.Image, data: bytes) -> Image.Image:
-    """Return a colour TIFF of 16 bits, of which Pillow reads the upper bytes, scaled by the range of its levels.
+    """Scale the levels of a colour TIFF of 10 to 14 bits that are stored in 16; return any other image as it is.
 
-    A TIFF that uses the whole range, and any other image, is returned as it is.
+    Pillow reads only the upper byte of the 16 bits, which makes such a picture almost black. Told the opposite byte
+    order, it reads the lower byte: both together are the level.
     """
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "RGB":
         return image
@@ -204,12 +204,12 @@ def _scale_deep_tiff(image: Image.Image, data: bytes) -> Image.Image:
     lower = Image.open(io.BytesIO(data), formats=("TIFF",))
     assert isinstance(lower, ImageFile.ImageFile)
     tiles = []
-    for tile in lower.tile:  # the lower bytes are what Pillow keeps where the order of bytes is the other one
+    for tile in lower.tile:
         mode, *more = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
         if not str(mode).startswith("RGB;16"):
             return image
-        first = mode[-1] == "L" or (mode[-1] == "N" and sys.byteorder == "little")
-        args = ("RGB;16B" if first else "RGB;16L", *more)
+        is_little_endian = mode[-1] == "L" or (mode[-1] == "N" and sys.byteorder == "little")
+        args = ("RGB;16B" if is_little_endian else "RGB;16L", *more)
         tiles.append(tile._replace(args=args if isinstance(tile[3], tuple) else args[0]))
     lower.tile = tiles
     ImageOps.exif_transpose(lower, in_place=True)
@@ -217,10 +217,11 @@ def _scale_deep_tiff(image: Image.Image, data: bytes) -> Image.Image:
 
 
 def _to_bytes(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
-    """Return grey levels of any depth as bytes.
+    """Scale grey levels of any depth to bytes.
 
-    Whole numbers have the fewest bits that hold the brightest, of those that cameras have; fractions go from 0 to 1;
-    values in neither range go from the darkest to the brightest.
+    Integers are divided by the range of the smallest of `DEPTHS` that holds the brightest. Fractions up to 1 are
+    multiplied by 255, those up to 255 are rounded. Values outside these ranges are scaled from the darkest to the
+    brightest.
     """
     if values.dtype.kind == "f":
         values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
@@ -239,18 +240,14 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
     if image.has_transparency_data:
-        opaque = Image.new("RGB", image.size)
-        for top in range(
-            0, image.height, STRIP_ROWS
-        ):  # a strip at a time, as all at once would take four times the memory
-            strip = image.crop((0, top, image.width, min(top + STRIP_ROWS, image.height))).convert("RGBA")
-            white = Image.new("RGBA", strip.size, "white")
-            opaque.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
+        alpha = image.convert("RGBA").getchannel("A")
+        opaque = Image.new("RGB", image.size, "white")
+        opaque.paste(image.convert("RGB"), mask=alpha)
         return opaque
     return image.convert("RGB")
 
 
-# Tags of the EXIF standard: the folder of camera data, when the photo was taken, when the file was changed.
+# Tags of the EXIF standard: the sub-directory of camera data, DateTimeOriginal and DateTime.
 EXIF, ORIGINAL, CHANGED = 0x8769, 0x9003, 0x0132
 
 
