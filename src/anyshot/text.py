@@ -1,7 +1,7 @@
 """Words and numbers for people: plurals, ranges, numbers, and text that is safe to print."""
 
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import copysign, isnan
 from typing import TypeVar
 
@@ -27,6 +27,11 @@ def count_noun(count: int, noun: str) -> str:
     """Return a count with its noun: 1 class, 2 classes, 1 example."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
+
+
+def list_first(words: Sequence[str], limit: int = 3) -> str:
+    """Return the first words, with dots where there are more: a, b, c, ..."""
+    return ", ".join(words[:limit]) + (", ..." if len(words) > limit else "")
 
 
 def format_range(smallest: int, largest: int) -> str:

@@ -29,7 +29,7 @@ from anyshot.classify.card import write_card
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import KeySet
 from anyshot.classify.support import Exemplars, Support
-from anyshot.data.arrays import WIDEST
+from anyshot.data.arrays import MAX_VALUE_BYTES
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 from anyshot.files import atomic_write, locked, read_json, staging_folder, write_json
 from anyshot.models.model import read_tensors, write_tensors
@@ -45,7 +45,7 @@ ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
 CHECKED_CLASSES = 1024  # whose logits are computed after a load: the others have passed the same checks
 MAX_CONFIG_BYTES = 1 << 26  # two million class names; parsed values take up to twenty times as much memory
 LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carry and no code can hide in
-MAX_LABEL_LENGTH = WIDEST // 4  # characters: the most that is read
+MAX_LABEL_LENGTH = MAX_VALUE_BYTES // 4  # characters: the most that is read
 SHAPES = {  # kinds and axes of the tensors: classes, exemplars, numbers of a vector, known keys
     "sums": ("f8", "class vector"),
     "counts": ("i8", "class"),
@@ -359,7 +359,7 @@ def _check_arguments(arguments: Mapping[str, Any], features: Any) -> None:
 def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the labels; formats 2 to 4 have those of many classes as tensors."""
     kind = np.dtype(config["label_type"])
-    if kind.kind not in LABEL_KINDS or kind.itemsize > WIDEST:
+    if kind.kind not in LABEL_KINDS or kind.itemsize > MAX_VALUE_BYTES:
         raise ValueError(f"labels of type {config['label_type']}: they must be text or numbers")
     texts = config["labels"]
     if texts is None:

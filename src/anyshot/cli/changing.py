@@ -27,7 +27,7 @@ from anyshot.models.cache import FeatureCache
 from anyshot.models.features import describe_unreadable, embed_pictures, read_examples
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
-from anyshot.text import count_noun
+from anyshot.text import count_noun, list_first
 
 MOST_NAMES = 5  # new classes that are named
 
@@ -99,7 +99,7 @@ def _describe_added(before: dict[str, int], after: dict[str, int]) -> str:
         return "no new examples, all were learned before"
     examples, classes = count_noun(sum(added.values()), "example"), count_noun(len(added), "class")
     new = [name for name in added if name not in before]
-    names = ", ".join(new[:MOST_NAMES]) + ", ..." * (len(new) > MOST_NAMES)
+    names = list_first(new, MOST_NAMES)
     if not new:
         return f"{examples} of {classes} added"
     if len(new) == len(added):

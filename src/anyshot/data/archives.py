@@ -1,6 +1,6 @@
-"""Unpack archives from the internet safely, and list uncompressed tar files, which need no unpacking.
+"""Unpack untrusted archives, and list the files of uncompressed tar files, which need no unpacking.
 
-No file is written outside the folder, and an archive that unpacks to an implausible size is refused.
+No file is written outside the target folder, and an archive that unpacks to an implausible size is refused.
 """
 
 import lzma
@@ -16,15 +16,15 @@ from typing import IO, Literal
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 from anyshot.files import MAX_FILE_BYTES
 
-BROKEN = (  # what reading a damaged archive raises
+BROKEN = (  # exceptions that zipfile, tarfile and the decompressors raise for a damaged archive
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
 DOWNLOADED = "; was it downloaded whole?"
-# An archive may unpack to so many times its size (images hardly compress, and zip bombs a thousandfold), or to so many
-# bytes, where that is more.
+# An archive may unpack to MAX_RATIO times its size (image files hardly compress, zip bombs by 1000), and a small
+# one to MIN_LIMIT bytes.
 MAX_RATIO, MIN_LIMIT = 100, 1 << 28
-MAX_PADDING = 1 << 26  # zero bytes after the end of a tar file
+MAX_PADDING = 1 << 26  # zero bytes after the end of a tar file, which GNU tar pads to a multiple of 10 KB
 MAX_LABEL_BYTES = 4096  # of a .cls or .txt file in a tar file
 
 
@@ -41,7 +41,7 @@ def is_plain_tar(path: Path) -> bool:
 def _is_tar(path: Path, mode: Literal["r:", "r:*"]) -> bool:
     try:
         with path.open("rb") as file:
-            if file.read(1) == b"\0":  # no archive begins so, and tarfile would read such a file to its end
+            if file.read(1) == b"\0":  # tarfile would skip zero blocks up to the end of the file; no archive has them
                 return False
         with tarfile.open(path, mode):
             return True
@@ -51,35 +51,35 @@ def _is_tar(path: Path, mode: Literal["r:", "r:*"]) -> bool:
 
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a zip or tar file into a folder, and return the folder; links and devices are left out."""
-    limit = max(MIN_LIMIT, MAX_RATIO * archive.stat().st_size)
     written = declared = 0
-
-    def check_size(size: int) -> None:
-        if size > limit:
-            raise BadInput(f"{archive} unpacks to more than {limit >> 20} MB: that is no set of images.")
-
     disk = os_error_as_bad_input(f"could not unpack {archive} to {folder}")
     with disk, as_bad_input(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
         for name, size, file in _members(archive):
             declared += size
-            check_size(declared)
+            _check_size(archive, declared)
             target = safe_join(folder, name, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             with file, target.open("wb") as out:
                 while block := file.read(1 << 20):
                     written += len(block)
-                    check_size(written)
+                    _check_size(archive, written)
                     out.write(block)
     return folder
 
 
+def _check_size(archive: Path, size: int) -> None:
+    """Raise a BadInput if an archive unpacks to an implausible number of bytes."""
+    if size > max(MIN_LIMIT, MAX_RATIO * archive.stat().st_size):
+        raise BadInput(f"{archive} unpacks to {size >> 20} MB or more: that is no set of images.")
+
+
 def safe_join(folder: Path, name: str, where: Path, follows_links: bool = False, hint: str = "") -> Path:
-    """Return the path of a name below a folder.
+    """Return the path of an untrusted file name below a folder.
 
     Args:
         folder: The folder.
-        name: A relative path from anyone's file.
-        where: That file, for messages.
+        name: A relative path.
+        where: The file that the name stands in, for messages.
         follows_links: Whether links in the folder may lead out of it; the name itself never may.
         hint: What the user can do about a name that leads out of the folder.
 
@@ -100,39 +100,37 @@ def safe_join(folder: Path, name: str, where: Path, follows_links: bool = False,
 def check_zip(path: Path) -> None:
     """Raise a BadInput for a zip file (.npz is one) that declares an implausible size."""
     with as_bad_input((*BROKEN, OSError), f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    if size > max(MIN_LIMIT, MAX_RATIO * path.stat().st_size):
-        raise BadInput(f"{path} unpacks to {size >> 20} MB: that is no set of images.")
+        _check_size(path, sum(member.file_size for member in archive.infolist()))
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """Yield the name, the declared size and the contents of each file."""
     if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as bundle:
-            for entry in bundle.infolist():
+        with zipfile.ZipFile(archive) as zip_file:
+            for entry in zip_file.infolist():
                 if not entry.is_dir():
-                    yield entry.filename, entry.file_size, bundle.open(entry)
+                    yield entry.filename, entry.file_size, zip_file.open(entry)
     else:
-        with tarfile.open(archive) as bundle_:
-            for member in bundle_:
-                file = bundle_.extractfile(member) if member.isfile() else None
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                file = tar.extractfile(member) if member.isfile() else None
                 if file is not None:
                     yield str(PurePosixPath(member.name)), member.size, file
-            _check_end(bundle_)
+            _check_end(tar)
 
 
-def _check_end(bundle: tarfile.TarFile) -> None:
-    """Raise a ReadError if a tar file does not end where it says so.
+def _check_end(tar: tarfile.TarFile) -> None:
+    """Raise a ReadError unless a tar file ends with blocks of zeros, as the format demands.
 
-    tarfile takes damage, or a cut between two files, for the end, and does not look at what follows a block of zeros.
+    tarfile takes a damaged header, or a cut between two files, for the end, and ignores what follows a block of zeros.
     """
-    stream = bundle.fileobj
+    stream = tar.fileobj
     assert stream is not None
-    stream.seek(bundle.offset)
+    stream.seek(tar.offset)
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("it does not end as a tar file does")
     after = 0
-    while block := stream.read(1 << 20):  # to the end of what is compressed, where its checksum is
+    while block := stream.read(1 << 20):  # reading to the end makes the decompressor compare its checksum
         after += len(block)
         if after > MAX_PADDING or block.strip(b"\0"):
             raise tarfile.ReadError("it goes on after its end")
@@ -151,7 +149,8 @@ def list_tar(path: Path) -> tuple[dict[tuple[str, ...], Callable[[], bytes]], di
     """List the files of an uncompressed tar file.
 
     Returns:
-        What reads each file, by its path, and the texts of small .cls and .txt files by their path without the suffix.
+        A function that reads each file, by the parts of its path; and the text of each small .cls and .txt file, by the
+        parts of its path without the suffix.
     """
     members: dict[tuple[str, ...], Callable[[], bytes]] = {}
     texts: dict[tuple[str, ...], str] = {}

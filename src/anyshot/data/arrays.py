@@ -1,4 +1,4 @@
-"""Read arrays from anyone's files: nothing is unpickled, and what a header says is checked first."""
+"""Read .npy and .npz files that are not trusted: nothing is unpickled, and the header is checked before the data."""
 
 import io
 import math
@@ -15,7 +15,7 @@ from anyshot.data.archives import BROKEN, DOWNLOADED, check_zip
 from anyshot.errors import as_bad_input
 from anyshot.files import check_file
 
-WIDEST = 1 << 12  # bytes of a value at most: numpy pads every text to the longest, which no label needs to be
+MAX_VALUE_BYTES = 1 << 12  # of one value; numpy pads every text of an array to the longest, and labels are short
 
 
 def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
@@ -31,7 +31,7 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
                 with archive.open(entry) as file:
                     name = entry.filename.removesuffix(".npy")
                     arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
-                    file.read()  # to its end, where the checksum is compared
+                    file.read()  # reading to the end makes zipfile compare the checksum
     return arrays
 
 
@@ -54,7 +54,7 @@ def _check_header(file: io.IOBase | IO[bytes], size: int) -> None:
     shape, _, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never read")
-    if dtype.itemsize > WIDEST:
-        raise ValueError(f"its values are of {dtype.itemsize} bytes each: at most {WIDEST} are read")
+    if dtype.itemsize > MAX_VALUE_BYTES:
+        raise ValueError(f"its values are of {dtype.itemsize} bytes each: at most {MAX_VALUE_BYTES} are read")
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != size - file.tell():
         raise ValueError(f"it says {shape} values of {dtype}, and has {size - file.tell()} bytes")

@@ -21,10 +21,10 @@ from anyshot.data.tables import (
     Columns,
     check_labels,
     decode_text,
-    open_parquet,
     pick_column,
     read_columns,
     read_splits,
+    use_pyarrow,
 )
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, check_file, read_json, read_text
@@ -78,7 +78,7 @@ def write_feature_file(path: Path, source: Source) -> None:
             raise BadInput(
                 f"{path} can hold one vector per picture, and these are maps of {vectors.shape[1]}: use .npz."
             )
-        with open_parquet(path) as pyarrow:
+        with use_pyarrow(path) as pyarrow:
             flat = pyarrow.array(np.ascontiguousarray(vectors).ravel())
             rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
             pyarrow.parquet.write_table(pyarrow.table({"features": rows, **columns}), aside)

@@ -1,11 +1,11 @@
-"""Pictures in folders, as people have them.
+"""List the pictures of class folders, and find out which folders are classes and splits.
 
-There are class folders, perhaps nested, perhaps below train, val and test, perhaps all in one more folder, as desktop
-tools pack it.
+Class folders may be nested, may lie below train, val and test, and all may lie in one more folder, as in the archives
+of desktop tools.
 
-A class is a folder that holds pictures, with all that lies below it. If every class would lie in a further folder and
-those are dates or numbers, or have the same names everywhere (cat/front, cat/side, dog/front, dog/side), the class is
-the folder above. A class is called by its folder's name, or by its path where two folders have that name.
+A class is a folder that holds pictures, with everything below it. Where the names of these folders are only dates or
+numbers, or repeat in every folder above (cat/front, cat/side, dog/front, dog/side), the classes are the folders above.
+A class has the name of its folder, or its path where two folders have the same name.
 """
 
 import os
@@ -37,23 +37,26 @@ def read_folder(path: Path, options: PackOptions, labelled: bool) -> Source:
     Args:
         path: The folder.
         options: `depth` says how many levels down the class folders are; 0 finds them by the rule above.
-        labelled: Whether classes are needed; without, every picture is listed, by its whole path.
+        labelled: Whether classes are needed; if not, every picture is listed by its full path.
     """
     check_folder(path)
-    files, skipped, empty = _list_folder(path)
+    files, skipped, empty_folders = _list_folder(path)
     if not labelled:
         items = [Item(str(path.joinpath(*file)), "", None, FileBytes(path.joinpath(*file))) for file in files]
         return Source(items, skipped=tuple((str(path / name), why) for name, why in skipped))
     readers = {file: FileBytes(path.joinpath(*file)) for file in files}
     source = _label_by_folder(path, readers, options.depth, skipped)
-    notes = [f"class folder {path.joinpath(*folder)} has no images and is left out" for folder in empty]
+    notes = [f"class folder {path.joinpath(*folder)} has no images and is left out" for folder in empty_folders]
     return replace(source, notes=(*source.notes, *notes))
 
 
 def _label_by_folder(
     path: Path, readers: Mapping[Parts, ReadPicture], depth: int, skipped: Sequence[SkippedFile]
 ) -> Source:
-    """Return the pictures below a path, by their places there, with the class and split that their folders say."""
+    """Return the pictures below a path, with classes and splits by their folders.
+
+    `readers` reads each picture, by the parts of its path; `skipped` are files that were left out before.
+    """
     if depth < 0:
         raise BadInput(f"a depth of {str(depth)[:20]} is not sensible: class folders are 1 or more levels down.")
     places, in_no_split = _find_splits(sorted(readers))
@@ -69,7 +72,7 @@ def _label_by_folder(
     if not items:
         raise BadInput(
             f"{path} has no images in class folders: it should look like {path}/CLASS/IMAGE.jpg"
-            f"{_count_reasons(skipped)}{f', and --depth {depth} may be too deep' if depth else ''}."
+            f"{_describe_others(skipped)}{f', and --depth {depth} may be too deep' if depth else ''}."
         )
     items.sort(key=lambda item: (SPLITS.index(item.split) if item.split else 0, item.class_name, item.name.split("/")))
     return Source(items, notes=tuple(notes), skipped=skipped)
@@ -108,7 +111,7 @@ def why_skipped(name: str) -> str:
 
 
 def _list_folder(path: Path) -> tuple[list[Parts], list[SkippedFile], list[Parts]]:
-    """Return the pictures below a folder, the files that are none with the reason, and class folders without any."""
+    """Return the pictures below a folder, the files that are skipped, and the class folders without a picture."""
     files, skipped, folders = [], [], set()
     for parts, why in _walk(path, (), frozenset(), set()):
         if why is None:
@@ -117,8 +120,8 @@ def _list_folder(path: Path) -> tuple[list[Parts], list[SkippedFile], list[Parts
             skipped.append((_join(parts), why))
         else:
             files.append(parts)
-    full = {parts[:end] for parts in files for end in range(len(parts))}
-    empty = {parts for parts in folders - full if parts[:-1] in full}
+    ancestors = {parts[:end] for parts in files for end in range(len(parts))}
+    empty = {parts for parts in folders - ancestors if parts[:-1] in ancestors}
     return sorted(files), sorted(skipped), sorted(empty)
 
 
@@ -127,8 +130,8 @@ def _walk(
 ) -> Iterator[tuple[Parts, str | None]]:
     """Yield every path below a folder, and why it is skipped: empty for a picture, None for a folder.
 
-    Links to folders are followed, but not in circles (`ancestors` are the inodes on the way), and only one link to each
-    folder (`linked` are those seen): class folders that link to each other would else be read along n! paths.
+    Links to folders are followed, but not in circles (`ancestors` are the inodes of the folders above), and only the
+    first link to each folder (`linked` are the inodes seen): n folders that link to each other have n! paths.
     """
     status = folder.stat()
     ancestors = ancestors | {(status.st_dev, status.st_ino)}
@@ -154,8 +157,8 @@ def _join(parts: Parts) -> str:
     return "/".join(parts)
 
 
-def _count_reasons(skipped: Sequence[SkippedFile]) -> str:
-    """Say what there is instead of pictures in class folders, for the end of a message."""
+def _describe_others(skipped: Sequence[SkippedFile]) -> str:
+    """Return the end of a message that says which files there are instead of pictures in class folders."""
     reasons = Counter(why for _, why in skipped)
     return f"; files that are there: {', '.join(f'{many} {why}' for why, many in reasons.items())}" if reasons else ""
 
@@ -163,27 +166,26 @@ def _count_reasons(skipped: Sequence[SkippedFile]) -> str:
 # ------------------------------------------------------------------------------------------------- splits and classes
 
 
-def _find_wrapper(files: Sequence[Parts]) -> Parts:
-    """Return the folders that only wrap the others.
+def _count_wrappers(files: Sequence[Parts]) -> int:
+    """Return how many levels of folders only wrap the others, as archives often have one.
 
-    Each is alone at its level, and holds several folders, or one and no picture.
+    The folder of such a level is the only one there, and holds several folders, or one folder and no picture.
     """
-    wrapper: Parts = ()
+    level = 0
     while True:
-        level = len(wrapper)
-        tops = {parts[level] if len(parts) > level + 1 else "" for parts in files}
-        if len(tops) != 1 or "" in tops or (only := tops.pop()).lower() in SPLIT_NAMES:
-            return wrapper
+        tops = {parts[level] if len(parts) > level + 1 else "" for parts in files}  # "" stands for a picture
+        if len(tops) != 1 or "" in tops or tops.pop().lower() in SPLIT_NAMES:
+            return level
         inner = {parts[level + 1] if len(parts) > level + 2 else "" for parts in files}
-        if len(inner - {""}) < 2 and ("" in inner or not inner):
-            return wrapper
-        wrapper = (*wrapper, only)
+        if "" in inner and len(inner) <= 2:
+            return level
+        level += 1
 
 
 def _find_split_folders(files: Sequence[Parts]) -> dict[str, str]:
-    """Return the top folders that are splits: named so, and with class folders in them.
+    """Return the split of each top folder that is one: it has the name of a split, and holds class folders.
 
-    A class may be called test, too. If all top folders are named so, they are splits whatever is in them.
+    A folder of that name without class folders is a class called test, unless all top folders have names of splits.
     """
     tops = {parts[0] for parts in files if len(parts) > 1}
     named = {top: SPLIT_NAMES[top.lower()] for top in tops if top.lower() in SPLIT_NAMES}
@@ -193,16 +195,16 @@ def _find_split_folders(files: Sequence[Parts]) -> dict[str, str]:
 
 
 def _find_splits(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[SkippedFile]]:
-    """Return for each picture its path, its split and its folders below that; and those that are in no split.
+    """Return the path of each picture, its split and its folders below that; and the pictures that are in no split.
 
-    Beside a training folder, other folders are no part of the set; without one they are what there is to learn from.
+    Folders that are no splits are left out if there is a training folder, and are the training set if there is none.
     """
-    wrapper = len(_find_wrapper(files))
-    splits = _find_split_folders([file[wrapper:] for file in files])
+    level = _count_wrappers(files)
+    splits = _find_split_folders([file[level:] for file in files])
     places: list[tuple[Parts, str | None, Parts]] = []
     skipped: list[SkippedFile] = []
     for file in files:
-        parts = file[wrapper:]
+        parts = file[level:]
         if not splits:
             places.append((file, None, parts[:-1]))
         elif parts[0] in splits and len(parts) > 1:
@@ -215,21 +217,22 @@ def _find_splits(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, 
 
 
 def _find_classes(folders: Sequence[Parts], depth: int) -> tuple[dict[Parts, Parts], list[str]]:
-    """Return the class folder of every folder that holds pictures (loose pictures have none), and remarks on it."""
-    holding = {folder for folder in folders if folder}
+    """Return the class folder of each folder that holds pictures, and notes on the choice."""
+    distinct = {folder for folder in folders if folder}
     if depth:
-        return {folder: folder[:depth] for folder in holding if len(folder) >= depth}, []
+        return {folder: folder[:depth] for folder in distinct if len(folder) >= depth}, []
     class_of = {
-        folder: next(folder[:end] for end in range(1, len(folder) + 1) if folder[:end] in holding) for folder in holding
+        folder: next(folder[:end] for end in range(1, len(folder) + 1) if folder[:end] in distinct)
+        for folder in distinct
     }
-    nested = sorted({_join(class_of[folder]) for folder in holding if class_of[folder] != folder})
+    nested = sorted({_join(class_of[folder]) for folder in distinct if class_of[folder] != folder})
     while _are_parts_of_classes(set(class_of.values())):
         class_of = {folder: class_[:-1] for folder, class_ in class_of.items()}
     return class_of, _describe_choice(class_of, nested)
 
 
 def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str]) -> list[str]:
-    """Return remarks on which folders were taken for classes, where others could have been."""
+    """Return notes that say which folders are the classes, where a user might expect others."""
     notes = []
     if nested:
         names = ", ".join(nested[:3]) + (f" and {len(nested) - 3} more" if len(nested) > 3 else "")
@@ -248,7 +251,7 @@ def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str]) -> lis
 
 
 def _are_parts_of_classes(classes: set[Parts]) -> bool:
-    """Return whether the last folders are parts of classes rather than classes: dates, or the same in every class."""
+    """Return whether the last folders divide classes further: their names have no letters, or repeat in every class."""
     if min(map(len, classes), default=0) < 2:
         return False
     if not any(letter.isalpha() for class_ in classes for letter in class_[-1]):
@@ -257,10 +260,10 @@ def _are_parts_of_classes(classes: set[Parts]) -> bool:
 
 
 def _name_classes(classes: Iterable[Parts]) -> dict[Parts, str]:
-    """Return the name of each class: its folder's, or the whole path where another folder has that name."""
+    """Return the name of each class: that of its folder, or its path where another folder has that name."""
     distinct = set(classes)
     counts = Counter(class_[-1] for class_ in distinct)
-    return {class_: class_[-1] if counts[class_[-1]] == 1 else "/".join(class_) for class_ in distinct}
+    return {class_: class_[-1] if counts[class_[-1]] == 1 else _join(class_) for class_ in distinct}
 
 
 # ----------------------------------------------------------------------------------------------------------- tar files
@@ -269,8 +272,8 @@ def _name_classes(classes: Iterable[Parts]) -> dict[Parts, str]:
 def read_tars(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the pictures of an uncompressed tar file, or of all tar files in a folder, without unpacking them.
 
-    The class of KEY.jpg is the text of KEY.cls or KEY.txt. A tar file without such texts is read as a folder; where
-    there are several files, the class is the folder that a picture is in.
+    As in WebDataset, the class of KEY.jpg is the text of KEY.cls or KEY.txt. A single tar file without such texts is
+    read like a folder; among several tar files, a picture without a text has the class of the folder it is in.
     """
     tars = [path] if path.is_file() else sorted(path.glob("*.tar"))
     items: list[Item] = []
@@ -289,7 +292,7 @@ def read_tars(path: Path, options: PackOptions, labelled: bool) -> Source:
 
 
 def _list_pictures(tar: Path) -> tuple[dict[Parts, ReadPicture], dict[Parts, str], list[SkippedFile]]:
-    """Return the pictures of a tar file, the text beside each (or none), and the files that are no pictures."""
+    """Return the readers of the pictures of a tar file, the text beside each or "", and the skipped files."""
     members, texts = list_tar(tar)
     reasons = {file: HIDDEN if any(map(is_hidden, file[:-1])) else why_skipped(file[-1]) for file in members}
     pictures: dict[Parts, ReadPicture] = {file: members[file] for file, why in reasons.items() if not why}

@@ -1,4 +1,4 @@
-"""What a source holds: examples with names, classes and splits, their pictures or features, and a summary in words."""
+"""A source of examples: their names, classes, splits, pictures or features, and a summary for people."""
 
 import unicodedata
 from collections import Counter
@@ -15,20 +15,20 @@ from anyshot.data.frames import Frames
 from anyshot.data.pictures import Box, Fit
 from anyshot.data.store import SPLITS, Store
 from anyshot.errors import BadInput
-from anyshot.text import count_noun, format_range, group_by
+from anyshot.text import count_noun, format_range, group_by, list_first
 
 ReadPicture = Callable[[], bytes | np.ndarray]
-"""Returns an encoded picture, or its pixels."""
+"""Returns an encoded picture, or its pixels "height width channel"."""
 SkippedFile = tuple[str, str]
-"""The name of a file that is not read, and why."""
+"""The name of a file that is not read, and the reason."""
 SelectSplits = Callable[[Sequence[str | None]], tuple[list[int], str]]
-"""Takes the split of each example; returns which examples to use and a sentence that says so (`select_splits`)."""
+"""`select_splits` with its options filled in: takes the split of each example, returns the rows to use and a note."""
 NO_FEATURES: Float[np.ndarray, "example ..."] = np.empty((0, 0), np.float32)
-"""The features of a source that has none."""
+"""The features of a source that has none, recognised by `is`."""
 
 
 def no_picture() -> bytes:
-    """Stand in for the reader of an example that has no picture."""
+    """Raise a BadInput: the `read` of an example that has no picture."""
     raise BadInput("this example has features and no picture.")
 
 
@@ -37,11 +37,11 @@ class Item:
     """One example of a source.
 
     Attributes:
-        name: What a person finds it by: its path in the source.
-        class_name: Its label; empty where labels were not asked for.
-        split: train, val or test; None where the source does not say.
-        read: Returns the encoded picture or its pixels; `no_picture` where the source holds features only.
-        box: The part of the picture that counts, in pixels.
+        name: Its path in the source, or another name that a person can find it by.
+        class_name: Its label; empty in a source that was opened without labels.
+        split: train, val or test; None where the source has no splits.
+        read: Returns the encoded picture or its pixels; `no_picture` where there are only features.
+        box: The part of the picture to use, in pixels; None for all of it.
     """
 
     name: str
@@ -53,18 +53,19 @@ class Item:
 
 @dataclass(frozen=True)
 class Source:
-    """What lies at a path, as every verb sees it.
+    """The examples at a path, whatever its kind.
 
     Attributes:
-        items: The examples in order.
-        kind: What was found at the path, a key of `open.KINDS`.
-        features: Their features; `NO_FEATURES` until they have been computed, where the source holds pictures.
-        images: Their images as one array, which may be on disk, where the source is a store of images.
-        size: Side of the square (of frames: the shorter side) that `pack` stores; None stores pictures as they are.
-        fit: How `pack` makes a square of a picture by default.
-        notes: Remarks of the reader.
-        skipped: Files that are there and not among the items, and why.
-        about: What a store made of it says about itself.
+        items: The examples.
+        kind: The kind of the path, a key of `open.KINDS`.
+        features: The features of the examples; `NO_FEATURES` where they have pictures that are not embedded yet.
+        images: The images of the examples as one array, possibly on disk; only of a store of images.
+        size: Default side of what `pack` stores (of frames the shorter one), in pixels; None leaves pictures as they
+            are.
+        fit: Default of how `pack` fits a picture to that size.
+        notes: What the user should know about how the source was read.
+        skipped: Files that are not among the examples, with the reasons.
+        about: Metadata for the store that `pack` makes of the source.
     """
 
     items: Sequence[Item]
@@ -103,19 +104,19 @@ class Source:
         return bool(self.items) and all(item.read is not no_picture for item in self.items)
 
     def select(self, rows: Sequence[int]) -> "Source":
-        """Return some of the examples. Features and images on disk stay there if the rows are consecutive."""
-        consecutive = len(rows) > 0 and list(rows) == list(range(rows[0], rows[0] + len(rows)))
-        where = slice(rows[0], rows[0] + len(rows)) if consecutive else list(rows)
-        features = self.features[where] if self.has_features else NO_FEATURES
-        images = None if self.images is None else self.images[where]
+        """Return some of the examples; consecutive rows of features and images are not copied."""
+        is_consecutive = len(rows) > 0 and list(rows) == list(range(rows[0], rows[0] + len(rows)))
+        index = slice(rows[0], rows[0] + len(rows)) if is_consecutive else list(rows)
+        features = self.features[index] if self.has_features else NO_FEATURES
+        images = None if self.images is None else self.images[index]
         return replace(self, items=[self.items[row] for row in rows], features=features, images=images)
 
     def to_store(self, path: Path) -> Store:
-        """Return the features as a store in memory; where the source has no splits, all classes are test classes."""
+        """Return the features as a store that is not on disk; examples without a split become test examples."""
         items = [replace(item, split=item.split or "test") for item in self.items]
         order = order_by_split(items)
         features = self.features if self.features.ndim == 3 else self.features[:, None]
-        features = features if order == sorted(order) else features[order]  # those in order may stay on disk
+        features = features if order == sorted(order) else features[order]  # no copy where they are in order
         labels, names, splits = number_classes([items[row] for row in order])
         return Store(path, features, np.array(labels), tuple(names), tuple(splits), {})
 
@@ -137,48 +138,43 @@ def number_classes(items: Sequence[Item]) -> tuple[list[int], list[str], list[st
     return labels, [name for _, name in classes], [split for split, _ in classes]
 
 
-# ---------------------------------------------------------------------------------------------------------- in words
+# --------------------------------------------------------------------------------------------------------- summary
 
 
 def describe_source(source: Source, path: Path) -> str:
-    """Return a summary of a source, printed before the work: its classes and splits, remarks, skipped files."""
+    """Return a summary for the user: the classes and examples of each split, notes and skipped files."""
     noun = "picture" if source.has_pictures else "vector"
     splits = group_by(source.items, lambda item: item.split)
     parts = []
     for split in (None, *SPLITS):
         if counts := Counter(item.class_name for item in splits.get(split, ())):
-            words = f"{count_noun(len(counts), 'class')}, {count_noun(sum(counts.values()), noun)}"
-            each = format_range(min(counts.values()), max(counts.values()))
-            parts.append(f"{split + ': ' if split else ''}{words} ({each} each)")
-    return "\n".join([f"{path}: {'; '.join(parts)}.", *(f"  {remark}." for remark in describe_notes(source))])
+            totals = f"{count_noun(len(counts), 'class')}, {count_noun(sum(counts.values()), noun)}"
+            per_class = format_range(min(counts.values()), max(counts.values()))
+            parts.append(f"{split + ': ' if split else ''}{totals} ({per_class} each)")
+    return "\n".join([f"{path}: {'; '.join(parts)}.", *(f"  {note}." for note in describe_notes(source))])
 
 
 def describe_notes(source: Source) -> list[str]:
-    """Return the reader's remarks, classes whose names are nearly the same, and the skipped files."""
+    """Return the notes of the reader, on classes whose names are nearly the same, and on skipped files."""
     similar = [
         f"classes {' and '.join(map(_quote, names))} are called nearly the same: are they one?"
         for names in find_similar_names({item.class_name for item in source.items})
     ]
-    return [*source.notes, *similar, *describe_skipped(source.skipped)]
-
-
-def describe_skipped(skipped: Sequence[SkippedFile], limit: int = 3) -> list[str]:
-    """Return one line per reason, with the first names."""
-    lines = []
-    for why, files in group_by(skipped, itemgetter(1)).items():
-        first = ", ".join(name for name, _ in files[:limit]) + (", ..." if len(files) > limit else "")
-        lines.append(f"left out, {count_noun(len(files), 'file')}: {why} ({first})")
-    return lines
+    skipped = [
+        f"left out, {count_noun(len(files), 'file')}: {why} ({list_first([name for name, _ in files])})"
+        for why, files in group_by(source.skipped, itemgetter(1)).items()
+    ]
+    return [*source.notes, *similar, *skipped]
 
 
 def find_similar_names(names: Iterable[str]) -> list[list[str]]:
-    """Return groups of names that differ only in case, spaces, or how letters with accents are coded."""
+    """Return groups of names that differ only in case, spaces, or the Unicode form of their letters."""
     groups = group_by(sorted(set(names)), lambda name: tuple(unicodedata.normalize("NFKC", name).casefold().split()))
     return [group for group in groups.values() if len(group) > 1]
 
 
 def _quote(name: str) -> str:
-    """Quote a name; characters beyond ASCII are shown by their codes too, so that twins can be told apart."""
+    """Quote a name, with the codes of characters beyond ASCII, which may look the same and differ."""
     return repr(name) if name.isascii() else f"{name!r} ({name!a})"
 
 
@@ -187,12 +183,12 @@ def select_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
 
     Args:
         splits: The split of each example.
-        wanted: The splits that the user asked for. Without any, all examples are used if none has a split; otherwise
-            one learns from train (or from all but test, where there is no train) and tests with test (or val).
+        wanted: The splits that the user named. By default one learns from train (from all but test, where there is no
+            train) and tests with test (or val). Examples without a split are always used.
         for_test: Whether the examples are for a test.
 
     Returns:
-        The rows of the examples, and a sentence that says what was chosen; empty if there is nothing to choose.
+        The rows of the examples, and a note on the choice; it is empty if no example has a split.
     """
     present = [split for split in SPLITS if split in splits]
     for name in wanted:
@@ -202,14 +198,15 @@ def select_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
         return list(range(len(splits))), ""
     chosen = list(wanted) or _default_splits(present, for_test)
     rows = [row for row, split in enumerate(splits) if split in (None, *chosen)]
-    verb, word = ("testing", "with") if for_test else ("learning", "from")
-    sentence = f"{verb} {word} {' and '.join(chosen)}"
+    verb, preposition = ("testing", "with") if for_test else ("learning", "from")
+    note = f"{verb} {preposition} {' and '.join(chosen)}"
     if rest := [name for name in present if name not in chosen]:
-        sentence += f", not {word} {' or '.join(rest)} (--split names others)"
-    return rows, sentence
+        note += f", not {preposition} {' or '.join(rest)} (--split names others)"
+    return rows, note
 
 
 def _default_splits(present: Sequence[str], for_test: bool) -> list[str]:
+    """Return the splits to use where the user named none."""
     if for_test:
         return [next((name for name in ("test", "val") if name in present), "train")]
     chosen = ["train"] if "train" in present else [name for name in present if name != "test"]

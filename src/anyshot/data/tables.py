@@ -1,6 +1,7 @@
-"""Examples in a table, one row each.
+"""Read tables with one example per row.
 
-Paths of pictures in CSV, TSV or Parquet, pictures in Parquet, or a Hugging Face data set (`save_to_disk`).
+These are CSV, TSV or Parquet files with paths of pictures, Parquet files with encoded pictures, and Hugging Face data
+sets (`save_to_disk`).
 """
 
 import csv
@@ -21,7 +22,7 @@ from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
 from anyshot.files import check_file, read_bytes, read_text
-from anyshot.text import count_noun, group_by
+from anyshot.text import count_noun, group_by, list_first
 
 PATHS = (
     "path", "paths", "file", "files", "filename", "file_name", "filepath", "file_path", "image", "images", "image_path",
@@ -29,7 +30,7 @@ PATHS = (
 )  # fmt: skip
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
 IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
-Columns = dict[str, Any]  # lists or arrays
+Columns = dict[str, Any]  # a list or an array for each name
 MAX_LISTED = 20  # names of columns in a message
 MAX_TEXT = 1 << 26  # bytes of a table of text: its values take up to twenty times as much memory
 MAX_ROWS, MAX_VALUES, MAX_BYTES = 1 << 22, 1 << 26, 1 << 30  # of a Parquet file, where repeated values take no room
@@ -40,9 +41,9 @@ def read_image_table(path: Path, options: PackOptions, labelled: bool) -> Source
 
     Args:
         path: The table, a row per picture.
-        options: The names of the columns, and `root`, the folder that paths are relative to: by default the table's
-            folder, and then links may not lead out of it.
-        labelled: Whether labels are needed; without, only the paths are read.
+        options: The names of the columns, and `root`, the folder that paths are relative to. By default that is the
+            table's folder, and then links may not lead out of it.
+        labelled: Whether labels are needed; if not, only the paths are read.
     """
     columns = read_columns(path)
     names = [str(name) for name in pick_column(columns, options.path_column, PATHS, "path", path)]
@@ -56,38 +57,34 @@ def read_image_table(path: Path, options: PackOptions, labelled: bool) -> Source
 
 
 def _describe_repeated(items: Sequence[Item]) -> Iterator[str]:
-    """Say which pictures a table names more than once, and which of them under different labels."""
+    """Yield notes on the pictures that a table names more than once, and on those with different labels."""
     groups = [rows for rows in group_by(items, lambda item: item.read).values() if len(rows) > 1]
-    repeated = {rows[0].name: sorted({row.class_name for row in rows}) for rows in groups}
-    conflicts = [f"{name}: {' and '.join(labels)}" for name, labels in repeated.items() if len(labels) > 1]
-    if repeated:
-        yield f"the table names {count_noun(len(repeated), 'picture')} more than once ({_first(list(repeated))})"
+    labels_of = {rows[0].name: sorted({row.class_name for row in rows}) for rows in groups}
+    conflicts = [f"{name}: {' and '.join(labels)}" for name, labels in labels_of.items() if len(labels) > 1]
+    if groups:
+        yield f"the table names {count_noun(len(groups), 'picture')} more than once ({list_first(list(labels_of))})"
     if conflicts:
-        yield f"{count_noun(len(conflicts), 'picture')} of them under different labels ({_first(conflicts)})"
-
-
-def _first(words: Sequence[str], limit: int = 3) -> str:
-    return ", ".join(words[:limit]) + (", ..." if len(words) > limit else "")
+        yield f"{count_noun(len(conflicts), 'picture')} of them under different labels ({list_first(conflicts)})"
 
 
 def read_image_parquet(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the pictures of a Parquet file that has a column of encoded images, with their labels and splits."""
     images = options.image_column or find_columns(path)[1]
     columns = _read_parquet(path, images)
-    with open_parquet(path) as pyarrow:
+    with use_pyarrow(path) as pyarrow:
         metadata = pyarrow.parquet.read_metadata(path)
         sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     labels = read_labels(columns, options, True, path) if labelled else [("", None)] * sum(sizes)
-    places = ((group, row) for group, rows in enumerate(sizes) for row in range(rows))
+    positions = ((group, row) for group, rows in enumerate(sizes) for row in range(rows))
     return Source([
-        Item(f"row {number}", label, split, partial(_read_parquet_cell, path, *place, images))
-        for number, (place, (label, split)) in enumerate(zip(places, labels, strict=True))
+        Item(f"row {number}", label, split, partial(_read_parquet_cell, path, group, row, images))
+        for number, ((group, row), (label, split)) in enumerate(zip(positions, labels, strict=True))
     ])  # fmt: skip
 
 
 def _read_parquet_cell(path: Path, group: int, row: int, column: str) -> bytes:
-    """Return the bytes of an image in a Parquet file."""
-    value = _read_group(path, group, column)[row].as_py()
+    """Return the bytes of an image, by its row in a row group of a Parquet file."""
+    value = _read_row_group(path, group, column)[row].as_py()
     data = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(data, bytes):
         raise BadInput(f"row {row} has no bytes of a picture.")
@@ -95,15 +92,15 @@ def _read_parquet_cell(path: Path, group: int, row: int, column: str) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _read_group(path: Path, group: int, name: str) -> Any:
+def _read_row_group(path: Path, group: int, name: str) -> Any:
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(path).read_row_group(group, [name]).column(name)
 
 
 def find_columns(path: Path) -> tuple[list[str], str]:
-    """Return the names of the columns of a Parquet file, and that of encoded images; empty where it has none."""
-    with open_parquet(path) as pyarrow:
+    """Return the names of all columns of a Parquet file, and the name of that with encoded images, or ""."""
+    with use_pyarrow(path) as pyarrow:
         schema, types = pyarrow.parquet.read_schema(path), pyarrow.types
         is_encoded = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_struct)
         images = [one.name for one in schema if one.name.lower() in IMAGES and any(is_(one.type) for is_ in is_encoded)]
@@ -111,8 +108,8 @@ def find_columns(path: Path) -> tuple[list[str], str]:
 
 
 @contextmanager
-def open_parquet(path: Path) -> Iterator[Any]:
-    """Yield pyarrow for reading a Parquet file; what it raises becomes a BadInput."""
+def use_pyarrow(path: Path) -> Iterator[Any]:
+    """Yield the module pyarrow; its exceptions about the Parquet file become BadInput."""
     with as_bad_input(ImportError, "reading Parquet needs pyarrow: pip install 'anyshot[parquet]'."):
         import pyarrow
         import pyarrow.parquet
@@ -127,7 +124,7 @@ def read_columns(path: Path) -> Columns:
     return _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_delimited(path)
 
 
-def _check_names(names: Sequence[str], path: Path) -> None:
+def _check_distinct(names: Sequence[str], path: Path) -> None:
     if len(set(names)) < len(names):
         raise BadInput(f"{path} has two columns of the name {max(names, key=names.count)!r}.")
 
@@ -136,11 +133,11 @@ def _read_delimited(path: Path) -> Columns:
     text = io.StringIO(read_text(path, MAX_TEXT).removeprefix("\ufeff"), newline="")
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_guess_delimiter(text, path), strict=True)
-        filled = (row for row in rows if row)
-        names = [name.strip() for name in next(filled, [])]
-        _check_names(names, path)
+        nonempty = (row for row in rows if row)
+        names = [name.strip() for name in next(nonempty, [])]
+        _check_distinct(names, path)
         columns: list[list[str]] = [[] for _ in names]
-        for number, row in enumerate(filled, 2):
+        for number, row in enumerate(nonempty, 2):
             if len(row) != len(names):
                 raise BadInput(f"row {number} of {path} has {len(row)} values, the first has {len(names)}.")
             for column, value in zip(columns, row, strict=True):
@@ -151,25 +148,23 @@ def _read_delimited(path: Path) -> Columns:
 
 
 def _guess_delimiter(text: io.StringIO, path: Path) -> str:
-    """Return the character that separates most names of the first row: comma, semicolon or tab."""
+    """Return the most frequent of comma, semicolon and tab in the first row; the suffix decides where there is none."""
     first = next((line for line in text if line.strip()), "")
     text.seek(0)
-    usual = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
-    return max((usual, ",", ";", "\t"), key=first.count)
+    default = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
+    return max((default, ",", ";", "\t"), key=first.count)
 
 
 def _read_parquet(path: Path, images: str = "") -> Columns:
     """Return the columns of a Parquet file, without that of images."""
-    with open_parquet(path) as pyarrow:
+    with use_pyarrow(path) as pyarrow:
         metadata = pyarrow.parquet.read_metadata(path)
         names = [name for name in metadata.schema.to_arrow_schema().names if name != images]
-        _check_names(names, path)
+        _check_distinct(names, path)
         groups = [metadata.row_group(index) for index in range(min(metadata.num_row_groups, MAX_ROWS))]
         chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
         chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] != images]
-        values, size = (
-            sum(getattr(chunk, key) for chunk in chunks) for key in ("num_values", "total_uncompressed_size")
-        )
+        values, size = sum(chunk.num_values for chunk in chunks), sum(chunk.total_uncompressed_size for chunk in chunks)
         if metadata.num_rows > MAX_ROWS or values > MAX_VALUES or size > MAX_BYTES:
             raise BadInput(
                 f"{path} has {metadata.num_rows} rows of {values} values, {size >> 20} MB: that is too much."
@@ -184,14 +179,22 @@ def _column_values(column: Any) -> Any:
 
     kind = column.type
     if pyarrow.types.is_list(kind) or pyarrow.types.is_fixed_size_list(kind) or pyarrow.types.is_large_list(kind):
-        with suppress(ValueError, TypeError):  # vectors of several lengths, or one is missing
+        with suppress(ValueError, TypeError):  # the vectors differ in length, or one is missing
             if (vectors := np.stack(column.to_numpy(zero_copy_only=False))).dtype.kind in "fiu":
                 return vectors
     return column.to_pylist()
 
 
 def pick_column(columns: Columns, name: str, usual: Sequence[str], what: str, path: Path) -> Any:
-    """Return the column of this name or, without one, the first column that has a usual name for what it holds."""
+    """Return the column that the user named or, where none is named, the first with a usual name.
+
+    Args:
+        columns: The columns by name.
+        name: The name that the user gave, or "".
+        usual: Names that such a column usually has, in lower case.
+        what: What the column holds, which is also the name of its option: --WHAT-column.
+        path: The file, for messages.
+    """
     if name:
         if name not in columns:
             raise BadInput(f"{path}: {describe_unknown_name('column', name, columns)}")
@@ -225,7 +228,7 @@ def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
 
 
 def read_labels(columns: Columns, options: PackOptions, labelled: bool, path: Path) -> Sequence[tuple[str, str | None]]:
-    """Return the label and the split of each row; an empty label and None where they are not needed."""
+    """Return the label and the split of each row; "" and None if labels are not needed."""
     if not labelled:
         return [("", None)] * len(next(iter(columns.values())))
     labels = check_labels(pick_column(columns, options.label_column, LABELS, "label", path), path)
@@ -233,16 +236,16 @@ def read_labels(columns: Columns, options: PackOptions, labelled: bool, path: Pa
 
 
 def read_splits(columns: Columns, name: str, path: Path) -> list[str | None]:
-    """Return the split of each row; None for all where no column says so."""
+    """Return the split of each row; None for all where there is no column of splits."""
     if not name and not any(column.lower() == "split" for column in columns):
         return [None] * len(next(iter(columns.values())))
-    values = [
-        str(decode_text(value)).strip().lower() for value in pick_column(columns, name, ("split",), "split", path)
-    ]
-    for value in values:
-        if value not in SPLIT_NAMES:
-            raise BadInput(f"{path}: {describe_unknown_name('split', value, SPLITS)}")
-    return [SPLIT_NAMES[value] for value in values]
+    splits: list[str | None] = []
+    for value in pick_column(columns, name, ("split",), "split", path):
+        word = str(decode_text(value)).strip().lower()
+        if word not in SPLIT_NAMES:
+            raise BadInput(f"{path}: {describe_unknown_name('split', word, SPLITS)}")
+        splits.append(SPLIT_NAMES[word])
+    return splits
 
 
 def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source:
@@ -251,15 +254,17 @@ def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source
         import datasets
     if not path.is_dir():
         raise BadInput(f"there is no folder {path}.")
-    unreadable = as_bad_input(Exception, f"{path} is not a data set saved by save_to_disk", ".")
-    with unreadable:  # the library raises exceptions of many kinds
+    # The library raises exceptions of many kinds.
+    with as_bad_input(Exception, f"{path} is not a data set saved by save_to_disk", "."):
         loaded = datasets.load_from_disk(str(path))
-    parts: dict[str | None, Any] = {None: loaded}
-    if isinstance(loaded, datasets.DatasetDict):
+    parts: dict[str | None, Any]
+    if not isinstance(loaded, datasets.DatasetDict):
+        parts = {None: loaded}
+    elif len(loaded) == 1:  # a single part is no split
+        parts = {None: next(iter(loaded.values()))}
+    else:
         parts = {SPLIT_NAMES.get(name.lower()): part for name, part in loaded.items()}
-        if len(loaded) == 1:  # one part is no split: its classes are divided
-            parts = {None: next(iter(loaded.values()))}
-        elif None in parts or len(parts) < len(loaded):
+        if None in parts or len(parts) < len(loaded):
             raise BadInput(f"{path} has splits {', '.join(loaded)}: train, validation and test are understood.")
     return Source([
         item for split, part in parts.items() for item in _list_part(part, split, path, options, labelled)
@@ -267,6 +272,7 @@ def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source
 
 
 def _list_part(part: Any, split: str | None, path: Path, options: PackOptions, labelled: bool) -> list[Item]:
+    """List the pictures of one part of a Hugging Face data set."""
     import datasets
 
     image_name = _pick_name(part, options.image_column, datasets.Image, PATHS, "image", path)
@@ -277,8 +283,8 @@ def _list_part(part: Any, split: str | None, path: Path, options: PackOptions, l
     if labelled:
         label_name = _pick_name(part, options.label_column, datasets.ClassLabel, LABELS, "label", path)
         values, feature = part.select_columns([label_name])[label_name], part.features[label_name]
-        is_numbered = isinstance(feature, datasets.ClassLabel)
-        labels = check_labels([feature.int2str(value) for value in values] if is_numbered else values, path)
+        has_names = isinstance(feature, datasets.ClassLabel)
+        labels = check_labels([feature.int2str(value) for value in values] if has_names else values, path)
     return [
         Item(f"{split or path.name}[{index}]", label, split, partial(_read_cell, raw, image_name, index, path))
         for index, label in enumerate(labels)
@@ -287,12 +293,11 @@ def _list_part(part: Any, split: str | None, path: Path, options: PackOptions, l
 
 def _pick_name(part: Any, given: str, type_: type, usual: Sequence[str], what: str, path: Path) -> str:
     """Return the name of a column: the one given, or the first of a type, or the first with a usual name."""
-    typed = [name for name, feature in part.features.items() if isinstance(feature, type_)]
-    names: Columns = {name: [name] for name in part.features}
-    return pick_column(names, given or (typed[0] if typed else ""), usual, what, path)[0]
+    first_of_type = next((name for name, feature in part.features.items() if isinstance(feature, type_)), "")
+    return pick_column({name: name for name in part.features}, given or first_of_type, usual, what, path)
 
 
 def _read_cell(raw: Any, name: str, index: int, path: Path) -> bytes:
-    """Return an encoded image, which is in the data set or in a file beside it."""
+    """Return an encoded image, from the data set or from a file beside it."""
     image = raw[index][name]
     return image["bytes"] or read_bytes(safe_join(path.parent, image["path"], path))
