@@ -249,7 +249,7 @@ class ImageClassifier:
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
         """Take in the classes of others that use the same backbone and head."""
         for other in others:
-            if self.backbone.content != other.backbone.content:
+            if self.backbone.fingerprint != other.backbone.fingerprint:
                 one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
@@ -335,7 +335,7 @@ class ImageClassifier:
 
     def _write_backbone(self, folder: Path) -> None:
         backbone = self.backbone
-        about = {"side": backbone.side, "name": backbone.name, "content": backbone.content, **backbone.about}
+        about = {"side": backbone.side, "name": backbone.name, "content": backbone.fingerprint, **backbone.about}
         write_json(folder / "backbone.json", about)
         if backbone.file is not None:
             (folder / "backbone.onnx").write_bytes(backbone.file)
@@ -392,10 +392,10 @@ def _read_backbone(
     with warnings.catch_warnings(), as_bad_input(BadInput, needs, "."):
         warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
         made = load_embedder(source, side, registry or BUILTIN, fetch=fetch)
-    if content and made.content and made.content != content:
+    if content and made.fingerprint and made.fingerprint != content:
         raise BadInput(
             f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
-            f"content {made.content[:12]} here: its features would not fit."
+            f"content {made.fingerprint[:12]} here: its features would not fit."
         )
     return replace(made, about=about)
 

@@ -77,7 +77,7 @@ def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
     if backbone.make_pixel_network is None:
         kind = "an ONNX file" if backbone.file is not None else "a function"
         raise BadInput(f"a backbone that is {kind} cannot be exported; export the classifier of its features.")
-    return backbone.make_pixel_network(), torch.zeros(3, backbone.colours, backbone.side, backbone.side)
+    return backbone.make_pixel_network(), torch.zeros(3, backbone.channels, backbone.side, backbone.side)
 
 
 def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:
@@ -123,7 +123,7 @@ def _threshold(classifier: FewShotClassifier) -> dict[str, str]:
 
 def _pictures(backbone: Embedder) -> str:
     """What has to be done to a picture before it goes in, in words."""
-    colours = "RGB" if backbone.colours == 3 else "grey"
+    colours = "RGB" if backbone.channels == 3 else "grey"
     larger = round(backbone.side * backbone.margin)
     return (
         f"Turned upright as its EXIF says, transparent parts white, {colours}, the shorter side resized "

@@ -133,5 +133,5 @@ def _open_source(
     if store is None:
         store = read_examples(source, embedder, cache, layout, say=print_message).to_store(source)
         if embedder is not None and not is_features:
-            store.about["content"] = embedder.content
+            store.about["content"] = embedder.fingerprint
     return store, embedder

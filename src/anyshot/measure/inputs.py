@@ -63,8 +63,8 @@ def check_kind(store: Store, embed: Embedder | None) -> None:
     if embed is None or not store.is_features:
         return
     content = store.about.get("content", "")
-    reads_any = embed.model is not None and embed.model.recipe.frozen and not (content and embed.content)
-    if not reads_any and (not content or content != embed.content):
+    reads_any = embed.model is not None and embed.model.recipe.frozen and not (content and embed.fingerprint)
+    if not reads_any and (not content or content != embed.fingerprint):
         raise BadInput(f"{store.path} holds features already: leave the model out.")
 
 

@@ -1,6 +1,6 @@
-"""Turn pictures into features, by a pretrained network, a trained model, a timm model, an ONNX file or a function.
+"""Load a network by its name and turn pictures into features.
 
-One name means the same in every verb (`--model`):
+Every verb takes the same names (`--model`), and functions of Python take a function "pictures in, features out" too:
 
     efficientnet-lite0        pretrained on ImageNet; comes with the package; the default
     efficientnet-lite0:160    the same on smaller pictures: almost twice as fast, a little less accurate
@@ -39,28 +39,29 @@ Images = UInt8[np.ndarray, "image height width channel"]
 Pictures = UInt8[np.ndarray, "image side side 3"]
 Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64  # pictures that go through a network together
-BACKBONE_FILES = ("backbone.onnx", "backbone.safetensors")  # in the folder of a classifier whose head is a model
-PREPARATION = 2  # to be raised when pictures are decoded or resized in another way: the cached features are then old
-_FEATURE_SHAPES: dict[str, tuple[int, ...]] = {}  # of the networks that have run in this process, by their content
+BACKBONE_FILES = ("backbone.onnx", "backbone.safetensors")  # where a classifier's folder has its frozen backbone
+PREPARATION_VERSION = 2  # to be raised when pictures are decoded or resized differently: cached features are then stale
+_FEATURE_SHAPES: dict[str, tuple[int, ...]] = {}  # by fingerprint, of the networks that have run in this process
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """A network with the way in which pictures are prepared for it: pictures in, features out.
+    """A network, and how pictures are prepared for it.
 
     Args:
-        network: Turns pictures of `side` pixels into features "image d" or "image position channel".
-        side: Pixels of the square that it sees.
-        margin: Larger pictures are resized to so many times `side` before the centre is cut.
-        resample: How pictures are resized.
-        name: The name that `load_embedder` takes for it; empty for a trained model, whose weights a classifier brings
-            along, and for a function, which has to be given again.
-        about: What a model card should say of it.
-        model: The trained model, where it is one of ours.
-        make_pixel_network: Makes a torch module of pixels from 0 to 255 "image channel side side", for export.
-        weights: Returns the hash of its weights; None for a function, whose features cannot be cached.
-        file: The bytes of an ONNX file, which a classifier brings along.
-        base_model: The trained model whose features the head of `model` was trained on.
+        network: Turns uint8 pictures "image side side 3" into features "image d" or "image position channel".
+        side: Side of its square input, in pixels.
+        margin: Larger pictures are resized to `margin` times `side` before the centre is cut.
+        resample: The filter that resizes pictures.
+        name: The name that `load_embedder` takes for it; empty for a trained model, whose weights a classifier stores
+            itself, and for a function, which the user has to pass again.
+        about: Entries for a model card.
+        model: The model trained by anyshot, if it is one.
+        make_pixel_network: Makes a torch module that takes pixels from 0 to 255 "image channel side side", for export.
+        weights_hash: Returns the hash of its weights; None for a function, whose features cannot be cached.
+        file: The bytes of an ONNX file, which a classifier stores itself.
+        base_model: Where `model` is a head on frozen features: the model trained by anyshot that computes these, if
+            it is one.
     """
 
     network: Callable[[Any], Float[np.ndarray, "image ..."]]
@@ -71,32 +72,32 @@ class Embedder:
     about: dict[str, Any] = field(default_factory=dict)
     model: Model | None = None
     make_pixel_network: Callable[[], nn.Module] | None = None
-    weights: Callable[[], str] | None = None
+    weights_hash: Callable[[], str] | None = None
     file: bytes | None = None
     base_model: Model | None = None
 
     @cached_property
-    def content(self) -> str:
-        """The hash of the weights and of how pictures are prepared, which identifies its features; "" of a function."""
-        if self.weights is None:
+    def fingerprint(self) -> str:
+        """A hash of the weights and of how pictures are prepared, which identify the features; "" of a function."""
+        if self.weights_hash is None:
             return ""
-        parts = (self.weights(), self.side, self.margin, self.resample)
+        parts = (self.weights_hash(), self.side, self.margin, self.resample)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
     def pixel_model(self) -> Model | None:
-        """The trained model that reads the pixels; it takes images of any size. None where the backbone is not ours."""
+        """The model trained by anyshot that reads the pixels, if there is one; it takes images of any size."""
         return self.base_model if self.model is None or self.model.recipe.frozen else self.model
 
     @property
-    def colours(self) -> int:
-        """Channels of the pixels that its network sees."""
+    def channels(self) -> int:
+        """Channels of its input: 3, or 1 for a model trained on grey images."""
         return 3 if self.pixel_model is None else self.pixel_model.channels
 
     def features(
         self,
         images: Images | Frames,
-        done: Callable[[float], None] = lambda images: None,
+        advance: Callable[[float], None] = lambda images: None,
         cache: FeatureCache | None = None,
     ) -> np.ndarray:
         """Return the features of images of any size.
@@ -106,42 +107,42 @@ class Embedder:
 
         Args:
             images: The images.
-            done: Called with the size of each batch that is done.
-            cache: Features of earlier runs; only those that it lacks are computed.
+            advance: Called with the number of images of each finished batch.
+            cache: Features of earlier runs; only missing ones are computed.
         """
         starts = range(0, len(images), BATCH)
         parts = []
-        with open_cached(self, cache) as stored:
+        with open_cached(self, cache) as cached:
 
             def embed(start: int) -> np.ndarray:
                 batch = images[start : start + BATCH]
                 if isinstance(batch, Frames):
                     batch = [self.crop_square(frame) for frame in batch]
                 batch = np.asarray(batch)
-                return _embed_missing(batch, stored, lambda rows: self.run_network(self._squares(rows)))
+                return _embed_missing(batch, cached, lambda rows: self.run_network(self._squares(rows)))
 
             for part in map(embed, starts) if self.pixel_model is not None else map_in_threads(embed, starts):
                 parts.append(part)
-                done(float(len(part)))
+                advance(float(len(part)))
         return np.concatenate(parts)
 
     def run_network(self, pictures: UInt8[np.ndarray, "image height width colour"]) -> Float[np.ndarray, "image ..."]:
-        """Return the features of pictures of the network's size, after a check of their shape."""
+        """Run the network on pictures of its size, and check the shape of the features."""
         features = np.asarray(self.network(pictures))
         if features.ndim not in (2, 3) or len(features) != len(pictures) or features.dtype.kind != "f":
             raise BadInput(
                 f"the backbone gave {features.dtype} of shape {features.shape} for {len(pictures)} pictures: it must "
                 'give "image d" or "image position channel".'
             )
-        if self.weights is not None:
-            _FEATURE_SHAPES[self.content] = features.shape[1:]
+        if self.weights_hash is not None:
+            _FEATURE_SHAPES[self.fingerprint] = features.shape[1:]
         return features
 
     def feature_shape(self) -> tuple[int, ...]:
         """Return the shape of the features of one picture; a network that has not run yet is tried on a black one."""
-        if self.content not in _FEATURE_SHAPES:
-            self.run_network(np.zeros((1, self.side, self.side, self.colours), np.uint8))
-        return _FEATURE_SHAPES[self.content]
+        if self.fingerprint not in _FEATURE_SHAPES:
+            self.run_network(np.zeros((1, self.side, self.side, self.channels), np.uint8))
+        return _FEATURE_SHAPES[self.fingerprint]
 
     def crop_square(self, data: bytes | Image, box: Box | None = None) -> UInt8[np.ndarray, "side side 3"]:
         """Return the central square of a picture, or of a box in it, upright, in colour and at the network's size."""
@@ -152,7 +153,7 @@ class Embedder:
     def prepare(
         self, data: bytes | Image, name: object = "a picture", box: Box | None = None
     ) -> UInt8[np.ndarray, "side side 3"]:
-        """Return what the network sees of a picture (`crop_square`).
+        """Do as `crop_square`, with a message for the user if that fails.
 
         Raises:
             BadInput: The picture cannot be read; the message has its name.
@@ -171,23 +172,23 @@ class Embedder:
 def open_cached(
     embedder: Embedder, cache: FeatureCache | None
 ) -> contextlib.AbstractContextManager[CachedFeatures | None]:
-    """Open the cached features of a network; yields None without a cache, and for a function, which has no weights."""
-    if cache is None or not embedder.content:
+    """Open the cached features of a network; yields None without a cache, and for a function, which is not cached."""
+    if cache is None or not embedder.fingerprint:
         return contextlib.nullcontext()
-    return cache.open(f"{embedder.content}-{PREPARATION}", embedder.feature_shape)
+    return cache.open(f"{embedder.fingerprint}-{PREPARATION_VERSION}", embedder.feature_shape)
 
 
-def _embed_missing(batch: Images, stored: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
-    """Return the features of stored images; those that are not cached are computed by `embed`, and cached."""
-    if stored is None:
+def _embed_missing(batch: Images, cached: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
+    """Return the cached features of images; missing ones are computed by `embed` and cached."""
+    if cached is None:
         return embed(batch)
     keys = [hash_picture(image, "stored") for image in batch]
-    rows = [stored.get(key) for key in keys]
-    missing = [place for place, row in enumerate(rows) if row is None]
+    rows = [cached.get(key) for key in keys]
+    missing = [index for index, row in enumerate(rows) if row is None]
     if missing:
-        for place, row in zip(missing, embed(batch[missing]), strict=True):
-            rows[place] = row
-            stored.add(keys[place], row)
+        for index, row in zip(missing, embed(batch[missing]), strict=True):
+            rows[index] = row
+            cached.add(keys[index], row)
     return np.stack([row for row in rows if row is not None])
 
 
@@ -197,23 +198,26 @@ def load_embedder(
     registry: Registry = BUILTIN,
     fetch: bool = True,
 ) -> Embedder:
-    """Return the embedder that a name, a model or a function stands for.
+    """Return the embedder of a name, a model or a function.
 
-    Names are the folder, file or name of a trained model, `timm:NAME`, or an .onnx file; a function takes uint8 images
-    "image side side 3". Without `fetch` the weights of a timm model must be on this machine.
+    Args:
+        source: A name as above, a trained model, or a function of uint8 pictures "image side side 3".
+        side: Side of the pictures that a function takes, in pixels; 224 by default.
+        registry: Heads and backbones that trained models may use.
+        fetch: Whether the weights of a timm model may be downloaded.
     """
     if isinstance(source, Embedder):
         return source
     if isinstance(source, Model):
         return _from_model(source, None, registry, fetch)
     if isinstance(source, str | Path):
-        kind, _, more = str(source).partition(":")
-        if kind == "timm":
+        prefix, _, rest = str(source).partition(":")
+        if prefix == "timm":
             from anyshot.models.timm_backbone import timm_embedder
 
-            return timm_embedder(more, fetch)
-        if kind == DEFAULT_EMBEDDER and not Path(source).exists():
-            return _lite0(more)
+            return timm_embedder(rest, fetch)
+        if prefix == DEFAULT_EMBEDDER and not Path(source).exists():
+            return _load_lite0(rest)
         if Path(source).suffix.lower() == ".onnx":
             from anyshot.models.onnx_backbone import onnx_embedder
 
@@ -224,12 +228,13 @@ def load_embedder(
 
 
 def _from_model(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
-    """Return the embedder of a trained model; its path, where it has one, tells what lies beside it."""
+    """Return the embedder of a trained model, which was loaded from `path`, if anywhere."""
     recipe = model.recipe
+    folder = None if path is None else path if path.is_dir() else path.parent
     if recipe.frozen:
-        return _from_frozen(model, path, registry, fetch)
+        return _from_frozen(model, folder, registry, fetch)
     about = {"backbone": f"{recipe.backbone}, trained on {recipe.data} with {recipe.head} at {recipe.train_shot} shots"}
-    about |= {} if path is None else _read_sensitivity(model, path if path.is_dir() else path.parent)
+    about |= {} if folder is None else _read_sensitivity(model, folder)
     mean, deviation = model.kind.moments[model.channels]
     return Embedder(
         model.reader(embedding_device()),
@@ -240,44 +245,42 @@ def _from_model(model: Model, path: Path | None, registry: Registry, fetch: bool
         make_pixel_network=lambda: PixelNetwork(
             model, [255 * value for value in mean], [255 * value for value in deviation]
         ),
-        weights=lambda: hash_weights(
+        weights_hash=lambda: hash_weights(
             model.backbone.state_dict(), recipe.backbone, recipe.size, recipe.feature_scale, model.channels
         ),
     )
 
 
-def _from_frozen(model: Model, path: Path | None, registry: Registry, fetch: bool) -> Embedder:
-    """Return the embedder of a head that was trained on the features of another embedder, which comes first."""
+def _from_frozen(model: Model, folder: Path | None, registry: Registry, fetch: bool) -> Embedder:
+    """Return the embedder of a head that was trained on the features of a frozen backbone.
+
+    The backbone lies in the head's folder, as in that of a classifier, or is loaded by its name. Without it, the
+    embedder can still read features, and refuses pictures.
+    """
     recipe = model.recipe
-    trained = f"{recipe.head} trained on {recipe.data} at {recipe.train_shot} shots"
+    head = f"{recipe.head} trained on {recipe.data} at {recipe.train_shot} shots"
+    files = [] if folder is None else [folder / file for file in BACKBONE_FILES if (folder / file).is_file()]
     try:
-        inner = load_embedder(_find_backbone(path, recipe.backbone), registry=registry, fetch=fetch)
-        if model.content and inner.content != model.content:
-            raise BadInput(f"its content is {inner.content[:12]} here, and was {model.content[:12]}.")
+        backbone = load_embedder(files[0] if files else recipe.backbone, registry=registry, fetch=fetch)
+        if model.fingerprint and backbone.fingerprint != model.fingerprint:
+            raise BadInput(f"its content is {backbone.fingerprint[:12]} here, and was {model.fingerprint[:12]}.")
     except BadInput as error:
-        missing = str(error)
+        reason = str(error)
 
         def refuse(pictures: Pictures) -> np.ndarray:
-            raise BadInput(f"{recipe.name} was trained on features of {recipe.backbone!r}, not on pictures: {missing}")
+            raise BadInput(f"{recipe.name} was trained on features of {recipe.backbone!r}, not on pictures: {reason}")
 
-        return Embedder(refuse, SIZE, about={"backbone": f"{recipe.backbone}, frozen; {trained}"}, model=model)
-    make_inner = inner.make_pixel_network
+        return Embedder(refuse, SIZE, about={"backbone": f"{recipe.backbone}, frozen; {head}"}, model=model)
+    make_backbone = backbone.make_pixel_network
     return replace(
-        inner,
-        network=lambda pictures: model.features(inner.network(pictures)),
+        backbone,
+        network=lambda pictures: model.features(backbone.network(pictures)),
         name="",
-        about={"backbone": f"{inner.about['backbone']}; {trained}"},
+        about={"backbone": f"{backbone.about['backbone']}; {head}"},
         model=model,
-        make_pixel_network=None if make_inner is None else lambda: nn.Sequential(make_inner(), model),
-        base_model=inner.pixel_model,
+        make_pixel_network=None if make_backbone is None else lambda: nn.Sequential(make_backbone(), model),
+        base_model=backbone.pixel_model,
     )
-
-
-def _find_backbone(path: Path | None, name: str) -> str | Path:
-    """Return the file of a frozen backbone that lies beside its head, as in a classifier's folder, or its name."""
-    folder = None if path is None else path if path.is_dir() else path.parent
-    files = [] if folder is None else [folder / file for file in BACKBONE_FILES if (folder / file).is_file()]
-    return files[0] if files else name
 
 
 def hash_weights(tensors: Mapping[str, Tensor], *more: object) -> str:
@@ -291,29 +294,37 @@ def hash_weights(tensors: Mapping[str, Tensor], *more: object) -> str:
 
 
 class PixelNetwork(nn.Module):
-    """A network on pixels from 0 to 255; a vector per image, as networks of timm give, becomes one position."""
+    """A network that normalises its input itself.
+
+    Args:
+        model: Turns normalised pixels into features. A vector per image, as from timm, becomes a map of one position.
+        mean: Mean of each channel.
+        deviation: Standard deviation of each channel.
+    """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, network: nn.Module, mean: list[float], deviation: list[float]) -> None:
+    def __init__(self, model: nn.Module, mean: list[float], deviation: list[float]) -> None:
         super().__init__()
-        self.network = network
+        self.model = model
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
         self.register_buffer("deviation", torch.tensor(deviation).view(-1, 1, 1))
 
     def forward(self, pixels: Float[Tensor, "image colour side side"]) -> Float[Tensor, "image position channel"]:
-        """Return the features of pixels from 0 to 255."""
-        features = self.network((pixels - self.mean) / self.deviation)
+        """Return the features; grey pixels become equal channels, if the model has several."""
+        features = self.model((pixels.expand(-1, len(self.mean), -1, -1) - self.mean) / self.deviation)
         return features.unsqueeze(1) if features.ndim == 2 else features
 
 
 @cache
-def _lite0_network() -> EfficientNetLite0:
+def _read_lite0() -> EfficientNetLite0:
+    """Return the pretrained network, which is read once."""
     return load_pretrained().eval()
 
 
-def _lite0(size: str) -> Embedder:
+def _load_lite0(size: str) -> Embedder:
+    """Return the embedder of EfficientNet-Lite0 at a size in pixels, as text, or "" for the default."""
     side = int(size) if size.isdigit() else SIZE
     if (size and not size.isdigit()) or not MIN_SIDE <= side <= MAX_SIDE:
         raise BadInput(
@@ -321,7 +332,7 @@ def _lite0(size: str) -> Embedder:
             f"not {size!r}."
         )
     device = embedding_device()
-    network = fold_for_inference(_lite0_network()).to(device)
+    network = fold_for_inference(_read_lite0()).to(device)
 
     @torch.inference_mode()
     def embed(pictures: Pictures) -> np.ndarray:
@@ -338,8 +349,8 @@ def _lite0(size: str) -> Embedder:
         resample="bicubic",
         name=f"{DEFAULT_EMBEDDER}:{side}" if size else DEFAULT_EMBEDDER,
         about=about,
-        make_pixel_network=lambda: PixelNetwork(_lite0_network(), [127.5] * 3, [127.5] * 3),
-        weights=lambda: LITE0_SHA256,
+        make_pixel_network=lambda: PixelNetwork(_read_lite0(), [127.5] * 3, [127.5] * 3),
+        weights_hash=lambda: LITE0_SHA256,
     )
 
 

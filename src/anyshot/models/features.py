@@ -167,7 +167,7 @@ def as_packing_embedding(embedder: Embedder, cache: FeatureCache | None = None) 
     def embed(parts: Sequence[Sequence[Item]]) -> Iterator[Results]:
         return map(_as_results, _embed_batches(embedder, parts, cache))
 
-    return Embedding({"backbone": embedder.about["backbone"], "content": embedder.content}, embed)
+    return Embedding({"backbone": embedder.about["backbone"], "content": embedder.fingerprint}, embed)
 
 
 def _as_results(batch: Sequence[EmbeddedItem]) -> Results:

@@ -52,8 +52,8 @@ class Model(nn.Module):
     ) -> None:
         super().__init__()
         self.recipe, self.channels, self.positions = recipe, channels, positions
-        self.content = ""
-        """Identifies a frozen backbone (`Embedder.content`); empty where it is not known."""
+        self.fingerprint = ""
+        """Identifies a frozen backbone (`Embedder.fingerprint`); empty where it is not known."""
         if recipe.frozen and (recipe.feature_scale != 1 or recipe.augment or recipe.start is not None):
             raise BadInput(
                 "features of a frozen backbone are used as they are: its recipe has no feature_scale, augment or start."
@@ -122,7 +122,7 @@ class Model(nn.Module):
     def save(self, path: Path) -> None:
         """Write weights and recipe as safetensors, with the name of the user's file that has its head or backbone."""
         about = {"recipe": self.recipe.to_json(), "channels": str(self.channels)}
-        about |= {"positions": str(self.positions), "content": self.content} if self.recipe.frozen else {}
+        about |= {"positions": str(self.positions), "content": self.fingerprint} if self.recipe.frozen else {}
         write_tensors(path, self.state_dict(), about | ({"made_with": self.made_with} if self.made_with else {}))
 
 
@@ -190,7 +190,7 @@ def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
     channels = _read_count(path, about, "channels", range(1, 10**6) if recipe.frozen else (1, 3))
     positions = _read_count(path, about, "positions", range(1, 10**4 + 1)) if recipe.frozen else 1
     model = Model(recipe, channels, registry, positions, blank=True)
-    model.content = about.get("content", "")
+    model.fingerprint = about.get("content", "")
     _check_weights(path, state, model.state_dict())
     state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     model.load_state_dict(state)

@@ -39,8 +39,8 @@ def onnx_metadata(embedder: Embedder, output: str) -> dict[str, str]:
         "anyshot.side": str(embedder.side),
         "anyshot.margin": repr(embedder.margin),
         "anyshot.resample": embedder.resample,
-        "anyshot.mean": " ".join(["0"] * embedder.colours),
-        "anyshot.deviation": " ".join(["1"] * embedder.colours),
+        "anyshot.mean": " ".join(["0"] * embedder.channels),
+        "anyshot.deviation": " ".join(["1"] * embedder.channels),
         "anyshot.output": output,
     }
 
@@ -73,7 +73,7 @@ def onnx_embedder(path: Path) -> Embedder:
         margin,
         network.resample,
         about={"backbone": f"{path.name}, an ONNX file, {network.side} px, sha256 {sha256[:12]}"},
-        weights=lambda: sha256,
+        weights_hash=lambda: sha256,
         file=data,
     )
 

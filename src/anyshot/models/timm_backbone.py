@@ -1,7 +1,7 @@
-"""Models of timm with their weights: `timm:NAME`, where timm knows the NAME (also hf-hub:OWNER/NAME, local-dir:PATH).
+"""Pretrained models of timm: `timm:NAME` with any NAME that timm knows (also hf-hub:OWNER/NAME, local-dir:PATH).
 
-Weights on this machine are used without a network connection. Others come from the hub, after one short request that
-tells whether it can be reached.
+Weights on this machine are used without a network connection. Others are downloaded from the Hugging Face hub, after a
+short request that tells whether it can be reached.
 """
 
 import contextlib
@@ -15,24 +15,24 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor, nn
+from torch import nn
 
 from anyshot.errors import BadInput, as_bad_input, first_line
-from anyshot.models.backbones import HALVES, Backbone, Images, Maps
+from anyshot.models.backbones import HALVES, Backbone
 from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder, PixelNetwork, hash_weights
 from anyshot.recipe import Recipe
 
-HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
+HUB_TIMEOUT = 5.0  # seconds to wait for the first answer of the hub; its client would try for minutes
 
 
 def timm_embedder(name: str, fetch: bool = True) -> Embedder:
     """Return the embedder of a timm model.
 
     Args:
-        name: The model, as timm names it.
-        fetch: Whether weights may come from the hub. Without it, as where a stranger's classifier names the model, they
-            must be on this machine: in the cache of the hub's client, or as safetensors in a folder.
+        name: The name of the model in timm.
+        fetch: Whether weights may be downloaded. If not, as for a classifier of unknown origin, they must be on this
+            machine: in the cache of the hub's client, or as safetensors in a folder.
     """
     kind, _, folder = name.partition(":")
     if not fetch and kind == "local-dir" and not any(Path(folder).glob("*.safetensors")):
@@ -57,47 +57,34 @@ def timm_embedder(name: str, fetch: bool = True) -> Embedder:
         make_pixel_network=lambda: PixelNetwork(
             model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]
         ),
-        weights=lambda: hash_weights(model.state_dict(), config["mean"], config["std"]),
+        weights_hash=lambda: hash_weights(model.state_dict(), config["mean"], config["std"]),
     )
-
-
-class _Trainable(nn.Module):
-    """A timm model on pixels from -1 to 1, which it normalises as it was trained."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        for name, key in (("mean", "mean"), ("deviation", "std")):
-            self.register_buffer(name, 2 * torch.tensor(model.pretrained_cfg[key]).view(-1, 1, 1))  # type: ignore[index]
-        self.mean -= 1
-
-    def forward(self, images: Images) -> Maps:
-        pixels = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images  # grey
-        return self.model((pixels - self.mean) / self.deviation).unsqueeze(1)
 
 
 def trainable_timm(name: str) -> Backbone:
-    """Return a timm model as a backbone that a recipe can name: it brings its weights and is trained further."""
+    """Return a timm model as a backbone that a recipe can name: its pretrained weights are trained further."""
 
-    def blank(channels: int, recipe: Recipe) -> nn.Module:
-        with as_bad_input(Exception, f"timm could not make {name!r}", "."), _offline():  # whatever timm raises
-            return _Trainable(_import_timm().create_model(name, pretrained=False, num_classes=0))
+    def with_weights(channels: int, recipe: Recipe) -> nn.Module:
+        return _normalising(_create_model(_import_timm(), name, fetch=True))
 
-    return Backbone(
-        lambda channels, recipe: _Trainable(_create_model(_import_timm(), name, fetch=True)), 1.0, HALVES, blank
-    )
+    def without_weights(channels: int, recipe: Recipe) -> nn.Module:
+        with as_bad_input(Exception, f"timm could not make {name!r}", "."), _offline():  # timm raises many kinds
+            return _normalising(_import_timm().create_model(name, pretrained=False, num_classes=0))
+
+    return Backbone(with_weights, 1.0, HALVES, without_weights)
+
+
+def _normalising(model: Any) -> PixelNetwork:
+    """Return a timm model that takes pixels from -1 to 1, as backbones do, and normalises them as it was trained."""
+    config = model.pretrained_cfg
+    return PixelNetwork(model, [2 * v - 1 for v in config["mean"]], [2 * v for v in config["std"]])
 
 
 def _import_timm() -> Any:
+    """Import timm; torchvision, which it imports, raises a RuntimeError beside a torch of another version."""
+    mismatch = as_bad_input(RuntimeError, "timm cannot be imported", ": install a torchvision that fits this torch.")
     missing = as_bad_input(ImportError, "timm models need the packages of an extra: pip install 'anyshot[timm]'.")
-    # A RuntimeError, as beside a torch and a torchvision that do not fit.
-    with (
-        as_bad_input(RuntimeError, "timm cannot be imported", ": install a torchvision that fits this torch."),
-        missing,
-    ):
+    with mismatch, missing:
         import timm
     return timm
 
@@ -127,8 +114,8 @@ def _create_model(timm: Any, name: str, fetch: bool) -> Any:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Make the hub's client and torch's use only what is on this machine, inside this context."""
-    switches: list[tuple[Any, str, Any]] = [(torch.hub, "urlopen", _no_download)]
+    """Forbid torch.hub and the client of the Hugging Face hub to download, inside this context."""
+    switches: list[tuple[Any, str, Any]] = [(torch.hub, "urlopen", _refuse_download)]
     with contextlib.suppress(ImportError):
         from huggingface_hub import constants
 
@@ -143,7 +130,7 @@ def _offline() -> Iterator[None]:
             setattr(module, name, value)
 
 
-def _no_download(*_: object, **__: object) -> NoReturn:
+def _refuse_download(*_: object, **__: object) -> NoReturn:
     raise OSError("its weights are not on this machine")
 
 

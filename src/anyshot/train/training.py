@@ -102,7 +102,7 @@ def open_training_features(recipe: Recipe, store: Store, registry: Registry = BU
     embeds = load_embedder(recipe.backbone, registry=registry)
     with progress(f"embedding {store.path.name}", float(len(store.items))) as advance:
         features = embeds.features(store.items, advance, FeatureCache())
-    about = {**store.about, "content": embeds.content}  # identifies the backbone, as in a packed store of features
+    about = {**store.about, "content": embeds.fingerprint}  # identifies the backbone, as in a packed store of features
     return replace(store, items=features if features.ndim == 3 else features[:, None], about=about)
 
 
@@ -297,7 +297,7 @@ class _Run:
             )
         shape = self.train.items.shape
         self.learner = Learner(recipe, registry, shape[-1], device, start, shape[1])
-        self.learner.model.content = str(store.about.get("content", "")) if recipe.frozen else ""
+        self.learner.model.fingerprint = str(store.about.get("content", "")) if recipe.frozen else ""
         self.epoch = self.step = 0
         self.results: list[Float[Tensor, " 2"]] = []  # loss and correct predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})
