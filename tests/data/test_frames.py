@@ -14,7 +14,7 @@ from PIL import Image
 
 from anyshot.data import augmentation
 from anyshot.data import pack as packing
-from anyshot.data.frames import Frames, as_flat, frames_from_flat
+from anyshot.data.frames import Frames, frames_from_flat
 from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture, evaluation_square
 from anyshot.data.store import open_store
@@ -138,7 +138,9 @@ def box_of_draws(tries, height, width):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_resized_crops_are_drawn_from_the_whole_frame(channels):
     images = [photo(number)[..., :channels] for number in range(40) if number % 5 != 3]
-    frames = frames_from_flat(as_flat(images), np.array([image.shape[:2] for image in images]))
+    frames = frames_from_flat(
+        np.concatenate([image.ravel() for image in images]), np.array([image.shape[:2] for image in images])
+    )
     generator, again = (torch.Generator().manual_seed(5) for _ in range(2))
     cuts, boxes = augmentation.cut_frames(frames, ("resized-crop",), generator)
     ours = augmentation.augment(torch.from_numpy(cuts), ("resized-crop",), generator, 24, boxes=boxes)

@@ -1,27 +1,27 @@
-"""Whole images of different sizes as one array: what a store packed with `--fit frame` holds.
+"""Images of different sizes as one array: the items of a store that was packed with `--fit frame`.
 
-The pixels lie one image after the other in one flat array on disk, uncompressed: to cut a training crop out of it takes
-0.03 ms, to decode the same photo from JPEG 0.3 ms (150 pixels, one core).
+The pixels are stored uncompressed, one image after the other: cutting a training crop takes 0.03 ms, decoding the same
+photo from JPEG 0.3 ms (shorter side of 150 pixels, one core).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Shaped, UInt8
+from jaxtyping import Int, UInt8
 
 from anyshot.data.pictures import evaluation_square
 
-LONGEST_SIDE = 1 << 16  # pixels; a file that says more is damaged
+LONGEST_SIDE = 1 << 16  # pixels; JPEG allows no more, and a store with a longer side is damaged
 
 
 @dataclass(frozen=True)
 class Frames:
     """Images that share their shorter side and their number of channels, and differ in the longer side.
 
-    An index gives one whole image, a slice or an array of indices gives `Frames`. As a NumPy array they are their
-    central squares, so that code which needs images of one size can read them too; `shape` is that of this array.
+    An integer index returns an image, a slice or an array of indices returns `Frames`. `np.asarray` returns the central
+    squares, for code that needs images of one size; `shape`, `ndim` and `dtype` are those of that array.
 
     Args:
         pixels: The values of all images, one image after the other, each "height width channel".
@@ -105,8 +105,3 @@ def frames_from_flat(pixels: UInt8[np.ndarray, " value"], sides: np.ndarray) -> 
     if rest or channels not in (1, 3):
         raise ValueError("the sides of its images do not fit their pixels")
     return Frames(pixels, sides, channels * (np.cumsum(areas) - areas), channels)
-
-
-def as_flat(images: Sequence[Shaped[np.ndarray, "..."]]) -> Shaped[np.ndarray, " value"]:
-    """Return the values of arrays of any shapes one after the other, as `Frames` has those of images."""
-    return np.concatenate([image.ravel() for image in images])

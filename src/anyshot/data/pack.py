@@ -1,12 +1,12 @@
-"""`anyshot pack KIND SOURCE`: from a source of any kind to a store.
+"""`anyshot pack KIND SOURCE`: make a store of a source of any kind.
 
-Images are decoded, or embedded, in chunks. Each chunk becomes a file of its own, in a hidden folder beside the place of
-the store. In the end the store is put together from them, which takes twice its room for a while, and moved into its
-place. An interrupted pack goes on with the chunks that are missing.
+Images are decoded, or embedded, in chunks of 64. Each chunk becomes a file in a hidden folder beside the path of the
+store, so that an interrupted pack can go on with the missing chunks. At the end the store is written from all chunks,
+which takes its disk space twice, and is moved to its path.
 
-    .NAME.packing/chunks-FINGERPRINT/000000000.npz   a chunk, called by its first image: what became of its images
-    .NAME.packing/unpacked-VERSION                   the files of an archive
-    .NAME.packing/store                              the store before it takes its place
+    .NAME.packing/chunks-HASH/000000000.npz   a chunk, named by the number of its first image (`_write_chunk`)
+    .NAME.packing/unpacked-SIZE-TIME          the files of an archive
+    .NAME.packing/store                       the store before it is moved
 """
 
 import contextlib
@@ -25,7 +25,6 @@ import numpy as np
 
 from anyshot.concurrency import map_in_order
 from anyshot.data.arrays import read_npz
-from anyshot.data.frames import as_flat
 from anyshot.data.layout import PackOptions
 from anyshot.data.open import open_source
 from anyshot.data.pictures import FileBytes, Fit, decode_picture, explain_unreadable, picture_size
@@ -38,9 +37,9 @@ from anyshot.progress import OnMessage, no_message, progress
 FRAME_SIDE = 256  # pixels of a frame's shorter side: no resized crop of a 4:3 photo (0.08 of its area) is below 84x84
 CHUNK = 64  # images of a chunk, which one thread decodes
 FEATURE_ROWS = 4096  # vectors that are copied at a time
-GOES_ON = "; what is done is kept, the same command goes on."
+RESUME_HINT = "; what is done is kept, the same command goes on."
 Results = list[np.ndarray | str]
-"""An array for each image of a chunk, or the reason why it could not be read."""
+"""For each image of a chunk its array, or the reason why it could not be read."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,8 @@ class StoreOptions(PackOptions):
 
     Attributes:
         split: Shares of the classes for train, val and test, where the source does not say.
-        seed: Decides this division; the same number gives the same division.
-        workers: Threads that decode; one a core by default.
+        seed: Seed of this random division.
+        workers: Threads that decode; one per core by default.
     """
 
     split: Sequence[int | float] = (0.6, 0.2, 0.2)
@@ -60,11 +59,11 @@ class StoreOptions(PackOptions):
 
 @dataclass(frozen=True)
 class Embedding:
-    """A network that makes features of images while they are packed.
+    """How `pack` stores features of images instead of the images.
 
     Attributes:
-        about: What the store says of it: the backbone, and the hash of its content.
-        embed: Turns chunks of items into features "position channel", chunk by chunk in their order.
+        about: Metadata for the store: the backbone, and the fingerprint of the embedder.
+        embed: Yields, for each chunk of items in turn, their features "position channel".
     """
 
     about: dict[str, Any]
@@ -85,13 +84,13 @@ def pack(
     """Read a source of some kind and write a store of its images or features.
 
     Args:
-        kind: cub, mini, tiered, meta-inat, folder, table, huggingface, features or npz; empty for whatever is there.
+        kind: cub, mini, tiered, meta-inat, folder, table, huggingface, features or npz; empty to find it by the path.
         source: The path to read.
         out: The path of the store.
         size: Side of the stored square; the reader's by default.
         fit: How a picture becomes a square; the reader's by default.
         embedding: Stores features of the images instead of the images.
-        examine: Called with the complete store before it takes its place, so that what it writes there is part of it.
+        examine: Called with the complete store before it is moved to its path; files that it writes there belong to it.
         say: Called with a summary of the source before the work.
         options: Fields of `StoreOptions`.
     """
@@ -117,11 +116,11 @@ def pack(
                 about={**about, "seed": choices.seed, **contents.about},
                 notes=tuple(describe_notes(contents)),
             )
-            with os_error_as_bad_input(f"could not write {folder}", GOES_ON):
+            with os_error_as_bad_input(f"could not write {folder}", RESUME_HINT):
                 _pack_images(contents, source, folder, choices, embedding)
         if examine is not None:
             examine(open_store(staged))
-        with os_error_as_bad_input(f"could not write {out}", GOES_ON):
+        with os_error_as_bad_input(f"could not write {out}", RESUME_HINT):
             move_into_place(staged, out)
         shutil.rmtree(folder, ignore_errors=True)
     return open_store(out)
@@ -129,11 +128,11 @@ def pack(
 
 @contextlib.contextmanager
 def _packing_folder(out: Path) -> Iterator[Path]:
-    """Lock the folder that a store is packed in; it stays afterwards only if the same command can go on with it."""
+    """Lock the folder that a store is packed in; remove it at the end, unless the same command can go on with it."""
     folder = out.with_name(f".{out.name}.packing")
     with locked(folder):
         try:
-            if (out / "store.json").is_file():  # a pack was killed after its store had taken its place
+            if (out / "store.json").is_file():  # an earlier pack was killed after it had moved its store
                 shutil.rmtree(folder, ignore_errors=True)
             check_absent(out)
             yield folder
@@ -142,7 +141,7 @@ def _packing_folder(out: Path) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            with contextlib.suppress(OSError):  # one with chunks in it stays
+            with contextlib.suppress(OSError):  # a folder with chunks is not empty and stays
                 folder.rmdir()
 
 
@@ -150,14 +149,14 @@ def _packing_folder(out: Path) -> Iterator[Path]:
 
 
 def assign_splits(items: Sequence[Item], options: StoreOptions) -> list[Item]:
-    """Return items with a split each: classes without one are divided by the shares of the options."""
-    loose = sorted({item.class_name for item in items if item.split is None})
-    split = divide_classes(loose, options.split, options.seed) if loose else {}
+    """Give every item a split: classes that have none are divided at random, in the shares of the options."""
+    unassigned = sorted({item.class_name for item in items if item.split is None})
+    split = divide_classes(unassigned, options.split, options.seed) if unassigned else {}
     return [item if item.split else replace(item, split=split[item.class_name]) for item in items]
 
 
 def divide_classes(classes: Sequence[str], fractions: Sequence[int | float], seed: int) -> dict[str, str]:
-    """Put a share of the classes into train, val and test, at random but the same for the same names and seed."""
+    """Return the split of each class, at random: a share for train, val and test each, of at least one class."""
     if len(fractions) != 3 or not (min(fractions) >= 0 and 0 < sum(fractions) < float("inf")):
         raise BadInput(
             f"a split is three shares of the classes (train, val, test), such as 0.6 0.2 0.2, not {fractions}."
@@ -167,10 +166,10 @@ def divide_classes(classes: Sequence[str], fractions: Sequence[int | float], see
         raise BadInput(f"{len(classes)} classes cannot be divided into {len(wanted)} splits: try --split 0 0 1.")
     shares = [fraction * len(classes) / sum(fractions) for fraction in fractions]
     counts = [max(int(share), int(share > 0)) for share in shares]
-    while sum(counts) != len(classes):  # the split furthest from its share gains or gives one
+    while sum(counts) != len(classes):  # the split that is furthest from its share gains or loses a class
         step = 1 if sum(counts) < len(classes) else -1
-        able = [index for index in wanted if counts[index] + step > 0]
-        counts[max(able, key=lambda index: step * (shares[index] - counts[index]))] += step
+        candidates = [index for index in wanted if counts[index] + step > 0]
+        counts[max(candidates, key=lambda index: step * (shares[index] - counts[index]))] += step
     shuffled = sorted(classes)
     random.Random(seed).shuffle(shuffled)
     splits = [split for split, count in zip(SPLITS, counts, strict=True) for _ in range(count)]
@@ -181,6 +180,7 @@ def divide_classes(classes: Sequence[str], fractions: Sequence[int | float], see
 
 
 def _pack_features(source: Source, staged: Path, options: StoreOptions) -> None:
+    """Write the store of a source of features."""
     items = assign_splits(source.items, options)
     order = order_by_split(items)
     ordered = [items[row] for row in order]
@@ -189,13 +189,13 @@ def _pack_features(source: Source, staged: Path, options: StoreOptions) -> None:
 
 
 def _pack_images(source: Source, path: Path, folder: Path, options: StoreOptions, embedding: Embedding | None) -> None:
-    """Make the chunks that are missing in a packing folder, then a store of all; it lists what could not be read."""
+    """Write the missing chunks of a source of pictures to the packing folder, then the store of all chunks."""
     items = assign_splits(source.items, options)
     items = [items[row] for row in order_by_split(items)]
     if not items:
         raise BadInput("there are no images to pack.")
-    made = {"size": source.size, "fit": source.fit} if embedding is None else embedding.about
-    chunk_folder = folder / f"chunks-{fingerprint(items, path, made)}"
+    settings = {"size": source.size, "fit": source.fit} if embedding is None else embedding.about
+    chunk_folder = folder / f"chunks-{hash_inputs(items, path, settings)}"
     for other in folder.glob("chunks-*"):
         if other != chunk_folder:
             shutil.rmtree(other)
@@ -214,18 +214,18 @@ def _pack_images(source: Source, path: Path, folder: Path, options: StoreOptions
     _join_chunks(list(parts), items, source, folder / "store", embedding)
 
 
-def fingerprint(items: Sequence[Item], path: Path, made: dict[str, Any]) -> str:
-    """Return a hash of all that must be equal for an interrupted pack to go on.
+def hash_inputs(items: Sequence[Item], path: Path, settings: dict[str, Any]) -> str:
+    """Return a hash of everything that chunks depend on: only chunks of the same hash are used again.
 
     Args:
-        items: The images: their names, classes, splits and boxes, and the size and time of their files.
-        path: The source: a file, or a folder whose table of contents is a file (of a store or a data set).
-        made: What is made of them.
+        items: The images: names, classes, splits, boxes, and the size and time of their files count.
+        path: The source; the size and time of a file count, and of the index of a store or a data set.
+        settings: How the images are stored or embedded.
     """
-    tables = [path, *(path / name for name in ("store.json", "state.json", "dataset_dict.json"))]
-    digest = hashlib.sha256(repr((made, CHUNK, [_version(file) for file in tables])).encode())
+    indices = [path, *(path / name for name in ("store.json", "state.json", "dataset_dict.json"))]
+    digest = hashlib.sha256(repr((settings, CHUNK, [_version(file) for file in indices])).encode())
     for item in items:
-        # Of a picture inside a file, its reader is a `partial` with that file among its arguments.
+        # The `read` of a picture inside a tar or Parquet file is a `partial` with that file among its arguments.
         paths = [item.read.path] if isinstance(item.read, FileBytes) else getattr(item.read, "args", ())
         versions = [_version(path) for path in paths if isinstance(path, Path)]
         about = (item.name, item.class_name, item.split, item.box, versions)
@@ -234,7 +234,7 @@ def fingerprint(items: Sequence[Item], path: Path, made: dict[str, Any]) -> str:
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    """Return the size and time of a file; nothing for a folder, and for what cannot be read."""
+    """Return the size and time of a file; () if there is none, or it cannot be read."""
     with contextlib.suppress(OSError):
         if path.is_file():
             return path.stat().st_size, path.stat().st_mtime_ns
@@ -244,7 +244,7 @@ def _version(path: Path) -> tuple[int, ...]:
 def _decode_chunks(
     parts: Sequence[Sequence[Item]], source: Source, workers: int
 ) -> Iterator[tuple[Results, list[int]]]:
-    """Yield the images of each part, and their shorter sides before they were resized; decoded in threads, ahead."""
+    """Yield the images of each part, decoded in threads, and the shorter sides of the originals."""
 
     def decode(part: Sequence[Item]) -> tuple[Results, list[int]]:
         results: Results = []
@@ -266,23 +266,23 @@ def _decode_chunks(
 
 
 def _write_chunk(path: Path, results: Results, sides: Sequence[int]) -> None:
-    """Write the results of one chunk, and the shorter sides of its images; the file appears complete."""
+    """Write a chunk atomically: the values of all its images, their shapes and shorter sides, reasons of failures."""
     rows = [result for result in results if not isinstance(result, str)]
     skipped = {place: why for place, why in enumerate(results) if isinstance(why, str)}
     arrays = {
-        "values": as_flat(rows) if rows else np.empty(0, np.uint8),
+        "values": np.concatenate([row.ravel() for row in rows]) if rows else np.empty(0, np.uint8),
         "shapes": np.array([row.shape for row in rows], np.int64),
         "shorter_sides": np.array(sides, np.int64),
         "skipped": np.frombuffer(json.dumps(skipped).encode(), np.uint8),
     }
-    aside = path.with_suffix(".part")
-    with aside.open("wb") as file:
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-    os.replace(aside, path)
+    os.replace(temporary, path)
 
 
 def _is_chunk(path: Path) -> bool:
-    """Return whether a chunk was made before, and is undamaged."""
+    """Return whether a path is a complete chunk of an earlier run."""
     with contextlib.suppress(BadInput):
         return "skipped" in read_npz(path)
     return False
@@ -291,7 +291,7 @@ def _is_chunk(path: Path) -> bool:
 def _join_chunks(
     files: Sequence[Path], items: Sequence[Item], source: Source, folder: Path, embedding: Embedding | None
 ) -> None:
-    """Write the store of all chunks."""
+    """Write the store from the files of all chunks."""
     skipped: dict[int, str] = {}
     shapes: list[tuple[int, ...]] = []
     sides: list[int] = []
@@ -306,8 +306,8 @@ def _join_chunks(
             shapes.extend(map(tuple, chunk["shapes"].tolist()))
             different = {*shapes[:1], *map(tuple, chunk["shapes"].tolist())}
             if len(different) > 1 and not is_frames:
-                both = f"{min(different)} and {max(different)}"
-                raise BadInput(f"the images have different sizes, {both} among them: give one with --size.")
+                two = f"{min(different)} and {max(different)}"
+                raise BadInput(f"the images have different sizes, {two} among them: give one with --size.")
             if len(chunk["shapes"]):
                 yield chunk["values"] if is_frames else chunk["values"].reshape(-1, *shapes[0])
 
@@ -325,7 +325,7 @@ def _join_chunks(
 
 
 def _describe_enlarged(sides: Sequence[int], size: int | None) -> list[str]:
-    """Return a note if most images, by their shorter sides, are smaller than what is stored of them."""
+    """Return a note if most images had to be enlarged, by the median of their shorter sides."""
     side = sorted(sides)[len(sides) // 2] if sides else 0
     if not size or not 0 < side < size:
         return []

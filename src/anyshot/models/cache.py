@@ -1,11 +1,10 @@
-"""A cache of features on disk, by the content of the picture and of the network.
+"""A cache of features on disk, by hashes of the picture and of the network.
 
-    FOLDER/NETWORK/*.safetensors    the keys of some pictures, their features, a checksum of each
+    FOLDER/NETWORK/*.safetensors    keys, features and checksums of up to 1024 pictures
 
-Files appear complete and are never changed, so any number of processes may share the folder. Whatever is wrong with a
-file or a row (cut short, gone, no plain file, another shape, values that are not finite, a checksum that does not fit),
-its features count as missing and are computed anew. When the folder outgrows its limit, the files that were not used
-for longest are removed. The cache is optional: where the folder cannot be read or written, nothing is kept.
+Files are written atomically and never changed, so any number of processes may share the folder. Features in a file or
+a row that is damaged in any way count as missing and are computed anew. When the folder outgrows its limit, the least
+recently used files are removed. Where the folder cannot be read or written, nothing is cached, and nothing fails.
 """
 
 import contextlib
@@ -25,8 +24,8 @@ from safetensors.numpy import save
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write
 
-LIMIT = 2_000_000_000  # bytes of the whole cache: some 380,000 pictures of the default network
-ROWS = 1024  # pictures of a file at most: 5 MB of the default network
+LIMIT = 2_000_000_000  # bytes of the cache: some 380,000 pictures of the default network
+ROWS = 1024  # most pictures of a file: 5 MB with the default network
 UNREADABLE = (SafetensorError, OSError, ValueError, IndexError)
 Features = Float[np.ndarray, "..."]
 
@@ -39,7 +38,7 @@ def cache_folder() -> Path:
 
 
 def hash_picture(data: bytes | np.ndarray, *preparation: object) -> bytes:
-    """Return the key of a picture: a hash of its bytes or pixels, and of what else its features depend on."""
+    """Return the key of a picture: a hash of its bytes or pixels, and of how it is prepared (its box)."""
     digest = blake2b(digest_size=16)
     if isinstance(data, np.ndarray):
         digest.update(f"{data.dtype.str} {data.shape}".encode())
@@ -62,11 +61,11 @@ class FeatureCache:
 
     @contextlib.contextmanager
     def open(self, network: str, shape: Callable[[], tuple[int, ...]] | None = None) -> "Iterator[CachedFeatures]":
-        """Open the features of one network; those that are added are written at the end, however it comes.
+        """Open the features of one network; what was added is written at the end, also after an exception.
 
         Args:
-            network: The hash of the network's content.
-            shape: Returns the shape that the network's features have; called only if there are cached ones.
+            network: The fingerprint of the network.
+            shape: Returns the shape of the network's features of one picture; called only if there are cached ones.
         """
         cached = CachedFeatures(self, network, shape)
         try:
@@ -75,7 +74,7 @@ class FeatureCache:
             cached.flush()
 
     def shrink(self) -> None:
-        """Remove the files that were not used for longest, until the folder is within its limit."""
+        """Remove the least recently used files until the folder is within its limit."""
         files: list[tuple[float, int, Path]] = []
         for path in list_files(self.folder, "*/*.safetensors"):
             with contextlib.suppress(OSError):  # another process may have removed it
@@ -125,7 +124,7 @@ class CachedFeatures:
             if key not in self._places:
                 return None
             number, row = self._places[key]
-            with contextlib.suppress(OSError):  # others' caches can be read only
+            with contextlib.suppress(OSError):  # the cache of another user may be read-only
                 os.utime(self._files[number])
             try:
                 with safe_open(self._files[number], framework="np") as file:
@@ -133,11 +132,11 @@ class CachedFeatures:
                     checksum = int(file.get_slice("checksums")[row : row + 1][0])
             except UNREADABLE:
                 return None
-        is_sound = _checksum(key, features) == checksum and features.dtype.kind == "f" and np.isfinite(features).all()
-        return features if is_sound else None
+        is_valid = _checksum(key, features) == checksum and features.dtype.kind == "f" and np.isfinite(features).all()
+        return features if is_valid else None
 
     def add(self, key: bytes, features: Features) -> None:
-        """Keep the features of a picture."""
+        """Add the features of a picture; they are written to disk some at a time."""
         with self._lock:
             self._new[key] = np.ascontiguousarray(features)
             is_full = len(self._new) >= ROWS
@@ -145,7 +144,7 @@ class CachedFeatures:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added, where that is possible."""
+        """Write the added features, one file for each shape and type; do nothing where that is impossible."""
         with self._lock:
             rows, self._new = self._new, {}
             for kind in {(row.shape, row.dtype) for row in rows.values()}:
@@ -159,8 +158,8 @@ class CachedFeatures:
         data = save({"keys": keys, "checksums": checksums, "features": np.stack(list(rows.values()))})
         path = self._folder / f"{uuid.uuid4().hex}.safetensors"
         with contextlib.suppress(BadInput, OSError, SafetensorError):
-            with atomic_write(path) as aside:
-                aside.write_bytes(data)
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(data)
             self._index(path, list(rows))
 
 

@@ -1,4 +1,4 @@
-"""Images to features: the examples of any source are embedded, taken from the cache the next time, written to files."""
+"""Embed the pictures of any source, with a cache of features on disk, and write features to files."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from anyshot.data.features import write_feature_file
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_source
-from anyshot.data.pack import Embedding, Results, fingerprint, pack
+from anyshot.data.pack import Embedding, Results, hash_inputs, pack
 from anyshot.data.pictures import describe_failure
 from anyshot.data.source import NO_FEATURES, Item, SelectSplits, SkippedFile, Source, describe_source, no_picture
 from anyshot.data.store import open_store
@@ -34,8 +34,8 @@ class EmbeddedItem:
     Attributes:
         item: The picture.
         features: Its features; None where it could not be read.
-        pixels: What the network saw, where it was decoded now.
-        why: Why it could not be read.
+        pixels: The input of the network; None where the features were cached.
+        why: Why it could not be read; empty where it could.
     """
 
     item: Item
@@ -45,10 +45,10 @@ class EmbeddedItem:
 
 
 class FeatureBuffer:
-    """An array of features that grows up to a size known before: a list would be in memory twice when it is stacked.
+    """An array of features that is filled row by row; stacking a list of rows would take their memory twice.
 
     Args:
-        capacity: How many rows come at most; rows that never come take no memory.
+        capacity: The largest number of rows. The system gives memory to filled rows only.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -77,12 +77,12 @@ class FeatureBuffer:
 def embed_items(
     embedder: Embedder, items: Sequence[Item], cache: FeatureCache | None = None
 ) -> Iterator[list[EmbeddedItem]]:
-    """Embed pictures, in order and a batch at a time: decoded and embedded on all cores, few of them in memory.
+    """Decode and embed pictures on all cores; yield them in batches, in their order.
 
     Args:
         embedder: The network.
         items: The pictures.
-        cache: Features of earlier runs; only pictures that it does not have are embedded.
+        cache: Features of earlier runs; only other pictures are embedded.
     """
     return _embed_batches(embedder, [items[start : start + BATCH] for start in range(0, len(items), BATCH)], cache)
 
@@ -95,6 +95,7 @@ def _embed_batches(
 
 
 def _embed_batch(embedder: Embedder, cached: CachedFeatures | None, batch: Sequence[Item]) -> list[EmbeddedItem]:
+    """Embed the pictures of a batch that are not cached, all at once; pictures that fail do not stop the others."""
     done: dict[int, EmbeddedItem] = {}
     pictures: dict[int, np.ndarray] = {}
     keys: dict[int, bytes] = {}
@@ -128,13 +129,13 @@ def embed_pictures(
     title: str = "embedding",
     say: OnMessage = no_message,
 ) -> Source:
-    """Return the pictures that can be read with their features; the others are its skipped files.
+    """Embed pictures and return them as a source with features; unreadable pictures are its skipped files.
 
     Args:
         embedder: The network.
         items: The pictures.
         cache: Features of earlier runs.
-        title: What the progress bar says.
+        title: Title of the progress bar.
         say: Called with a summary of the pictures that cannot be read.
     """
     rows, readable = FeatureBuffer(len(items)), list[Item]()
@@ -162,7 +163,7 @@ def describe_unreadable(reasons: Sequence[str], limit: int = 10) -> str:
 
 
 def as_packing_embedding(embedder: Embedder, cache: FeatureCache | None = None) -> Embedding:
-    """Return what makes `anyshot pack` store features of images."""
+    """Return the argument that makes `pack` store the features of an embedder."""
 
     def embed(parts: Sequence[Sequence[Item]]) -> Iterator[Results]:
         return map(_as_results, _embed_batches(embedder, parts, cache))
@@ -185,12 +186,19 @@ def open_examples(
     choose: SelectSplits | None = None,
     say: OnMessage = no_message,
 ) -> Iterator[Source]:
-    """Open the labelled examples of a path, or those of the splits that are chosen; a summary is said first."""
+    """Open the labelled examples of a path and print a summary of them.
+
+    Args:
+        path: Any path of pictures or features.
+        options: How the source is laid out, where that cannot be seen.
+        choose: Which splits to use; all by default.
+        say: Called with the summary.
+    """
     with open_source(path, options) as source:
         say(describe_source(source, path))
         if choose is not None:
-            rows, sentence = choose(source.splits)
-            say(f"  {sentence}." if sentence else "")
+            rows, note = choose(source.splits)
+            say(f"  {note}." if note else "")
             source = source.select(rows)
         yield source
 
@@ -199,7 +207,7 @@ def open_examples(
 def select_pictures(
     path: Path, options: SourceOptions | None = None, choose: SelectSplits | None = None, say: OnMessage = no_message
 ) -> Iterator[Sequence[Item]]:
-    """Open the labelled pictures of a path, or those of the splits that are chosen; a summary is said first."""
+    """Open the labelled pictures of a path like `open_examples`; features are refused."""
     with open_examples(path, options, choose, say) as source:
         if source.has_features:
             raise BadInput(f"{path} holds features, not pictures.")
@@ -232,31 +240,32 @@ def read_examples(
         if source.images is not None:
             with progress("embedding", float(len(source.items))) as advance:
                 features = embedder.features(source.images, advance, cache)
-            return replace(source, features=features, images=None)  # each item can still be read
+            return replace(source, features=features, images=None)
         embedded = embed_pictures(embedder, source.items, cache, say=say)
     if not embedded.has_features:
         raise BadInput(f"no picture of {path} can be read.")
     if source.kind != "archive":
         return embedded
-    return replace(embedded, items=[replace(item, read=no_picture) for item in embedded.items])  # no longer unpacked
+    # The files of the archive are gone now.
+    return replace(embedded, items=[replace(item, read=no_picture) for item in embedded.items])
 
 
 # ---------------------------------------------------------------------------------------------------- features to files
 
 
 def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int = 0, using: Path | None = None) -> str:
-    """Embed the pictures of a path and write their features; interrupted, the same call goes on.
+    """Embed the pictures of a path and write their features; an interrupted call can be repeated and goes on.
 
     Args:
         path: Any path of pictures.
         out: A file (.npz, .parquet) for plain arrays, or a folder for a store, which may hold millions.
-        model: What embeds the pictures, as `load_embedder` takes it.
+        model: The name of the network, as for `load_embedder`.
         on: Where the pictures of a store are embedded: here, ray, or ray://ADDRESS.
-        workers: Processes on Ray; one a core by default.
-        using: A Python file with heads and backbones of the user's.
+        workers: Processes on Ray; one per core by default.
+        using: A Python file with heads and backbones of the user.
 
     Returns:
-        A sentence that says what was written.
+        A sentence for the user about what was written.
     """
     if on not in ("here", "ray") and not on.startswith("ray://"):
         raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
@@ -267,13 +276,13 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         if out.suffix.lower() in (".npz", ".parquet"):
             return _write_file(embedder, items, out)
         embedding = as_packing_embedding(embedder)
-        # As in a file of features, examples keep the splits of the source; `pack` divides classes instead.
+        # Unlike in a packed store, a class may have examples in several splits, those of the source.
         about = {**embedding.about, "example_splits": any(item.split for item in items)}
-        about["fingerprint"] = fingerprint(items, path, about)
+        about["fingerprint"] = hash_inputs(items, path, about)
     embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
     try:
         store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
-    except BadInput:  # perhaps because the same command has made the store before
+    except BadInput:  # the same command may have made the store before
         if not (out / "store.json").is_file() or open_store(out).about.get("fingerprint") != about["fingerprint"]:
             raise
         store = open_store(out)
@@ -283,7 +292,7 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
 
 
 def _write_file(embedder: Embedder, items: Sequence[Item], out: Path) -> str:
-    """Write plain arrays; the cache keeps what was done, should this be interrupted."""
+    """Write the features of pictures as plain arrays; the cache lets an interrupted call go on."""
     embedded = embed_pictures(embedder, items, FeatureCache(), f"embedding {len(items)} pictures")
     if not embedded.has_features:
         raise BadInput(f"none of the {len(items)} pictures can be read; {embedded.skipped[0][1]}")
