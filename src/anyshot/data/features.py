@@ -1,4 +1,4 @@
-"""Features with labels in plain files (.npz, .npy, .safetensors, Parquet), and in the shards of version 0.1.
+"""Read and write features with labels: plain files (.npz, .npy, .safetensors, Parquet), and the shards of version 0.1.
 
 Features are vectors "image channel", maps "image position channel", or maps "image channel height width".
 """
@@ -37,12 +37,12 @@ Features = Float[np.ndarray, "image position channel"]
 
 
 def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Source:
-    """Read vectors with their labels, splits and names.
+    """Read a file of features with their labels, splits and names.
 
     Args:
-        path: The file: arrays or columns by name.
+        path: The file, with arrays or columns by name.
         options: The names of the columns, and `labels`, a second file with the labels: .npy, or text with one per line.
-        labelled: Whether labels are needed; without, only the vectors are read.
+        labelled: Whether labels are needed; if not, only the features are read.
     """
     columns = _read_arrays(path)
     vectors = _check_vectors(pick_column(columns, options.feature_column, VECTORS, "feature", path), path)
@@ -51,7 +51,8 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
         return Source([Item(name, "") for name in names], features=vectors)
     others = {name: values for name, values in columns.items() if len(values) == len(vectors)}
     if options.labels is not None:
-        labels = _read_label_file(options.labels)
+        is_array = options.labels.suffix == ".npy"
+        labels = list(np.atleast_1d(read_npy(options.labels))) if is_array else read_text(options.labels).splitlines()
     else:
         labels = pick_column(others, options.label_column, LABELS, "label", path)
     if len(labels) != len(vectors):
@@ -68,9 +69,9 @@ def write_feature_file(path: Path, source: Source) -> None:
     columns: dict[str, Any] = {"labels": source.labels, "names": source.names}
     if any(source.splits):
         columns["split"] = [split or "train" for split in source.splits]
-    with atomic_write(path) as aside:
+    with atomic_write(path) as temporary:
         if path.suffix.lower() == ".npz":
-            with aside.open("wb") as file:
+            with temporary.open("wb") as file:
                 arrays: dict[str, Any] = {name: np.array(values) for name, values in columns.items()}
                 np.savez(file, features=vectors, **arrays)
             return
@@ -81,19 +82,20 @@ def write_feature_file(path: Path, source: Source) -> None:
         with use_pyarrow(path) as pyarrow:
             flat = pyarrow.array(np.ascontiguousarray(vectors).ravel())
             rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-            pyarrow.parquet.write_table(pyarrow.table({"features": rows, **columns}), aside)
+            pyarrow.parquet.write_table(pyarrow.table({"features": rows, **columns}), temporary)
 
 
 def _read_arrays(path: Path) -> Columns:
-    """Return the arrays or columns of a file that have one value per example."""
+    """Return the arrays or columns of a file by name, without single values."""
     check_file(path)
     columns = look_up("kind of embedding file", path.suffix.lower(), FILE_READERS)(path)
     return {name: values for name, values in columns.items() if not isinstance(values, np.ndarray) or values.ndim}
 
 
 def _check_vectors(values: Any, path: Path) -> Features:
-    uneven = f"the vectors of {path} are not numbers, or not all as long as each other."
-    with as_bad_input((ValueError, TypeError, OverflowError), uneven):
+    """Return features "image position channel", after a check that they are finite numbers of one shape."""
+    message = f"the vectors of {path} are not numbers, or not all as long as each other."
+    with as_bad_input((ValueError, TypeError, OverflowError), message):
         if isinstance(values, np.ndarray) and values.dtype.kind not in "fiu":
             raise TypeError
         vectors = np.asarray(values, np.float32)
@@ -107,12 +109,6 @@ def _check_vectors(values: Any, path: Path) -> Features:
         bad = int((~np.isfinite(vectors)).any((1, 2)).argmax())
         raise BadInput(f"vector {bad} of {path} has values that are not finite.")
     return np.ascontiguousarray(vectors)
-
-
-def _read_label_file(path: Path) -> Any:
-    if path.suffix == ".npy":
-        return list(np.atleast_1d(read_npy(path)))
-    return read_text(path).splitlines()
 
 
 def _read_safetensors(path: Path) -> Columns:

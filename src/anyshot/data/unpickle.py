@@ -1,18 +1,21 @@
-"""Read a pickle from the internet: lists, dicts, strings, bytes, numbers and numpy arrays; nothing else can be built.
+"""Read untrusted pickles that hold only lists, dicts, strings, bytes, numbers and numpy arrays.
 
-This is the standard library's unpickler with fewer instructions. A name that a pickle asks for must be on a short list,
-and even those names lead to inert stand-ins, of which arrays are put together afterwards: a shape, a type and bytes.
+This is the standard library's unpickler with fewer instructions. A pickle may ask for a few names of numpy only, and
+gets placeholders for them, which can do nothing. After unpickling, arrays are made of the placeholders, each of a
+shape, a type and bytes.
 
-It is the unpickler that is written in Python, because the one in C cannot be held to three limits (measured with the
-programs of `tests/hostile/pickles.py`): a dictionary key of tuples in tuples is hashed for ever, a memo index of 2^27
-fills 2 GB, and a byte of the file may become an object of 56 bytes.
+The base class is the unpickler written in Python, because the one in C cannot be protected from three attacks (programs
+in `tests/hostile/pickles.py`): it hashes a dictionary key of nested tuples for ever, fills 2 GB for a memo index of
+2^27, and makes an object of 56 bytes of each byte of the file.
 """
 
 import mmap
 import pickle
 import pickletools
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,9 @@ import numpy as np
 from anyshot.errors import BadInput, first_line
 from anyshot.files import check_file
 
-FREE_READS, BYTES_PER_READ = 1 << 22, 32  # reads of the file that are allowed: images take two per hundred bytes
+# A pickle may be read FREE_READS times, and once more for each BYTES_PER_READ bytes: an instruction takes one or two
+# reads, and a pickle of images has one per 50 bytes. This limits the number of objects.
+FREE_READS, BYTES_PER_READ = 1 << 22, 32
 MAX_DEPTH = 200  # of lists in lists
 INSTRUCTIONS = {
     "PROTO", "STOP", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING",
@@ -29,15 +34,15 @@ INSTRUCTIONS = {
     "EMPTY_TUPLE", "LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "PUT", "BINPUT", "LONG_BINPUT",
     "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "MARK", "POP", "POP_MARK", "DUP", "GLOBAL", "STACK_GLOBAL", "REDUCE",
 }  # fmt: skip
-"""Instructions of the standard unpickler, by their names in `pickletools`; `_Unpickler` has its own for six more."""
+"""Instructions of the standard unpickler that are used as they are, by their names in `pickletools`."""
 
 
 class _RefusedError(Exception):
     """The pickle asks for something that is not on the list."""
 
 
-class _Type:
-    """Stands for numpy.dtype: a kind and a byte order, both plain text."""
+class _DtypePlaceholder:
+    """Stands for numpy.dtype: a type code and a byte order, both plain text."""
 
     def __init__(self, code: Any = "", *_: Any) -> None:
         self.code, self.order = code, "="
@@ -55,37 +60,24 @@ class _Type:
         return dtype
 
 
-class _Array:
-    """Stands for numpy.ndarray, in the three ways that numpy writes one."""
+class _ArrayPlaceholder:
+    """Stands for numpy.ndarray: its shape, dtype, whether it is in Fortran order, and its bytes."""
 
-    def __init__(self, *_: Any) -> None:
-        self.state: Any = None
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
 
     def set_state(self, state: Any) -> None:
-        self.state = state[-4:]  # shape, type, whether columns come first, bytes
+        self.state = state[-4:]  # a version comes first
 
     def build(self) -> np.ndarray:
-        shape, dtype, fortran, raw = self.state
+        shape, dtype, is_fortran, raw = self.state
         if isinstance(raw, str):
             raw = raw.encode("latin1")
-        flat = np.frombuffer(raw, dtype.build())
-        return flat.reshape(shape, order="F" if fortran else "C")
-
-
-def _array_from_buffer(raw: Any, dtype: _Type, shape: Any, order: Any) -> _Array:
-    array = _Array()
-    array.state = (shape, dtype, order == "F", bytes(raw) if isinstance(raw, bytes | bytearray) else b"")
-    return array
-
-
-def _scalar(dtype: _Type, raw: Any) -> _Array:
-    array = _Array()
-    array.state = ((), dtype, False, raw)
-    return array
+        return np.frombuffer(raw, dtype.build()).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stand for codecs.encode, by which Python 3 writes bytes in old protocols."""
+    """Do as codecs.encode, with which Python 3 writes bytes in old protocols."""
     if encoding != "latin1":
         raise _RefusedError(f"the encoding {encoding!r}")
     return text.encode("latin1")
@@ -93,54 +85,49 @@ def _encode(text: str, encoding: str) -> bytes:
 
 _NUMPY = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
 _NUMPY_NAMES: dict[str, Callable[..., Any]] = {
-    "ndarray": _Array,
-    "dtype": _Type,
-    "_reconstruct": _Array,
-    "scalar": _scalar,
-    "_frombuffer": _array_from_buffer,
+    "ndarray": _ArrayPlaceholder,
+    "dtype": _DtypePlaceholder,
+    "_reconstruct": lambda *_: _ArrayPlaceholder(),  # its state is set later
+    "scalar": lambda dtype, raw: _ArrayPlaceholder(((), dtype, False, raw)),
+    "_frombuffer": lambda raw, dtype, shape, order: _ArrayPlaceholder((shape, dtype, order == "F", raw)),
 }
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     **{(module, name): make for module in _NUMPY for name, make in _NUMPY_NAMES.items()},
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): lambda: b"",  # by which Python 3 writes empty bytes in old protocols
+    ("__builtin__", "bytes"): lambda: b"",  # with which Python 3 writes empty bytes in old protocols
     ("builtins", "bytes"): lambda: b"",
 }
 
 
-class _File:
-    """The bytes of a pickle; counts how often they are read, which bounds the number of objects."""
+def _limit_reads(data: mmap.mmap) -> Any:
+    """Return a file of these bytes that can be read a limited number of times."""
+    allowed, counter = FREE_READS + len(data) // BYTES_PER_READ, count(1)
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._reads = data, FREE_READS + len(data) // BYTES_PER_READ
+    def limit(read: Callable[..., bytes]) -> Callable[..., bytes]:
+        def read_counted(*size: int) -> bytes:
+            if next(counter) > allowed:
+                raise ValueError("it has too many instructions for its size")
+            return read(*size)
 
-    def read(self, size: int) -> bytes:
-        self._count()
-        return self._data.read(size)
+        return read_counted
 
-    def readline(self) -> bytes:
-        self._count()
-        return self._data.readline()
-
-    def _count(self) -> None:
-        self._reads -= 1
-        if self._reads < 0:
-            raise ValueError("it has too many instructions for its size")
+    return SimpleNamespace(read=limit(data.read), readline=limit(data.readline))
 
 
 _PythonUnpickler: Any = pickle._Unpickler
 
 
 class _Unpickler(_PythonUnpickler):
-    """The standard unpickler in Python, with the instructions of the list only."""
+    """The standard unpickler in Python, with `INSTRUCTIONS` and the six of its own below only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a name."""
+        """Return the placeholder for a name."""
         if (module, name) not in _ALLOWED:
             raise _RefusedError(f"{module}.{name}")
         return _ALLOWED[module, name]
 
     def read_bytearray(self) -> None:
-        """Read mutable bytes as bytes."""
+        """Read a bytearray as bytes."""
         self.append(self.read(int.from_bytes(self.read(8), "little")))
 
     def set_item(self) -> None:
@@ -159,18 +146,18 @@ class _Unpickler(_PythonUnpickler):
         self._update(items)
 
     def build(self) -> None:
-        """Complete an array or a type; nothing else can be changed."""
+        """Set the state of a placeholder; no other object has a state."""
         state = self.stack.pop()
-        if not isinstance(self.stack[-1], _Array | _Type):
+        if not isinstance(self.stack[-1], _ArrayPlaceholder | _DtypePlaceholder):
             raise _RefusedError("a changed object")
         self.stack[-1].set_state(state)
 
     def _update(self, items: list[Any]) -> None:
         for key in items[::2]:
-            if not isinstance(key, str | bytes | int | float | None):  # the hash of nested tuples may take for ever
+            if not isinstance(key, str | bytes | int | float | None):  # hashing nested tuples may take for ever
                 raise TypeError(f"a {type(key).__name__} is the key of a dictionary")
         if type(self.stack[-1]) is not dict:
-            raise TypeError("an item is set of what is no dictionary")
+            raise TypeError("an item is set in something that is no dictionary")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     dispatch = {  # noqa: RUF012 (as in the class above it)
@@ -179,7 +166,7 @@ class _Unpickler(_PythonUnpickler):
             for one in pickletools.opcodes
             if one.name in INSTRUCTIONS
         },
-        pickle.FRAME[0]: lambda self: self.read(8),  # a size that the reader need not know
+        pickle.FRAME[0]: lambda self: self.read(8),  # the size of a frame, which only speeds up reading
         pickle.BYTEARRAY8[0]: read_bytearray,
         pickle.SETITEM[0]: set_item,
         pickle.SETITEMS[0]: set_items,
@@ -189,7 +176,7 @@ class _Unpickler(_PythonUnpickler):
 
 
 def unpickle(path: Path) -> Any:
-    """Return the contents of a pickle; text of Python 2 comes as bytes.
+    """Return the contents of a pickle; strings of Python 2 become bytes.
 
     Raises:
         BadInput: The pickle is damaged, or asks for something that is not on the list.
@@ -197,7 +184,7 @@ def unpickle(path: Path) -> Any:
     check_file(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _build(_Unpickler(_File(data), fix_imports=False, encoding="bytes").load(), {}, 0)
+            return _build(_Unpickler(_limit_reads(data), fix_imports=False, encoding="bytes").load(), {}, 0)
     except _RefusedError as error:
         raise BadInput(
             f"{path} was not read: it asks for {error}, and only plain lists and arrays are allowed."
@@ -213,13 +200,14 @@ def unpickle(path: Path) -> Any:
 
 
 def _build(value: Any, done: dict[int, Any], depth: int) -> Any:
-    """Return the value with arrays in place of their stand-ins; parts that are shared stay shared."""
+    """Return the value with arrays in place of the placeholders; `done` has those parts that occur several times."""
     if depth > MAX_DEPTH:
         raise ValueError("it is nested too deeply")
     if callable(value):
         raise _RefusedError("a name that is not called")
-    if isinstance(value, (_Array, _Type, list, dict, tuple)) and id(value) not in done:
-        if isinstance(value, (_Array, _Type)):
+    is_placeholder = isinstance(value, _ArrayPlaceholder | _DtypePlaceholder)
+    if (is_placeholder or isinstance(value, list | dict | tuple)) and id(value) not in done:
+        if is_placeholder:
             built: Any = value.build()
         elif isinstance(value, dict):
             built = {key: _build(part, done, depth + 1) for key, part in value.items()}
