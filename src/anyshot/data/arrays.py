@@ -28,7 +28,7 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             if entry.filename.endswith(".npy"):
                 with archive.open(entry) as file:
                     _check_header(file, entry.file_size)
-                with archive.open(entry) as file:
+                    file.seek(0)
                     name = entry.filename.removesuffix(".npy")
                     arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
                     file.read()  # reading to the end makes zipfile compare the checksum

@@ -32,7 +32,7 @@ Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard devia
 
 NAMES = ("resized-crop", "crop", "flip", "jitter")
 SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # share of the area, width over height, draws: torchvision's
-CACHE = 1 << 21  # bytes of the images that are worked on together: few enough to stay in a cache of a core
+CACHE = 1 << 21  # bytes of the images that are augmented together: few enough to stay in a cache of a CPU core
 JITTER = 0.4  # brightness, contrast and saturation change by a factor from 0.6 to 1.4, as in the authors' programs
 PADDING = 8 / 84  # of the side, on each side of an image that is cropped: 8 pixels of 84 in the authors' programs
 MARGIN = 92 / 84  # evaluation resizes the shorter side to 92 and cuts the central 84 (the paper's Section 5)
@@ -71,7 +71,7 @@ def augment(
         size: Side of the result, in pixels.
         margin: As in `prepare_evaluation`.
         moments: Mean and standard deviation of each channel, by the number of channels.
-        boxes: Resized crops that were drawn before (`cut_frames`).
+        boxes: The resized crops, where `cut_frames` has drawn them before: top, left, height and width.
     """
     check_names("augmentation", names, NAMES)
     if "crop" in names and "resized-crop" in names:
@@ -91,13 +91,13 @@ def augment(
     flips = (coins < (0.5 if "flip" in names else 0.0)).to(images.device)
     factors, orders = (draw.to(images.device) for draw in _draw_jitter(len(images), generator))
     batch = torch.empty(len(images), images.shape[3], size, size, device=images.device)
-    # What is at work fits a CPU's cache. A GPU has none to fit, and a launch of each operation costs it more.
-    most = max(1, CACHE // (4 * images.shape[3] * size**2)) if images.device.type == "cpu" else len(images)
-    for order, group, upright in _groups(orders, flips, most):
+    # On a CPU, groups of images fit its cache. On a GPU, one large group saves launches of operations.
+    group_size = max(1, CACHE // (4 * images.shape[3] * size**2)) if images.device.type == "cpu" else len(images)
+    for order, group, upright in _groups(orders, flips, group_size):
         if "resized-crop" in names:
             tall, wide = (boxes[group, :2] + boxes[group, 2:]).amax(0).tolist() if is_cut else images.shape[1:3]
-            some = images[:, :tall, :wide].index_select(0, group)
-            pixels = _resize(some, rows.select(group), columns.select(group)).mul_(1 / 255)
+            selected = images[:, :tall, :wide].index_select(0, group)
+            pixels = _resize(selected, rows.select(group), columns.select(group)).mul_(1 / 255)
         else:
             pixels = _to_pixels(_cut(images, group, boxes[group], size))
         pixels[upright:] = pixels[upright:].flip(3)
@@ -139,19 +139,19 @@ def prepare_evaluation(
 
 
 def _groups(
-    orders: Int[Tensor, " image"], flips: Bool[Tensor, " image"], most: int
+    orders: Int[Tensor, " image"], flips: Bool[Tensor, " image"], size: int
 ) -> Iterator[tuple[int, Int[Tensor, " group"], int]]:
-    """Yield an order of the jitter, at most so many images that share it, and how many of these are not flipped.
+    """Yield an order of the jitter, up to `size` images that share it, and how many of these are not flipped.
 
-    The flipped ones come last. Images that share an order go through it together, few enough to fit a cache.
+    The flipped images of a group come last.
     """
     keys = 2 * orders + flips
     images = keys.argsort()
     ends = [0, *torch.bincount(keys, minlength=2 * len(ORDERS)).cumsum(0).tolist()]
     for order in range(len(ORDERS)):
         begin, flipped, end = ends[2 * order : 2 * order + 3]
-        for start in range(begin, end, most):
-            yield order, images[start : min(start + most, end)], max(flipped - start, 0)
+        for start in range(begin, end, size):
+            yield order, images[start : min(start + size, end)], max(flipped - start, 0)
 
 
 def convert_channels(
@@ -190,8 +190,8 @@ def _evaluation_resize(images: Images, size: int, margin: float) -> Resized:
     target = size if shorter <= size else round(size * margin)
     if shorter == target:
         return images
-    whole = torch.tensor([[0, 0, height, width]], device=images.device).expand(many, 4)
-    taps = _box_taps(images, whole, height * target // shorter, width * target // shorter)
+    boxes = torch.tensor([[0, 0, height, width]], device=images.device).expand(many, 4)
+    taps = _box_taps(images, boxes, height * target // shorter, width * target // shorter)
     pixels = _resize(images, *taps)
     return pixels.round_().to(torch.uint8).permute(0, 2, 3, 1)
 
@@ -199,9 +199,10 @@ def _evaluation_resize(images: Images, size: int, margin: float) -> Resized:
 def _cut(
     images: Images, group: Int[Tensor, " group"], boxes: Int[Tensor, "group 4"], size: int
 ) -> UInt8[Tensor, "group side side channel"]:
-    """Cut a square out of each image of the group, at its own place.
+    """Cut a square out of each image of the group, at the corner of its box.
 
-    A row of a crop is a stretch of memory, so a crop is a choice of rows from the table of all stretches (a view).
+    A row of a crop is a stretch of `size` pixels in memory. `stretches` is a view with one row for every place where a
+    stretch can start, so that all crops are one `index_select`.
     """
     images = images.contiguous()
     many, height, width, channels = images.shape
@@ -217,10 +218,10 @@ def _box_taps(images: Images, boxes: Int[Tensor, "image 4"], new_height: int, ne
 
 
 def _taps(start: Int[Tensor, " image"], length: Int[Tensor, " image"], old: int, new: int) -> Taps:
-    """Return which pixels of a side of `old`, with what weights, make [start, start + length) of it a side of `new`.
+    """Return the lines and weights that resize [start, start + length) of a side of `old` pixels to `new` pixels.
 
-    The triangle filter of Pillow's antialiased BILINEAR: as wide as a source pixel when enlarging, as wide as a target
-    pixel when reducing, renormalised at the ends of the stretch.
+    This is the triangle filter of Pillow's antialiased BILINEAR: as wide as a source pixel when enlarging, as wide as a
+    target pixel when reducing, renormalised at both ends.
     """
     start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
     scale = length / new
@@ -229,7 +230,7 @@ def _taps(start: Int[Tensor, " image"], length: Int[Tensor, " image"], old: int,
     source = (centre - reach - 0.5).ceil().long() + torch.arange(int(2 * max(old / new, 1)) + 1, device=start.device)
     weights = (1 - (source + 0.5 - centre).abs() / reach).clamp(min=0)
     weights *= (source >= start) & (source < start + length)
-    # Lines without weight must only exist: those of the stretch do, where images are padded to the largest.
+    # A line without weight can be any line that exists; one inside the box exists in every image of a padded batch.
     return Taps(source.clamp(min=0).minimum(start + length - 1), weights / weights.sum(2, keepdim=True))
 
 
@@ -244,7 +245,7 @@ def _resize(images: Images, rows: Taps, columns: Taps) -> Float[Tensor, "image c
 
 
 def _combine(lines: Float[Tensor, "image old value"], taps: Taps) -> Float[Tensor, "image new value"]:
-    """Return weighted sums of a few lines of the same image."""
+    """Return the weighted sums of lines that `taps` describes, by one `embedding_bag` over the lines of all images."""
     many, old, values = lines.shape
     bags = (taps.lines + old * torch.arange(many, device=lines.device).view(-1, 1, 1)).flatten(0, 1)
     table, weights = lines.reshape(many * old, values), taps.weights.flatten(0, 1)

@@ -1,4 +1,4 @@
-"""A data set in one .npz: labels, class_names, class_split, and images in one of three encodings.
+"""Read a data set of images in one .npz file: labels, class_names, class_split, and images in one of three encodings.
 
 raw      images: uint8 "image height width channel"
 jpeg     blob and offsets: one JPEG per image
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from anyshot.data.arrays import read_npz as read_arrays
+from anyshot.data.arrays import read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.pictures import decode_picture
 from anyshot.data.source import Item, ReadPicture, Source
@@ -23,15 +23,13 @@ from anyshot.errors import BadInput, as_bad_input, look_up
 
 
 def read_image_npz(path: Path, options: PackOptions, labelled: bool) -> Source:
-    """List the images with their classes and splits; `pack` stores them as they are, since they were resized before."""
-    arrays = read_arrays(path)
-    unfit = (KeyError, ValueError, IndexError, TypeError, OverflowError)
-    with as_bad_input(unfit, f"{path} does not fit together", "."):
-        if labelled:
-            classes = _read_classes(arrays, path)
+    """List the images with their classes and splits; `pack` stores them without resizing them again."""
+    arrays = read_npz(path)
+    inconsistent = (KeyError, ValueError, IndexError, TypeError, OverflowError)
+    with as_bad_input(inconsistent, f"{path} does not fit together", "."):
+        classes = _read_classes(arrays, path) if labelled else []
         readers = look_up("encoding", str(arrays.get("encoding", "raw")), ENCODINGS)(arrays)
-        if not labelled:
-            classes = [("", None)] * len(readers)
+        classes = classes if labelled else [("", None)] * len(readers)
         if len(readers) != len(classes):
             raise ValueError(f"{len(readers)} images, {len(classes)} labels")
     return Source(
@@ -66,6 +64,7 @@ def _read_raw(arrays: dict[str, Any]) -> list[ReadPicture]:
 
 
 def _split_blob(arrays: dict[str, Any]) -> list[np.ndarray]:
+    """Return the bytes between one offset and the next."""
     blob, offsets = arrays["blob"], arrays["offsets"].astype(np.int64)
     if blob.ndim != 1 or blob.dtype != np.uint8 or offsets.ndim != 1:
         raise ValueError("the blob is not a row of bytes, or its offsets are not a row of numbers")
@@ -86,12 +85,12 @@ def _read_mosaic(arrays: dict[str, Any]) -> list[ReadPicture]:
         raise ValueError("the counts of its sheets are not those of its labels")
 
     @lru_cache(maxsize=8)
-    def decoded(number: int) -> UInt8[np.ndarray, "height width 3"]:
+    def decode_sheet(number: int) -> UInt8[np.ndarray, "height width 3"]:
         return decode_picture(sheets[number].tobytes(), None, "crop")
 
     def read(number: int, index: int) -> UInt8[np.ndarray, "tile tile 3"]:
         row, column = divmod(index, columns)
-        cut = decoded(number)[row * tile : (row + 1) * tile, column * tile : (column + 1) * tile]
+        cut = decode_sheet(number)[row * tile : (row + 1) * tile, column * tile : (column + 1) * tile]
         if cut.shape != (tile, tile, 3):
             raise ValueError(f"the sheet has no tile {index}")
         return cut

@@ -101,8 +101,7 @@ class CachedFeatures:
 
     def __init__(self, cache: FeatureCache, network: str, shape: Callable[[], tuple[int, ...]] | None = None) -> None:
         self._cache, self._folder = cache, cache.folder / network
-        self._files: list[Path] = []
-        self._places: dict[bytes, tuple[int, int]] = {}
+        self._places: dict[bytes, tuple[Path, int]] = {}  # the file and the row of each key
         self._new: dict[bytes, Features] = {}
         self._lock = threading.Lock()
         paths = list_files(self._folder, "*.safetensors")
@@ -110,11 +109,7 @@ class CachedFeatures:
         for path in paths:
             with contextlib.suppress(*UNREADABLE), safe_open(path, framework="np") as file:
                 if expected is None or file.get_slice("features").get_shape()[1:] == expected:
-                    self._index(path, [key.tobytes() for key in file.get_tensor("keys")])
-
-    def _index(self, path: Path, keys: list[bytes]) -> None:
-        self._places |= {key: (len(self._files), row) for row, key in enumerate(keys)}
-        self._files.append(path)
+                    self._places |= {key.tobytes(): (path, row) for row, key in enumerate(file.get_tensor("keys"))}
 
     def get(self, key: bytes) -> Features | None:
         """Return the features of a picture; None where they are missing or damaged."""
@@ -123,11 +118,11 @@ class CachedFeatures:
                 return self._new[key]
             if key not in self._places:
                 return None
-            number, row = self._places[key]
+            path, row = self._places[key]
             with contextlib.suppress(OSError):  # the cache of another user may be read-only
-                os.utime(self._files[number])
+                os.utime(path)
             try:
-                with safe_open(self._files[number], framework="np") as file:
+                with safe_open(path, framework="np") as file:
                     features = file.get_slice("features")[row : row + 1][0]
                     checksum = int(file.get_slice("checksums")[row : row + 1][0])
             except UNREADABLE:
@@ -160,7 +155,7 @@ class CachedFeatures:
         with contextlib.suppress(BadInput, OSError, SafetensorError):
             with atomic_write(path) as temporary:
                 temporary.write_bytes(data)
-            self._index(path, list(rows))
+            self._places |= {key: (path, row) for row, key in enumerate(rows)}
 
 
 def _checksum(key: bytes, features: Features) -> int:

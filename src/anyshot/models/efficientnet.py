@@ -37,8 +37,8 @@ STAGES = (  # blocks, kernel, stride of the first block, expansion, channels
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-# Images that go through the blocked layers together: the fastest of 2, 4 and 8 on one core (97 images/s at 224 px, 184
-# at 160 px). The memory of the layers of many more would be fetched from the system and returned each time.
+# Images that go through oneDNN's layers together: the fastest of 2, 4 and 8 on one core (97 images/s at 224 px, 184 at
+# 160 px). For many more, the allocator asks the system for memory in every layer and returns it, which is slower.
 PART = 8
 
 
@@ -120,7 +120,7 @@ def _norms(convs: Iterable[nn.Module]) -> nn.ModuleList:
 
 
 def _pad(x: Grid, kernel: int) -> Tensor:
-    """Pad as TensorFlow's "same" before a stride of two: of an odd number of zeros, the far side gets one more."""
+    """Pad like TensorFlow's "same" before a stride of two: the right and the lower side get the odd zero."""
     sides: list[int] = []
     for size in (x.shape[3], x.shape[2]):
         zeros = kernel - (size % 2 or 2)
@@ -129,35 +129,35 @@ def _pad(x: Grid, kernel: int) -> Tensor:
 
 
 def fold_for_inference(network: EfficientNetLite0) -> "FoldedLite0":
-    """Return a copy for inference: the same features up to rounding, in less than half the time."""
+    """Return a copy for inference in float32: the same features up to rounding, in less than half the time on a CPU."""
     return FoldedLite0(copy.deepcopy(network).eval()).eval()
 
 
 class FoldedLite0(nn.Module):
-    """EfficientNet-Lite0 for inference, with batch norms folded into the convolutions and everything mirrored.
+    """EfficientNet-Lite0 for inference: batch norms are folded into the convolutions, and images are rotated.
 
-    TensorFlow puts an odd zero of its padding on the far side. In a mirror that is the near side, where
-    `padding=kernel // 2` puts it for every image size. So kernels and images are turned by 180 degrees, no layer needs
-    a padded copy of its input, and the mean over the image is unchanged.
+    TensorFlow pads an odd zero on the right and below, torch with `padding=kernel // 2` on the left and above. Images
+    and kernels rotated by 180 degrees make both the same, so that no layer needs a padded copy of its input; the mean
+    over the image does not change.
 
-    On x86 the layers exchange oneDNN's blocked tensors, and ReLU6 happens inside the convolution, by the operators that
-    torch.compile uses. They are tried once; where they fail or differ, ordinary layers in channels-last order are used,
-    at 0.5 to 0.8 of the speed (64 images of 224 px on one core: 90.6 images/s against 45.1 to 71.6).
+    On x86 the layers pass tensors in oneDNN's blocked layout, and ReLU6 is part of the convolution, by the operators
+    that torch.compile uses. Where these fail, or give other values in a trial, ordinary layers in channels-last order
+    are used, at 0.5 to 0.8 of the speed (64 images of 224 px on one core: 90.6 images/s against 45.1 to 71.6).
     """
 
     width = WIDTH
 
     def __init__(self, network: EfficientNetLite0) -> None:
         super().__init__()
-        self.convs = _mirror(network)
-        self.blocks = nn.ModuleList(_mirror(block) for block in network.blocks)
+        self.convs = _fold_and_rotate(network)
+        self.blocks = nn.ModuleList(_fold_and_rotate(block) for block in network.blocks)
         self.adds = [bool(block.adds) for block in network.blocks]
         self.requires_grad_(False)
         self.has_blocked = _has_blocked_layers(self)
 
     def forward(self, images: Images) -> Maps:
         """Return features "image 1 1280"."""
-        if not (self.has_blocked and _can_be_blocked(images)):
+        if not (self.has_blocked and images.device.type == "cpu"):
             return self._features(images.flip(2, 3).contiguous(memory_format=torch.channels_last))
         return torch.cat([self._features(part.flip(2, 3).contiguous().to_mkldnn()) for part in images.split(PART)])
 
@@ -174,8 +174,8 @@ class FoldedLite0(nn.Module):
         return (x.to_dense() if x.is_mkldnn else x).mean((2, 3)).unsqueeze(1)
 
 
-def _mirror(part: nn.Module) -> nn.ModuleList:
-    """Return the convolutions of a part, turned by 180 degrees, with its batch norms folded in."""
+def _fold_and_rotate(part: nn.Module) -> nn.ModuleList:
+    """Return the convolutions of a part, rotated by 180 degrees, with its batch norms folded in."""
     pairs = zip(cast(nn.ModuleList, part.convs), cast(nn.ModuleList, part.norms), strict=True)
     convs = [fuse_conv_bn_eval(cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm)) for conv, norm in pairs]
     for conv in convs:
@@ -194,19 +194,10 @@ def _convolve(conv: nn.Module, x: Grid, then: Literal["hardtanh", "none"]) -> Te
     return F.relu6(conv(x), inplace=True) if then == "hardtanh" else conv(x)
 
 
-def _can_be_blocked(images: Images) -> bool:
-    """Return whether blocked tensors can hold images: float32 on a CPU, without gradients, not traced."""
-    is_traced = torch.compiler.is_compiling() or images.requires_grad
-    return images.device.type == "cpu" and images.dtype == torch.float32 and not is_traced
-
-
 @torch.no_grad()
 def _has_blocked_layers(network: FoldedLite0) -> bool:
     """Return whether this torch and this processor have the blocked operators, by a trial on a small picture."""
     if platform.machine().lower() not in ("x86_64", "amd64") or not torch.backends.mkldnn.is_available():
-        return False
-    weight = network.convs[0].weight
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return False
     picture = torch.linspace(-1, 1, 3 * 33 * 34).view(1, 3, 33, 34)
     try:
