@@ -1,6 +1,6 @@
-"""The paper's four benchmarks, from the files people download, with the paper's splits (Section 5, "Datasets").
+"""Read the four benchmarks of the paper from the files that people download, with its splits (Section 5, "Datasets").
 
-Numbers of classes are checked: a copy that differs is refused. Numbers of images that differ are noted in the store.
+A copy with another number of classes is refused; another number of images is noted in the store.
 """
 
 import json
@@ -58,7 +58,7 @@ def read_cub(path: Path, options: PackOptions, labelled: bool) -> Source:
 
 def read_mini(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List mini-ImageNet (Ravi's split): class folders, train.csv with a folder of images, or pickled caches."""
-    if pickles := _find_split_files(path, (".pkl", ".pickle")):
+    if pickles := _find_pickles(path):
         items = [item for split, file in pickles.items() for item in _read_cache(file, split)]
         return _check_classes("mini", Source(items, size=None), path)
     root = _find_folder(path, "train.csv", needed=False)
@@ -83,8 +83,8 @@ def read_meta_inat(path: Path, options: PackOptions, labelled: bool) -> Source:
     root = _find_folder(path, "train_2017_bboxes.json")
     listed = root / "train_2017_bboxes.json"
     boxes = read_json(listed, 1 << 29)
-    wanting = f"{listed} does not have what is expected of images, categories and annotations"
-    with as_bad_input((KeyError, TypeError, AttributeError), wanting, "."):
+    message = f"{listed} does not have what is expected of images, categories and annotations"
+    with as_bad_input((KeyError, TypeError, AttributeError), message, "."):
         files = {image["id"]: image["file_name"] for image in boxes["images"]}
         names = {category["id"]: f"{category['id']} {category['name']}" for category in boxes["categories"]}
         images = defaultdict(set)
@@ -102,14 +102,14 @@ def read_meta_inat(path: Path, options: PackOptions, labelled: bool) -> Source:
 
 
 def _check_classes(benchmark: str, source: Source, where: Path) -> Source:
-    """Check that the classes are those of the benchmark; a number of images that differs becomes a note."""
+    """Refuse a source with another number of classes than the benchmark; note another number of images."""
     classes = Counter(split for split, _ in {(str(item.split), item.class_name) for item in source.items})
     for split, expected in CLASSES[benchmark].items():
         if classes[split] != expected:
             raise BadInput(f"{where} has {classes[split]} {split} classes: the benchmark has {expected}.")
     images = dict(Counter(str(item.split) for item in source.items))
-    usual = IMAGES.get(benchmark, images)
-    notes = () if images == usual else (f"{benchmark} has {usual} images, this copy {images}",)
+    published = IMAGES.get(benchmark, images)
+    notes = () if images == published else (f"{benchmark} has {published} images, this copy {images}",)
     return replace(source, notes=notes, about={"benchmark": benchmark})
 
 
@@ -124,7 +124,7 @@ def published_splits(benchmark: str) -> dict[str, str]:
 
 
 def _find_folder(path: Path, name: str, needed: bool = True) -> Any:
-    """Return the folder that holds a file of this name: the path or one up to two levels below it."""
+    """Return the folder that holds a file of this name, at most two levels below the path; None if there is none."""
     check_folder(path)
     files = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(path.glob(pattern)))
     first = next(files, None)
@@ -165,20 +165,25 @@ def _read_csv_lists(root: Path) -> list[Item]:
     return items
 
 
-def _find_split_files(path: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Return one file per split among those with these suffixes, recognised by the split in its name."""
-    if path.is_file():
-        path = path.parent
-    check_folder(path)
+def _find_pickles(path: Path) -> dict[str, Path]:
+    """Return the pickled cache of each split, by the split in its name; none unless there is one for every split.
+
+    Of the caches miniImageNet_category_split_train_phase_SPLIT.pickle, those of new images of training classes are left
+    out.
+    """
+    folder = path.parent if path.is_file() else path
+    check_folder(folder)
     files = {}
-    for file in sorted(file for file in path.rglob("*") if file.suffix in suffixes and "label" not in file.name):
+    for file in sorted(file for file in folder.rglob("*") if file.suffix in (".pkl", ".pickle")):
         names = [split for split in SPLITS if split in file.stem.rsplit("phase_", 1)[-1].lower()]
-        if len(names) == 1 and "train_phase_" not in file.stem.replace("train_phase_train", ""):
+        has_new_images = "train_phase_" in file.stem.replace("train_phase_train", "")
+        if len(names) == 1 and not has_new_images and "label" not in file.name:
             files[names[0]] = file
     return files if len(files) == len(SPLITS) else {}
 
 
 def _decode_keys(value: Any, path: Path) -> dict[str, Any]:
+    """Return a dictionary of a pickle with keys as text; those of Python 2 are bytes."""
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds a {type(value).__name__}: a dictionary was expected.")
     return {decode_text(key): part for key, part in value.items()}
@@ -248,17 +253,17 @@ def _split_categories(categories: set[int], train_ids: Path | None, test_ids: Pa
     """Return the split of each category; with one list only, all others are the other split."""
     train = read_ids(train_ids) if train_ids else categories - read_ids(test_ids)  # type: ignore[arg-type]
     test = read_ids(test_ids) if test_ids else categories - train
-    if strange := sorted((train | test) - categories):
-        raise BadInput(f"categories {strange[:5]} of the id list do not have 50 to 1000 images with a box.")
-    if both := sorted(train & test):
-        raise BadInput(f"categories {both[:5]} are in both id lists.")
+    if unknown := sorted((train | test) - categories):
+        raise BadInput(f"categories {unknown[:5]} of the id list do not have 50 to 1000 images with a box.")
+    if shared := sorted(train & test):
+        raise BadInput(f"categories {shared[:5]} are in both id lists.")
     return {**dict.fromkeys(train, "train"), **dict.fromkeys(test, "test")}
 
 
 def read_ids(path: Path) -> set[int]:
-    """Read ids from a text or JSON file, or from a torch file of the FRN code (loaded without running anything)."""
+    """Read ids from a text or JSON file, or from a torch file of the FRN code, loaded with weights_only."""
     check_file(path)
-    # Of every kind, because torch names no class of errors for a bad file.
+    # torch raises exceptions of many kinds for a damaged file.
     with as_bad_input(Exception, f"{path} is not a list of ids: numbers as text, JSON or a tensor."):
         if path.suffix in (".pth", ".pt"):
             import torch

@@ -1,8 +1,8 @@
-"""Glyphs, the embedded data: stroke characters drawn from a seed, small enough to make in seconds.
+"""Glyphs, a synthetic data set: characters of random strokes, drawn in seconds from a seed.
 
 A class is a handful of random Bezier strokes. An image jitters their control points, applies an affine map, draws them
-with a pen of its own width among stray strokes of other hands, and adds noise. `difficulty` scales everything that
-makes images of one class differ. Every class is a pure function of the seed and its number.
+with a pen of random width among strokes of no class, and adds noise. `difficulty` scales everything that makes images
+of one class differ. The images of a class depend only on the seed and its number.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a source is laid out, where that cannot be seen: options that every verb which reads examples has."""
+"""Options of every verb that reads examples: how a source is laid out, where that cannot be seen."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,13 +1,13 @@
-"""The store: a folder that training and evaluation read at memory speed.
+"""The store: a folder of images or features that is memory-mapped by training and evaluation.
 
-    items.npy    memory-mapped: uint8 images "image height width channel", or float32 features "image position channel";
-                 of whole frames, which differ in size, the uint8 values one image after the other
-    sides.npy    of whole frames: height and width of each
+    items.npy    uint8 images "image height width channel", or float32 features "image position channel"; of frames,
+                 which differ in size (`frames.py`), the uint8 values one image after the other
+    sides.npy    only of frames: height and width of each
     labels.npy   the class of each item, an index into the class names
-    names.jsonl  where each item came from: its path in the source, one JSON text per line (not in stores of old)
-    store.json   class names, the split of each class, what the items are and where they came from, checksums
+    names.jsonl  the path of each item in the source, a JSON string per line; old stores do not have it
+    store.json   class names, the split of each class, metadata, checksums of the other files
 
-Items lie in order of split, then class, so that a split is one slice of the map and a class one slice of a split.
+Items are sorted by split, then by class, so that a split is a slice of the items, and a class a slice of a split.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {name: name for name in SPLITS} | {
     "valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test",
 }  # fmt: skip
-"""What folders, tables and data sets call them."""
+"""Names that folders, tables and data sets have for splits."""
 NAMES, SIDES = "names.jsonl", "sides.npy"
 
 
 @dataclass(frozen=True)
 class StoreSplit:
-    """One split of a store: its items, their labels counted from 0 within it, and the names of its classes."""
+    """One split of a store: its items, their labels from 0 within the split, and the names of its classes."""
 
     items: Shaped[np.ndarray, "image ..."] | Frames
     labels: Int[np.ndarray, " image"]
@@ -66,7 +66,7 @@ class Store:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What a person finds each item by: its path in the source, or its number where the store does not say."""
+        """The path of each item in the source; in old stores, which do not have it, its number."""
         if not (self.path / NAMES).is_file():
             return tuple(f"item {index}" for index in range(len(self.items)))
         damaged = f"the store {self.path} is damaged, {NAMES}"
@@ -90,20 +90,21 @@ class Store:
 def write_items(path: Path, chunks: Iterable[Shaped[np.ndarray, "image ..."]]) -> int:
     """Write arrays one after the other as one .npy file, and return the number of rows.
 
-    It is a plain file: on a full disk a write fails with an error, where a memory map would kill the process.
+    The file is not memory-mapped: on a full disk, a write to a memory map would kill the process.
     """
     rows, header = 0, dict[str, Any]()
     with path.open("wb") as file:
         for chunk in chunks:
-            kind = {"descr": np.lib.format.dtype_to_descr(chunk.dtype), "shape": (0, *chunk.shape[1:])}
+            descr = np.lib.format.dtype_to_descr(chunk.dtype)
+            chunk_header = {"descr": descr, "shape": (0, *chunk.shape[1:]), "fortran_order": False}
             if not header:
-                header = {**kind, "fortran_order": False}
+                header = chunk_header
                 np.lib.format.write_array_header_1_0(file, header)
-            if {**header, **kind} != header:
+            if chunk_header != header:
                 raise BadInput(f"items must be alike: {chunk.dtype} {chunk.shape[1:]} came after {header}.")
             file.write(np.ascontiguousarray(chunk).data)
             rows += len(chunk)
-        if header:  # numpy leaves room for the number of rows to grow
+        if header:  # numpy pads the header so that the number of rows can grow
             file.seek(0)
             np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, *header["shape"][1:])})
     return rows
@@ -121,24 +122,24 @@ def write_store(
     """Write a complete store.
 
     Args:
-        path: Where nothing is yet.
+        path: The folder, which must not exist yet.
         chunks: The items, some at a time, in order of split, then class.
         labels: The class number of each item.
         class_names: The names of the classes.
         class_split: The split of each class.
-        names: What a person finds each item by.
-        about: What else the store says about itself.
+        names: The path of each item in its source.
+        about: Metadata.
     """
     check_absent(path)
-    with atomic_write(path) as aside:
-        aside.mkdir()
-        rows = write_items(aside / "items.npy", chunks)
-        finish_store(aside, rows, labels, class_names, class_split, about, names)
+    with atomic_write(path) as temporary:
+        temporary.mkdir()
+        rows = write_items(temporary / "items.npy", chunks)
+        finish_store(temporary, rows, labels, class_names, class_split, about, names)
     return open_store(path)
 
 
 def check_absent(path: Path) -> None:
-    """Raise a BadInput if a path is taken; what a dead process left beside it is removed."""
+    """Raise a BadInput if a path exists; remove what a killed process left beside it."""
     remove_leftovers(path.parent)
     if path.exists():
         raise BadInput(f"{path} exists already: remove it, or choose another place for the store.")
@@ -153,7 +154,7 @@ def finish_store(
     about: dict[str, Any],
     names: Sequence[str] = (),
 ) -> None:
-    """Make a store of a folder with items.npy: check the order, write labels, names and checksums."""
+    """Turn a folder with items.npy into a store: check the order, write labels, names and checksums."""
     labels = np.asarray(labels, np.int32)
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
@@ -171,7 +172,7 @@ def finish_store(
 
 
 def open_store(path: Path, verify: bool = False) -> Store:
-    """Open a store; with `verify`, read every byte and compare the checksums."""
+    """Open a store; with `verify`, read all files and compare their checksums."""
     if not path.exists():
         raise BadInput(f"there is no store {path}: make one with `anyshot pack`.")
     if not (path / "store.json").is_file():
@@ -200,7 +201,7 @@ def _read_items(folder: Path) -> Shaped[np.ndarray, "image ..."] | Frames:
 
 
 def _check(items: np.ndarray | Frames, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:
-    """Raise a ValueError unless the store has what everyone who reads it relies on."""
+    """Raise a ValueError unless items, labels, class names and splits are consistent and in order."""
     order = [SPLITS.index(split) for split in splits]  # a ValueError for what is no split
     if order != sorted(order) or (np.diff(labels.astype(np.int64)) < 0).any():
         raise ValueError("it is not in order of split, then class")

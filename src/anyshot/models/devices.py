@@ -1,4 +1,4 @@
-"""The device that networks run on, and the number of threads."""
+"""Choose the device that networks run on, and run work in threads beside torch's own."""
 
 import subprocess
 import sys
@@ -80,9 +80,9 @@ def is_low_memory_on() -> bool:
 
 @cache
 def has_bfloat16() -> bool:
-    """Return whether this CPU multiplies matrices in bfloat16.
+    """Return whether torch can multiply matrices in bfloat16 on this CPU.
 
-    On some processors torch dies of an illegal instruction there, so that another process has to try it.
+    On some processors torch dies of an illegal instruction, so another process tries it.
     """
     trial = "import torch; a = torch.ones(8, 8).bfloat16(); a @ a; torch.conv2d(a[None, :, None], a[:, :, None, None])"
     return subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode == 0
@@ -90,7 +90,7 @@ def has_bfloat16() -> bool:
 
 @contextmanager
 def use_threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads per operation, inside this context."""
+    """Set the number of threads that torch uses per operation, inside this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -103,7 +103,7 @@ def map_in_threads(work: Callable[[T], R], tasks: Iterable[T], ahead: int = 2) -
     """Yield the results of tasks in their order, computed in as many threads as torch may use.
 
     Args:
-        work: What is called with each task; torch uses one thread inside it.
+        work: Called with each task; torch uses one thread inside it.
         tasks: The tasks.
         ahead: How many tasks per thread run ahead of the caller.
     """

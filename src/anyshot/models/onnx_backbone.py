@@ -1,14 +1,14 @@
-"""Any network as an ONNX file: pictures in, features out, by ONNX Runtime.
+"""Run any network in an ONNX file by ONNX Runtime: pictures in, features out.
 
-How pictures are prepared is read from the file's metadata, as `anyshot export` writes it:
+The metadata of the file say how pictures are prepared, as `anyshot export` writes them:
 
     anyshot.side       side of the square input, in pixels
-    anyshot.margin     larger pictures are resized to so many times the side before the centre is cut
+    anyshot.margin     larger pictures are resized to this multiple of the side before the centre is cut
     anyshot.resample   bilinear or bicubic
     anyshot.mean, anyshot.deviation    mean and standard deviation of pixels from 0 to 255, a number per channel
     anyshot.output     name of the output with the features; the first by default
 
-A file without them gets what most networks of ImageNet were trained with, and a warning.
+A file without them is used like most networks of ImageNet, with a warning.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from anyshot.models.devices import embedding_device
 from anyshot.models.embedders import Embedder
 
 MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
-DEFAULT_SIDE = 224.0  # pixels, where a file does not say: that of most networks of ImageNet
-MAX_SIDE, MAX_MARGIN = 4096, 4  # larger values of a file are taken for mistakes
+DEFAULT_SIDE = 224.0  # pixels, for a file that does not say: as most networks of ImageNet
+MAX_SIDE, MAX_MARGIN = 4096, 4  # a file with larger values is refused
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
 def onnx_metadata(embedder: Embedder, output: str) -> dict[str, str]:
-    """Return the metadata of a file of this embedder that takes pixels from 0 to 255."""
+    """Return the metadata for an ONNX file of an embedder's pixel network, which takes pixels from 0 to 255."""
     return {
         "anyshot.side": str(embedder.side),
         "anyshot.margin": repr(embedder.margin),
@@ -52,9 +52,9 @@ def onnx_embedder(path: Path) -> Embedder:
     data = read_bytes(path, 1 << 31)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = options.inter_op_num_threads = 1  # pictures run side by side
-    as_one = "; one whose weights lie in a file beside it must be saved as one file."
-    with as_bad_input(Exception, f"{path} cannot be run as an ONNX file", as_one):  # its errors have no common kind
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # batches run in parallel instead
+    hint = "; one whose weights lie in a file beside it must be saved as one file."
+    with as_bad_input(Exception, f"{path} cannot be run as an ONNX file", hint):  # its errors have no common class
         session = onnxruntime.InferenceSession(data, options, providers=_providers(onnxruntime))
     sha256 = hashlib.sha256(data).hexdigest()
     network = _Network(session, session.get_modelmeta().custom_metadata_map, path)
@@ -138,6 +138,7 @@ class _Network:
         return self._numbers(key, [default])[0]
 
     def _numbers(self, key: str, default: list[float]) -> list[float]:
+        """Return numbers of the metadata, as many as the default has."""
         try:
             values = [float(word) for word in self._metadata[key].split()] if key in self._metadata else default
         except ValueError:
