@@ -10,7 +10,7 @@ A class has the name of its folder, or its path where two folders have the same 
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,46 +111,43 @@ def why_skipped(name: str) -> str:
 
 
 def _list_folder(path: Path) -> tuple[list[Parts], list[SkippedFile], list[Parts]]:
-    """Return the pictures below a folder, the files that are skipped, and the class folders without a picture."""
-    files, skipped, folders = [], [], set()
-    for parts, why in _walk(path, (), frozenset(), set()):
-        if why is None:
-            folders.add(parts)
-        elif why:
-            skipped.append((_join(parts), why))
-        else:
-            files.append(parts)
-    ancestors = {parts[:end] for parts in files for end in range(len(parts))}
-    empty = {parts for parts in folders - ancestors if parts[:-1] in ancestors}
-    return sorted(files), sorted(skipped), sorted(empty)
+    """Return the pictures below a folder, the files that are skipped, and the class folders without a picture.
 
-
-def _walk(
-    folder: Path, above: Parts, ancestors: frozenset[tuple[int, int]], linked: set[tuple[int, int]]
-) -> Iterator[tuple[Parts, str | None]]:
-    """Yield every path below a folder, and why it is skipped: empty for a picture, None for a folder.
-
-    Links to folders are followed, but not in circles (`ancestors` are the inodes of the folders above), and only the
-    first link to each folder (`linked` are the inodes seen): n folders that link to each other have n! paths.
+    Links to folders are followed, but not in circles, and only the first link to each folder: n folders that link to
+    each other have n! paths.
     """
-    status = folder.stat()
-    ancestors = ancestors | {(status.st_dev, status.st_ino)}
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        parts = (*above, entry.name)
-        if entry.is_dir() and not is_hidden(entry.name):
-            target = entry.stat()
-            inode = target.st_dev, target.st_ino
-            if inode in ancestors:
-                continue
-            if entry.is_symlink() and inode in linked:
-                yield parts, LINKED_TWICE
-                continue
-            if entry.is_symlink():
-                linked.add(inode)
-            yield parts, None
-            yield from _walk(folder / entry.name, parts, ancestors, linked)
-        elif entry.is_file():
-            yield parts, why_skipped(entry.name)
+    files: list[Parts] = []
+    skipped: list[SkippedFile] = []
+    folders: set[Parts] = set()
+    linked: set[tuple[int, int]] = set()  # inodes of folders that a link has led to
+
+    def visit(folder: Path, above: Parts, inodes: frozenset[tuple[int, int]]) -> None:
+        """List a folder; `inodes` are its own and those of the folders above."""
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            parts = (*above, entry.name)
+            if entry.is_dir() and not is_hidden(entry.name):
+                status = entry.stat()
+                inode = status.st_dev, status.st_ino
+                if inode in inodes:
+                    continue
+                if entry.is_symlink() and inode in linked:
+                    skipped.append((_join(parts), LINKED_TWICE))
+                    continue
+                if entry.is_symlink():
+                    linked.add(inode)
+                folders.add(parts)
+                visit(folder / entry.name, parts, inodes | {inode})
+            elif entry.is_file():
+                if why := why_skipped(entry.name):
+                    skipped.append((_join(parts), why))
+                else:
+                    files.append(parts)
+
+    status = path.stat()
+    visit(path, (), frozenset({(status.st_dev, status.st_ino)}))
+    parents = {parts[:end] for parts in files for end in range(len(parts))}
+    empty = {parts for parts in folders - parents if parts[:-1] in parents}
+    return sorted(files), sorted(skipped), sorted(empty)
 
 
 def _join(parts: Parts) -> str:

@@ -73,10 +73,6 @@ def _split_blob(arrays: dict[str, Any]) -> list[np.ndarray]:
     return [blob[start:stop] for start, stop in pairwise(offsets)]
 
 
-def _read_jpeg(arrays: dict[str, Any]) -> list[ReadPicture]:
-    return [piece.tobytes for piece in _split_blob(arrays)]
-
-
 def _read_mosaic(arrays: dict[str, Any]) -> list[ReadPicture]:
     sheets, tile, columns = _split_blob(arrays), int(arrays["tile"]), int(arrays["columns"])
     counts = arrays["counts"].astype(np.int64)
@@ -100,6 +96,6 @@ def _read_mosaic(arrays: dict[str, Any]) -> list[ReadPicture]:
 
 ENCODINGS: dict[str, Callable[[dict[str, Any]], list[ReadPicture]]] = {
     "raw": _read_raw,
-    "jpeg": _read_jpeg,
+    "jpeg": lambda arrays: [piece.tobytes for piece in _split_blob(arrays)],
     "mosaic": _read_mosaic,
 }
