@@ -12,7 +12,6 @@ What differs from torchvision on PIL images is that nothing is rounded to whole 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import permutations
 from typing import NamedTuple
 
@@ -174,13 +173,8 @@ def _to_pixels(images: UInt8[Tensor, "image side side channel"]) -> Pixels:
 
 
 def _normalise(pixels: Pixels, moments: Mapping[int, Moments]) -> Pixels:
-    mean, deviation = (_constant(moment, pixels.device).view(-1, 1, 1) for moment in moments[pixels.shape[1]])
+    mean, deviation = (pixels.new_tensor(moment).view(-1, 1, 1) for moment in moments[pixels.shape[1]])
     return pixels.sub_(mean).div_(deviation)
-
-
-@cache
-def _constant(values: tuple[float, ...], device: torch.device) -> Float[Tensor, " channel"]:
-    return torch.tensor(values, device=device)
 
 
 def _evaluation_resize(images: Images, size: int, margin: float) -> Resized:
@@ -302,7 +296,7 @@ def _brightness(pixels: Pixels, factor: Tensor) -> None:
 def _contrast(pixels: Pixels, factor: Tensor) -> None:
     """Blend with the mean grey of the image."""
     means = pixels.mean((2, 3))
-    grey = means @ _constant(GREY, means.device) if pixels.shape[1] == 3 else means[:, 0]
+    grey = means @ means.new_tensor(GREY) if pixels.shape[1] == 3 else means[:, 0]
     pixels.mul_(factor).add_((1 - factor) * grey.view(-1, 1, 1, 1)).clamp_(0, 1)
 
 

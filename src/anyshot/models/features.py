@@ -64,9 +64,6 @@ class FeatureBuffer:
         self._rows[self._filled] = features
         self._filled += 1
 
-    def __len__(self) -> int:
-        return self._filled
-
     @property
     def array(self) -> Float[np.ndarray, "image ..."]:
         """The rows; there must be one."""
