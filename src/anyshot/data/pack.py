@@ -268,7 +268,7 @@ def _decode_chunks(
 def _write_chunk(path: Path, results: Results, sides: Sequence[int]) -> None:
     """Write a chunk atomically: the values of all its images, their shapes and shorter sides, reasons of failures."""
     rows = [result for result in results if not isinstance(result, str)]
-    skipped = {place: why for place, why in enumerate(results) if isinstance(why, str)}
+    skipped = {index: why for index, why in enumerate(results) if isinstance(why, str)}
     arrays = {
         "values": np.concatenate([row.ravel() for row in rows]) if rows else np.empty(0, np.uint8),
         "shapes": np.array([row.shape for row in rows], np.int64),
@@ -301,7 +301,7 @@ def _join_chunks(
         for file in files:
             chunk = read_npz(file)
             reasons = json.loads(chunk["skipped"].tobytes())
-            skipped.update({int(file.stem) + int(place): why for place, why in reasons.items()})
+            skipped.update({int(file.stem) + int(index): why for index, why in reasons.items()})
             sides.extend(chunk["shorter_sides"].tolist())
             shapes.extend(map(tuple, chunk["shapes"].tolist()))
             different = {*shapes[:1], *map(tuple, chunk["shapes"].tolist())}

@@ -66,7 +66,7 @@ class FeatureBuffer:
 
     @property
     def array(self) -> Float[np.ndarray, "image ..."]:
-        """The rows; there must be one."""
+        """The rows that were added, of which there must be one."""
         assert self._rows is not None
         return self._rows[: self._filled]
 
@@ -87,6 +87,7 @@ def embed_items(
 def _embed_batches(
     embedder: Embedder, batches: Iterable[Sequence[Item]], cache: FeatureCache | None
 ) -> Iterator[list[EmbeddedItem]]:
+    """Embed batches of pictures in threads; yield them in their order."""
     with open_cached(embedder, cache) as cached:
         yield from map_in_threads(partial(_embed_batch, embedder, cached), batches)
 
@@ -96,27 +97,27 @@ def _embed_batch(embedder: Embedder, cached: CachedFeatures | None, batch: Seque
     done: dict[int, EmbeddedItem] = {}
     pictures: dict[int, np.ndarray] = {}
     keys: dict[int, bytes] = {}
-    for place, item in enumerate(batch):
+    for index, item in enumerate(batch):
         data: bytes | np.ndarray = b""
         try:
             data = item.read()
-            keys[place] = hash_picture(data, item.box) if cached is not None else b""
-            row = cached.get(keys[place]) if cached is not None else None
+            keys[index] = hash_picture(data, item.box) if cached is not None else b""
+            row = cached.get(keys[index]) if cached is not None else None
             if row is None:
-                pictures[place] = embedder.crop_square(data, item.box)
+                pictures[index] = embedder.crop_square(data, item.box)
             else:
-                done[place] = EmbeddedItem(item, row)
+                done[index] = EmbeddedItem(item, row)
         except FileNotFoundError:
-            done[place] = EmbeddedItem(item, None, why=f"there is no file {item.name}.")
+            done[index] = EmbeddedItem(item, None, why=f"there is no file {item.name}.")
         except Exception as error:  # a broken picture, or the file that it lies in, can fail in any way
-            done[place] = EmbeddedItem(item, None, why=describe_failure(item.name, error, data))
+            done[index] = EmbeddedItem(item, None, why=describe_failure(item.name, error, data))
     if pictures:
         features = embedder.run_network(np.stack(list(pictures.values())))
-        for (place, pixels), row in zip(pictures.items(), features, strict=True):
-            done[place] = EmbeddedItem(batch[place], row, pixels)
+        for (index, pixels), row in zip(pictures.items(), features, strict=True):
+            done[index] = EmbeddedItem(batch[index], row, pixels)
             if cached is not None:
-                cached.add(keys[place], row)
-    return [done[place] for place in range(len(batch))]
+                cached.add(keys[index], row)
+    return [done[index] for index in range(len(batch))]
 
 
 def embed_pictures(
