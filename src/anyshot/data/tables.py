@@ -31,6 +31,7 @@ PATHS = (
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
 IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 Columns = dict[str, Any]  # a list or an array for each name
+PARQUET = (".parquet", ".pq")
 MAX_LISTED = 20  # names of columns in a message
 MAX_TEXT = 1 << 26  # bytes of a table of text: its values take up to twenty times as much memory
 MAX_ROWS, MAX_VALUES, MAX_BYTES = 1 << 22, 1 << 26, 1 << 30  # of a Parquet file, where repeated values take no room
@@ -121,7 +122,7 @@ def use_pyarrow(path: Path) -> Iterator[Any]:
 def read_columns(path: Path) -> Columns:
     """Return the columns of a CSV, TSV or Parquet file, all of one length."""
     check_file(path)
-    return _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_delimited(path)
+    return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_delimited(path)
 
 
 def _check_distinct(names: Sequence[str], path: Path) -> None:
