@@ -24,6 +24,7 @@ from anyshot.errors import BadInput
 HEIC = (".heic", ".heif", ".hif")
 RAW = (".arw", ".cr2", ".cr3", ".crw", ".dng", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".x3f")
 FILMS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".3gp", ".webm", ".mpg", ".mpeg")
+# Reasons why a file is skipped, for messages.
 HIDDEN = "hidden, such as the ._ files of macOS"
 LOOSE = "in no class folder"
 NO_PICTURE = "no picture by its name"

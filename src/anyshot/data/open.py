@@ -41,11 +41,10 @@ from anyshot.data.npz import read_image_npz
 from anyshot.data.pictures import FileBytes
 from anyshot.data.source import Item, Source
 from anyshot.data.store import open_store
-from anyshot.data.tables import find_columns, read_huggingface, read_image_parquet, read_image_table
+from anyshot.data.tables import PARQUET, find_columns, read_huggingface, read_image_parquet, read_image_table
 from anyshot.errors import BadInput, look_up, os_error_as_bad_input
 
 TABLES = (".csv", ".tsv", ".tab")
-PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True)

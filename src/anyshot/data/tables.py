@@ -24,6 +24,7 @@ from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
 from anyshot.files import check_file, read_bytes, read_text
 from anyshot.text import count_noun, group_by, list_first
 
+# Usual names of columns of paths, labels and encoded images, in lower case.
 PATHS = (
     "path", "paths", "file", "files", "filename", "file_name", "filepath", "file_path", "image", "images", "image_path",
     "image_name", "img", "picture", "photo",
@@ -31,9 +32,11 @@ PATHS = (
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "y")
 IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 Columns = dict[str, Any]  # a list or an array for each name
+PARQUET = (".parquet", ".pq")
 MAX_LISTED = 20  # names of columns in a message
 MAX_TEXT = 1 << 26  # bytes of a table of text: its values take up to twenty times as much memory
-MAX_ROWS, MAX_VALUES, MAX_BYTES = 1 << 22, 1 << 26, 1 << 30  # of a Parquet file, where repeated values take no room
+# Limits of a Parquet file, of which a small one can declare any number of repeated values; bytes are uncompressed.
+MAX_ROWS, MAX_VALUES, MAX_BYTES = 1 << 22, 1 << 26, 1 << 30
 
 
 def read_image_table(path: Path, options: PackOptions, labelled: bool) -> Source:
@@ -69,15 +72,15 @@ def _describe_repeated(items: Sequence[Item]) -> Iterator[str]:
 
 def read_image_parquet(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the pictures of a Parquet file that has a column of encoded images, with their labels and splits."""
-    images = options.image_column or find_columns(path)[1]
-    columns = _read_parquet(path, images)
+    image_column = options.image_column or find_columns(path)[1]
+    columns = _read_parquet(path, image_column)
     with use_pyarrow(path) as pyarrow:
         metadata = pyarrow.parquet.read_metadata(path)
         sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     labels = read_labels(columns, options, True, path) if labelled else [("", None)] * sum(sizes)
     positions = ((group, row) for group, rows in enumerate(sizes) for row in range(rows))
     return Source([
-        Item(f"row {number}", label, split, partial(_read_parquet_cell, path, group, row, images))
+        Item(f"row {number}", label, split, partial(_read_parquet_cell, path, group, row, image_column))
         for number, ((group, row), (label, split)) in enumerate(zip(positions, labels, strict=True))
     ])  # fmt: skip
 
@@ -121,7 +124,7 @@ def use_pyarrow(path: Path) -> Iterator[Any]:
 def read_columns(path: Path) -> Columns:
     """Return the columns of a CSV, TSV or Parquet file, all of one length."""
     check_file(path)
-    return _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_delimited(path)
+    return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_delimited(path)
 
 
 def _check_distinct(names: Sequence[str], path: Path) -> None:

@@ -145,8 +145,6 @@ class FoldedLite0(nn.Module):
     are used, at 0.5 to 0.8 of the speed (64 images of 224 px on one core: 90.6 images/s against 45.1 to 71.6).
     """
 
-    width = WIDTH
-
     def __init__(self, network: EfficientNetLite0) -> None:
         super().__init__()
         self.convs = _fold_and_rotate(network)

@@ -139,7 +139,7 @@ class Embedder:
         return features
 
     def feature_shape(self) -> tuple[int, ...]:
-        """Return the shape of the features of one picture; a network that has not run yet is tried on a black one."""
+        """Return the shape of the features of one picture; a network that has not run yet is run on a black one."""
         if self.fingerprint not in _FEATURE_SHAPES:
             self.run_network(np.zeros((1, self.side, self.side, self.channels), np.uint8))
         return _FEATURE_SHAPES[self.fingerprint]
@@ -164,6 +164,7 @@ class Embedder:
             raise BadInput(describe_failure(name, error, data)) from None
 
     def _squares(self, images: Images) -> UInt8[np.ndarray, "image new_height new_width colour"]:
+        """Return images at the network's size; a model trained by anyshot resizes them itself."""
         if self.pixel_model is not None or images.shape[1:] == (self.side, self.side, 3):
             return images
         return np.stack([self.crop_square(image) for image in images])

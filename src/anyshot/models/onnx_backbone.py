@@ -58,7 +58,7 @@ def onnx_embedder(path: Path) -> Embedder:
         session = onnxruntime.InferenceSession(data, options, providers=_providers(onnxruntime))
     sha256 = hashlib.sha256(data).hexdigest()
     network = _Network(session, session.get_modelmeta().custom_metadata_map, path)
-    if not network.is_normalised:
+    if not network.has_normalisation:
         warnings.warn(
             f"{path} does not say what it was trained with: it is given pictures of {network.side} px, resized "
             "bilinearly and normalised as those of ImageNet.",
@@ -98,13 +98,13 @@ class _Network:
         if len(inputs) != 1 or len(inputs[0].shape) != 4:
             shapes = ", ".join(f"{one.name} {one.shape}" for one in inputs)
             raise BadInput(f"{path} must have one input, pictures (image, channel, side, side), not {shapes}.")
-        self._name, shape, self._type = inputs[0].name, inputs[0].shape, inputs[0].type
-        if self._type != "tensor(uint8)" and self._type not in TYPES:
-            raise BadInput(f"{path} takes {self._type}: pictures are float, float16, double or uint8.")
-        self._batch = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 0
-        self._channels_last = shape[3] in (1, 3) and shape[1] not in (1, 3)
-        self.channels = 1 if shape[3 if self._channels_last else 1] == 1 else 3
-        self.side = self._read_side(*(shape[1:3] if self._channels_last else shape[2:]))
+        self._input_name, shape, self._input_type = inputs[0].name, inputs[0].shape, inputs[0].type
+        if self._input_type != "tensor(uint8)" and self._input_type not in TYPES:
+            raise BadInput(f"{path} takes {self._input_type}: pictures are float, float16, double or uint8.")
+        self._batch_size = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 0
+        self._is_channels_last = shape[3] in (1, 3) and shape[1] not in (1, 3)
+        self.channels = 1 if shape[3 if self._is_channels_last else 1] == 1 else 3
+        self.side = self._read_side(*(shape[1:3] if self._is_channels_last else shape[2:]))
         self._read_normalisation()
         outputs = [one.name for one in session.get_outputs()]
         self._output = metadata.get("anyshot.output", outputs[0])
@@ -112,7 +112,7 @@ class _Network:
             raise BadInput(f"{path} has no output {self._output!r}: it has {', '.join(outputs)}.")
 
     def _read_side(self, height: Any, width: Any) -> int:
-        """Return the side of the square input; dynamic axes are names or None."""
+        """Return the side of the square input; of a dynamic axis, ONNX Runtime gives a name or None."""
         side = height if isinstance(height, int) else int(self.number("anyshot.side", DEFAULT_SIDE))
         if not 0 < side <= MAX_SIDE:
             raise BadInput(f"{self._path} takes pictures of {side} pixels a side: 1 to {MAX_SIDE} are given.")
@@ -122,7 +122,7 @@ class _Network:
 
     def _read_normalisation(self) -> None:
         """Read how pixels are normalised and pictures resized."""
-        self.is_normalised = "anyshot.mean" in self._metadata or self._type == "tensor(uint8)"
+        self.has_normalisation = "anyshot.mean" in self._metadata or self._input_type == "tensor(uint8)"
         default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
         self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
         self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
@@ -149,24 +149,22 @@ class _Network:
 
     def __call__(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
         pixels: np.ndarray = convert_channels(pictures, self.channels)
-        if self._type != "tensor(uint8)":
-            pixels = ((pixels - self._mean) / self._deviation).astype(TYPES[self._type])
-        if not self._channels_last:
+        if self._input_type != "tensor(uint8)":
+            pixels = ((pixels - self._mean) / self._deviation).astype(TYPES[self._input_type])
+        if not self._is_channels_last:
             pixels = pixels.transpose(0, 3, 1, 2)
-        parts = [self._run(part) for part in self._batches(np.ascontiguousarray(pixels))]
+        with as_bad_input(Exception, f"{self._path} fails on pictures of {self.side} px", "."):
+            batches = self._batches(np.ascontiguousarray(pixels))
+            parts = [self._session.run([self._output], {self._input_name: batch})[0] for batch in batches]
         features = np.concatenate(parts)[: len(pictures)].astype(np.float32)
         if features.ndim == 4:  # feature maps "image channel height width"
             features = features.reshape(*features.shape[:2], -1).transpose(0, 2, 1)
         return np.ascontiguousarray(features)
 
     def _batches(self, pixels: np.ndarray) -> list[np.ndarray]:
-        """Split pictures into batches of the size that the file asks for; blank pictures fill up the last."""
-        if not self._batch:
+        """Split pictures into batches of the size that the file demands, if any; blank pictures fill up the last."""
+        if not self._batch_size:
             return [pixels]
-        blank = np.zeros((-len(pixels) % self._batch, *pixels.shape[1:]), pixels.dtype)
+        blank = np.zeros((-len(pixels) % self._batch_size, *pixels.shape[1:]), pixels.dtype)
         filled = np.concatenate([pixels, blank])
-        return np.split(filled, len(filled) // self._batch)
-
-    def _run(self, pixels: np.ndarray) -> np.ndarray:
-        with as_bad_input(Exception, f"{self._path} fails on pictures of {self.side} px", "."):
-            return self._session.run([self._output], {self._name: pixels})[0]
+        return np.split(filled, len(filled) // self._batch_size)

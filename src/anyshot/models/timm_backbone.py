@@ -65,16 +65,16 @@ def trainable_timm(name: str) -> Backbone:
     """Return a timm model as a backbone that a recipe can name: its pretrained weights are trained further."""
 
     def with_weights(channels: int, recipe: Recipe) -> nn.Module:
-        return _normalising(_create_model(_import_timm(), name, fetch=True))
+        return _add_normalisation(_create_model(_import_timm(), name, fetch=True))
 
     def without_weights(channels: int, recipe: Recipe) -> nn.Module:
         with as_bad_input(Exception, f"timm could not make {name!r}", "."), _offline():  # timm raises many kinds
-            return _normalising(_import_timm().create_model(name, pretrained=False, num_classes=0))
+            return _add_normalisation(_import_timm().create_model(name, pretrained=False, num_classes=0))
 
     return Backbone(with_weights, 1.0, HALVES, without_weights)
 
 
-def _normalising(model: Any) -> PixelNetwork:
+def _add_normalisation(model: Any) -> PixelNetwork:
     """Return a timm model that takes pixels from -1 to 1, as backbones do, and normalises them as it was trained."""
     config = model.pretrained_cfg
     return PixelNetwork(model, [2 * v - 1 for v in config["mean"]], [2 * v for v in config["std"]])
