@@ -32,7 +32,7 @@ def measure() -> dict[str, float]:
     from anyshot.train.training import Learner
 
     torch.set_num_threads(1)
-    builtin = getattr(registry, "BUILTIN", None) or registry.PACKAGE
+    builtin = getattr(registry, "BUILTIN", None) or getattr(registry, "PACKAGE")  # noqa: B009
     rng = np.random.default_rng(0)
     taken: dict[str, float] = {}
 
@@ -53,7 +53,7 @@ def measure() -> dict[str, float]:
         learner = Learner(recipe, builtin, 3, "cpu")
         learner.model.train()
         clock(f"update {head}", lambda learner=learner: learner.update(images, target, 4, 0, 0.0))
-    embedder = getattr(embedders, "load_embedder", None) or embedders.embedder
+    embedder = getattr(embedders, "load_embedder", None) or getattr(embedders, "embedder")  # noqa: B009
     network = embedder("efficientnet-lite0:160")
     pictures = rng.integers(0, 256, (16, 160, 160, 3), dtype=np.uint8)
     clock("embed 16 pictures", lambda: network.features(pictures))
