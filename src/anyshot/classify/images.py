@@ -3,33 +3,31 @@
 import copy
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL import Image
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import THUMBNAILS, check_logits, has_backbone, read_classifier, read_folder, save_folder
+from anyshot.classify.files import has_backbone, load_image_folder, save_folder
 from anyshot.classify.groups import MOST_EXAMPLES, find_bursts, parse_time
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, select_splits
-from anyshot.errors import BadInput, as_bad_input
-from anyshot.files import read_json, write_json
+from anyshot.errors import BadInput, MissingFile, as_bad_input
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
 from anyshot.models.features import EmbeddedItem, FeatureBuffer, embed_items, select_pictures
-from anyshot.models.model import Model, read_tensors, write_tensors
+from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
 
@@ -328,23 +326,10 @@ class ImageClassifier:
     # -------------------------------------------------------------------------------------------------------- sharing
 
     def save(self, path: str | Path) -> None:
-        """Write a folder that anyone can load: the classifier's (`anyshot.classify.files`) and the model's tensors."""
+        """Write the classifier to a folder that anyone can load (see `anyshot.classify.files`)."""
         check_is_fitted(self.classifier, "state_")
-        with self.classifier._lock:  # its exemplars and our thumbnails belong together
-            save_folder(self.classifier, Path(path), self.backbone.about, self._write_backbone)
-
-    def _write_backbone(self, folder: Path) -> None:
-        backbone = self.backbone
-        about = {"side": backbone.side, "name": backbone.name, "content": backbone.fingerprint, **backbone.about}
-        write_json(folder / "backbone.json", about)
-        if backbone.file is not None:
-            (folder / "backbone.onnx").write_bytes(backbone.file)
-        jpegs = {f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()}
-        write_tensors(folder / THUMBNAILS, jpegs)
-        if backbone.base_model is not None:
-            backbone.base_model.save(folder / "backbone.safetensors")
-        if backbone.model is not None:
-            backbone.model.save(folder / "model.safetensors")
+        with self.classifier._lock:  # Nobody may learn between the writing of exemplars and of their thumbnails.
+            save_folder(self.classifier, Path(path), self.backbone, self.thumbnails)
 
     @staticmethod
     def load(
@@ -357,17 +342,10 @@ class ImageClassifier:
             backbone: The backbone, where it is a function, which is not in the folder.
             registry: Needed for a head or a backbone that is not ours.
         """
-        folder = Path(path)
-        if not has_backbone(folder):
-            raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
-
-        def read(files: Path, config: Mapping[str, Any]) -> ImageClassifier:
-            made = ImageClassifier(_read_backbone(files, backbone, registry), registry=registry)
-            made.classifier = check_logits(read_classifier(files, config, registry))
-            made.thumbnails = _read_thumbnails(files / THUMBNAILS)
-            return made
-
-        return read_folder(folder, read)
+        embedder, classifier, thumbnails = load_image_folder(Path(path), backbone, registry)
+        loaded = ImageClassifier(embedder, registry=registry)
+        loaded.classifier, loaded.thumbnails = classifier, thumbnails
+        return loaded
 
     def to_onnx(self, path: str | Path) -> None:
         """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
@@ -376,46 +354,13 @@ class ImageClassifier:
         export_onnx(self.classifier, Path(path), self.backbone)
 
 
-def _read_backbone(
-    folder: Path, backbone: "str | Path | Embed | Embedder | None", registry: Registry | None
-) -> Embedder:
-    """Return the backbone that is given, or that a classifier's folder names or holds."""
-    about = read_json(folder / "backbone.json")
-    side, words = about.pop("side", None), about.get("backbone", "")
-    name, content = about.pop("name", ""), about.pop("content", "")
-    are_words = all(isinstance(value, str) for value in (words, name, content))
-    if type(side) is not int or not 0 < side <= 4096 or not are_words:
-        raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
-    fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
-    source = _carried(folder, name, words) if backbone is None else backbone
-    needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
-    with warnings.catch_warnings(), as_bad_input(BadInput, needs, "."):
-        warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
-        made = load_embedder(source, side, registry or BUILTIN, fetch=fetch)
-    if content and made.fingerprint and made.fingerprint != content:
-        raise BadInput(
-            f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
-            f"content {made.fingerprint[:12]} here: its features would not fit."
-        )
-    return replace(made, about=about)
-
-
-def _carried(folder: Path, name: str, words: str) -> str | Path:
-    """The backbone of a classifier's folder: by its name, or what the folder carries along."""
-    if name.partition(":")[0] not in ("", DEFAULT_EMBEDDER, "timm"):
-        raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
-    carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
-    there = [source for file, source in carried.items() if file.is_file()]
-    name = name or (words if words.startswith("timm:") and not there else "")
-    if not there and not name:
-        raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
-    return name or there[0]
-
-
-def _read_thumbnails(path: Path) -> dict[int, bytes]:
-    tensors = read_tensors(path)[0] if path.is_file() else {}
-    with as_bad_input((ValueError, TypeError), f"{path} does not hold pictures: save it again."):
-        return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
+def load_classifier(folder: Path, registry: Registry = BUILTIN) -> ImageClassifier | FewShotClassifier:
+    """Return the classifier of pictures or of features that a folder holds."""
+    if not folder.exists():
+        raise MissingFile(f"there is no folder {folder}: name one that `anyshot fit` made.")
+    if has_backbone(folder):
+        return ImageClassifier.load(folder, registry=registry)
+    return FewShotClassifier.load(folder, registry)
 
 
 def _item(image: Picture, name: str = "a picture") -> Item:

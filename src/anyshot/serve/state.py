@@ -16,7 +16,7 @@ from fastapi import HTTPException
 from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import read_version
+from anyshot.classify.files import read_save_stamp
 from anyshot.classify.groups import Groups
 from anyshot.classify.images import ImageClassifier
 from anyshot.classify.leave_one_out import leave_out
@@ -47,7 +47,7 @@ class ServedClassifier:
 
     def __init__(self, classifier: ImageClassifier, folder: Path | None = None) -> None:
         self.current, self.folder = classifier, folder
-        self._version = None if folder is None else read_version(folder)
+        self._save_stamp = None if folder is None else read_save_stamp(folder)
         self._change_lock, self._save_lock = threading.Lock(), threading.Lock()
         self._fewer_shots_lock = threading.Lock()
         self._fewer_shots: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
@@ -176,7 +176,7 @@ class ServedClassifier:
         if folder is None or not is_fitted(self.current):
             raise HTTPException(409, "Nothing to save, or the server was started without --save.")
         with self._save_lock, locked(folder) if folder.is_dir() else contextlib.nullcontext():
-            if read_version(folder) != self._version:
+            if read_save_stamp(folder) != self._save_stamp:
                 if not merge:
                     raise HTTPException(
                         409, f"Another program changed {folder} since it was opened. Save with merge=true to keep both."
@@ -184,7 +184,7 @@ class ServedClassifier:
                 other = ImageClassifier.load(folder, self.current.backbone)
                 self._change(lambda classifier: classifier.merge(other))
             self.current.save(folder)
-            self._version = read_version(folder)
+            self._save_stamp = read_save_stamp(folder)
 
     def describe(self) -> dict[str, Any]:
         """Return the classes with counts, recalls and examples, and whether probabilities are calibrated."""
