@@ -126,7 +126,7 @@ class ClassBank:
             support = _together(*self._whole(_all))
             if support is None:
                 raise BadInput(f"the class bank {self._place} has no classes yet.")
-            return self._empty().restore(support.in_order(), self._features())
+            return self._empty().restore(support.sort_by_label(), self._features())
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " image"]:
         """Return the likeliest class of each image, with all examples that were added since the last compaction."""
@@ -230,7 +230,7 @@ class ClassBank:
             return 0
         number = state["number"] + 1
         name = f"folded-{number}-{len(support)}-{uuid.uuid4().hex}"
-        if self._fold(name, number, support.in_order(), parts):
+        if self._fold(name, number, support.sort_by_label(), parts):
             with suppress(Exception):  # what is left only takes room
                 log = self._open("log")
                 for start in range(0, len(parts), 1000):
@@ -275,7 +275,7 @@ class ClassBank:
             self._open("log").optimize(cleanup_older_than=FORGET)
             self._open("state").optimize(cleanup_older_than=FORGET)
 
-    def _vectors(self, support: Support) -> Float[np.ndarray, "way d"]:
+    def _vectors(self, support: Support) -> Float[np.ndarray, "class d"]:
         """Classes as the database's index compares them."""
         law = self._empty().restore(support, self._features())
         linear = _linear(law.learned_head_.head, law.prototypes_)
@@ -333,7 +333,7 @@ class ClassBank:
                 f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
                 f"not for {classifier.head}."
             )
-        tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
+        tensors = {f"parameters.{name}": value for name, value in classifier.parameters_.items()}
         tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
         contiguous = {name: value.contiguous() for name, value in tensors.items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
@@ -364,7 +364,7 @@ class ClassBank:
         return True
 
 
-def _linear(head: Head, prototypes: Float[Tensor, "way refined"]) -> ProductForm:
+def _linear(head: Head, prototypes: Float[Tensor, "class refined"]) -> ProductForm:
     """The head's score as one product, about zero: the centre of the classes is another tomorrow."""
     linear = ProductForm.from_head(head, prototypes)
     return replace(linear, centre=torch.zeros_like(linear.centre))
@@ -400,7 +400,7 @@ def _apart(support: Support | None, labels: list[Any]) -> Support | None:
         return support
     gone = {support.row_of(label) for label in labels}
     rows = [row for row in range(len(support)) if row not in gone]
-    return support.select(rows) if rows else None
+    return support.select(np.array(rows)) if rows else None
 
 
 def _support(rows: Any) -> Support | None:
@@ -410,9 +410,9 @@ def _support(rows: Any) -> Support | None:
     sums = rows.column("sum").combine_chunks()
     flat = sums.flatten().to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)
     labels = np.array(rows.column("label").to_pylist())
-    names, owner = np.unique(labels, return_inverse=True)
+    names, class_index = np.unique(labels, return_inverse=True)
     counts = np.zeros(len(names), np.int64)
-    np.add.at(counts, owner, rows.column("count").to_numpy())
+    np.add.at(counts, class_index, rows.column("count").to_numpy())
     return Support(names, build_support([flat], labels).sums, counts)
 
 

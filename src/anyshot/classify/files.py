@@ -223,7 +223,7 @@ def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
         "sums": support.sums,
         "counts": support.counts,
         "kept": single if np.array_equal(single, exemplars.vectors) else exemplars.vectors,
-        "owner": exemplars.owner,
+        "owner": exemplars.class_index,
         "keys": exemplars.keys.view(np.int64),
         "groups": exemplars.groups.view(np.int64),
         "example_keys": keys.view(np.int64),
@@ -233,7 +233,7 @@ def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
     if support.second_moment is not None:  # that of the examples that are no exemplars
         arrays["moment"] = support.second_moment - exemplars.vectors.T @ exemplars.vectors
     tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
-    tensors |= {f"parameters.{name}": value for name, value in classifier.learned_.items()}
+    tensors |= {f"parameters.{name}": value for name, value in classifier.parameters_.items()}
     return tensors | {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
 
 
@@ -384,9 +384,9 @@ def _check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
     with as_bad_input(Exception, "this is not a whole classifier", AGAIN):
         state, some = classifier.state_, slice(CHECKED_CLASSES)
         means, counts = (torch.from_numpy(values[some]) for values in (state.support.sums, state.support.counts))
-        prototypes = state.bound.head.refined(means / counts[:, None], counts, state.bound.parameters)
+        prototypes = state.head.head.refined(means / counts[:, None], counts, state.head.parameters)
         query = torch.from_numpy(classifier._embed(np.ones((1, classifier.n_features_in_))))
-        if not state.bound.score(state.bound.transform(query), prototypes).isfinite().all():
+        if not state.head.score(state.head.transform(query), prototypes).isfinite().all():
             raise ValueError("its logits are not finite")
     return classifier
 

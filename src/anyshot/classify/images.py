@@ -265,7 +265,7 @@ class ImageClassifier:
     def take_out(self, label: Any, key: int | None = None, x: Any = None) -> "RemovedExamples":
         """Remove a class, or one example of it, and return it for `put_back` (see `FewShotClassifier.take_out`)."""
         support = self.classifier.take_out(label, key, x)
-        gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
+        gone = {key: jpeg for key in support.exemplars.keys.tolist() if (jpeg := self.thumbnails.get(key))}
         self._drop_thumbnails()
         return RemovedExamples(support, gone)
 
@@ -278,7 +278,7 @@ class ImageClassifier:
     # ----------------------------------------------------------------------------------------------------- predicting
 
     @property
-    def classes_(self) -> Shaped[np.ndarray, " way"]:
+    def classes_(self) -> Shaped[np.ndarray, " class"]:
         """The names of the classes, in the order of probabilities."""
         return self.classifier.classes_
 
@@ -286,7 +286,7 @@ class ImageClassifier:
         """The likeliest class of each picture."""
         return self.classifier.predict(self.features_of(images))
 
-    def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image way"]:
+    def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image class"]:
         """Calibrated probabilities of the classes."""
         return self.classifier.predict_proba(self.features_of(images))
 

@@ -15,7 +15,7 @@ from anyshot.classify.support import build_support
 from anyshot.models.law import BoundHead
 from anyshot.text import count_noun
 
-Scores = Float[np.ndarray, "example way"]
+Scores = Float[np.ndarray, "example class"]
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,20 @@ def _accuracy(scores: Scores, labels: Labels) -> float:
 
 def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: Int[np.ndarray, " example"]) -> Scores:
     """Return the scores of every example without its group; NaN where nothing of its class would be left."""
-    order = np.argsort(labels, kind="stable")  # a support holds its examples class by class
-    owner = np.unique(labels[order], return_inverse=True)[1]
-    # A group that the user names may have examples of two classes; what is left out is its part in one of them.
-    groups = np.unique(np.stack([owner, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(labels, kind="stable")  # a support has its exemplars class by class
+    class_index = np.unique(labels[order], return_inverse=True)[1]
+    # A group that the user names may have examples of two classes. It is then one group in each of them.
+    groups = np.unique(np.stack([class_index, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
     if head.head.estimator is not None:
         rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # converted to double some at a time
         ordered = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
         parts = (ordered[part] for part in blocks(len(ordered)))
         support = build_support(parts, labels[order], has_scatter=True)
-        found = estimate(head.head.estimator, support, ordered, owner, groups)[1].logits.numpy()
+        left_out = estimate(head.head.estimator, support, ordered, class_index, groups)[1].logits.numpy()
     else:
         keys = order.astype(np.uint64)
         support = build_support([np.asarray(vectors[order], np.float64)], labels[order], keys, keep=None)
-        found = leave_one_out(head, support, groups, most=len(labels) * len(support.labels))[0]
-    scores = np.full((len(labels), len(support.labels)), np.nan)
-    scores[order[support.counts[owner] > np.bincount(groups)[groups]]] = found
+        left_out = leave_one_out(head, support, groups, max_queries=len(labels) * len(support))[0]
+    scores = np.full((len(labels), len(support)), np.nan)
+    scores[order[support.counts[class_index] > np.bincount(groups)[groups]]] = left_out
     return scores

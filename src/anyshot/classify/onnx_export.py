@@ -41,7 +41,7 @@ class _Graph(nn.Module):
     def __init__(self, classifier: FewShotClassifier, backbone: nn.Module | None) -> None:
         super().__init__()
         self.backbone = backbone
-        self.embed, self.apply_readout, self.head = classifier.embed_, classifier.apply_, classifier.head_.head
+        self.embed, self.apply_readout, self.head = classifier.embed_, classifier.apply_readout_, classifier.head_.head
         self.positions, self.names = classifier.positions_, tuple(classifier.head_.parameters)
         self.register_buffer("scale", torch.tensor(classifier.scale_, dtype=torch.float32))
         for name, value in classifier.head_.parameters.items():

@@ -27,7 +27,7 @@ CODED, CODES = 2, 16  # numbers of a point that are quantised together, and code
 INDEX_TRAINING = 4096  # points that the codes are fitted on
 CANDIDATES = 64  # classes that an index names for a query, at least: recall 0.99 and more (results/growth)
 
-Rows = Float[Tensor, "way numbers"]
+Rows = Float[Tensor, "class numbers"]
 Queries = Float[Tensor, "query numbers"]
 
 
@@ -66,7 +66,7 @@ class ProductForm:
     centre: Float[Tensor, " d"]
 
     @staticmethod
-    def from_head(head: Head, prototypes: Float[Tensor, "way refined"]) -> "ProductForm":
+    def from_head(head: Head, prototypes: Float[Tensor, "class refined"]) -> "ProductForm":
         """Return the form of a head's score; some prototypes tell the centre."""
         if isinstance(head.score, QuadraticScore):
             d = prototypes.shape[1] // 2
@@ -77,7 +77,7 @@ class ProductForm:
             raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
         return ProductForm(head.score_name, prototypes.mean(0))
 
-    def rows(self, prototypes: Float[Tensor, "way refined"]) -> Rows:
+    def rows(self, prototypes: Float[Tensor, "class refined"]) -> Rows:
         """Return a row for each class."""
         d = len(self.centre)
         if self.name == "cosine":
@@ -113,7 +113,7 @@ class ProductForm:
         length = (query - self.centre).square().sum(1, keepdim=True)
         return scale / len(self.centre), (-scale / len(self.centre) * length).float()
 
-    def points(self, rows: Rows, longest: float) -> Float[Tensor, "way place"]:
+    def points(self, rows: Rows, longest: float) -> Float[Tensor, "class place"]:
         """Return where classes lie for an index of nearest points.
 
         For a score with squares it is the query that a class scores highest. For inner products one more number makes

@@ -112,7 +112,9 @@ def export_model(model: str, out: Path, registry: Registry) -> str:
     folder = Path(model)
     if not is_classifier(folder):
         if folder.is_dir() and not (folder / "model.safetensors").is_file():
-            raise BadInput(f"{folder} is not an image classifier: name a folder that `anyshot fit` made, or a trained model.")
+            raise BadInput(
+                f"{folder} is not an image classifier: name a folder that `anyshot fit` made, or a trained model."
+            )
         export_backbone(load_embedder(model, registry=registry), out)
         return f"{out}: images in, features out; --model takes it."
     classifier = load_classifier(folder, registry)

@@ -133,26 +133,33 @@ class ServedClassifier:
             return []
         inner = current.classifier
         support, names = inner.support_, list_class_names(current)
-        vectors, owner, keys = support.examples, support.owner, [f"{key:016x}" for key in support.keys.tolist()]
+        vectors, class_index = support.exemplars.vectors, support.exemplars.class_index
+        keys = [f"{key:016x}" for key in support.exemplars.keys.tolist()]
         groups = Groups(inner.state_.groups, ("features",))
-        result = leave_out(inner.learned_head_, vectors, owner, groups)
+        result = leave_out(inner.learned_head_, vectors, class_index, groups)
         scored = np.flatnonzero(result.is_scored)
-        suspects = rank_suspects(result.scores[scored], owner[scored], scored)
+        suspects = rank_suspects(result.scores[scored], class_index[scored], scored)
         rows = [
             (one.image, f"looks like {names[one.looks_like]}", names[one.looks_like], "")
             for one in sorted(suspects, key=lambda one: one.log_own)
             if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
         ]
-        for one, other, _ in find_copies(vectors, owner):
-            is_conflict = owner[one] != owner[other]  # either of the two labels may be wrong
+        for one, other, _ in find_copies(vectors, class_index):
+            is_conflict = class_index[one] != class_index[other]  # either of the two labels may be wrong
             for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
-                suggestion = names[owner[twin]] if is_conflict else ""
-                rows.append((image, f"is also in {names[owner[twin]]}", suggestion, keys[twin]))
+                suggestion = names[class_index[twin]] if is_conflict else ""
+                rows.append((image, f"is also in {names[class_index[twin]]}", suggestion, keys[twin]))
         kept = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
         return [
-            {"key": keys[image], "name": names[owner[image]], "why": why, "suggestion": suggestion, "other": other}
+            {
+                "key": keys[image],
+                "name": names[class_index[image]],
+                "why": why,
+                "suggestion": suggestion,
+                "other": other,
+            }
             for image, why, suggestion, other in rows
-            if (keys[image], names[owner[image]]) not in kept
+            if (keys[image], names[class_index[image]]) not in kept
         ][:MAX_DOUBTFUL]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
@@ -199,7 +206,9 @@ class ServedClassifier:
                     "name": name,
                     "count": int(support.counts[index]),
                     "recall": None if np.isnan(inner.recalls_[index]) else float(inner.recalls_[index]),
-                    "examples": _list_shown_keys(current, support.keys[support.owner == index]),
+                    "examples": _list_shown_keys(
+                        current, support.exemplars.keys[support.exemplars.class_index == index]
+                    ),
                 }
                 for index, name in enumerate(list_class_names(current))
             ],
