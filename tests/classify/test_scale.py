@@ -134,7 +134,14 @@ def test_what_was_returned_does_not_change_and_cannot_be_changed():
     before = seen.sums.copy()
     fitted.partial_fit(X[:1] + np.arange(500)[:, None, None], np.arange(500) + 100)
     np.testing.assert_array_equal(seen.sums, before)
-    for array in (seen.sums, seen.counts, seen.exemplars.vectors, seen.exemplars.keys, fitted.classes_, fitted.recalls_):
+    for array in (
+        seen.sums,
+        seen.counts,
+        seen.exemplars.vectors,
+        seen.exemplars.keys,
+        fitted.classes_,
+        fitted.recalls_,
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
@@ -443,8 +450,8 @@ def test_an_answer_of_a_bank_is_of_one_moment(tmp_path):
     bank.compact()
     bank.add(X[48:], y[48:])
     labels, scores = bank.top(X, 6)
-    whole = bank._whole
-    bank._whole = lambda read: (whole(read), other.compact())[0]
+    read_consistently = bank._read_consistently
+    bank._read_consistently = lambda read: (read_consistently(read), other.compact())[0]
     again = bank.top(X, 6)
     np.testing.assert_array_equal(again[0], labels)
     np.testing.assert_allclose(again[1], scores, rtol=1e-12)
@@ -474,9 +481,7 @@ def test_a_bank_forgets_what_dead_compactions_left(tmp_path):
     bank, slow = ClassBank(tmp_path / "bank", FewShotClassifier("proto")), None
     bank.add(X[:20], y[:20])
     slow = ClassBank(tmp_path / "bank")
-    slow._fold = lambda name, number, support, parts: (
-        slow._append(name, support, vector=slow._vectors(support)) and False
-    )
+    slow._fold = lambda name, number, support, parts: slow._write_folded(name, support)
     slow.compact()  # it dies before its table counts
     assert len(_folded_tables(tmp_path / "bank")) == 1
     bank.add(X[20:], y[20:])

@@ -368,7 +368,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         if y is None:
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
         if is_fresh:
-            self.positions_ = _count_positions(X, self.positions)
+            if self.positions is not None and self.positions < 1:
+                raise BadInput(f"features have at least one position, not {self.positions}.")
+            self.positions_ = self.positions or (int(X.shape[1]) if getattr(X, "ndim", 2) == 3 else 1)
         rows, labels = self._flatten(X), np.asarray(y) if isinstance(y, list) else y
         rows, labels = validate_data(self, rows, labels, reset=is_fresh, dtype=FLOATS)
         if labels.dtype.kind not in "iubU":  # The check is slow, and values of these types always pass it.
@@ -673,15 +675,6 @@ def _check_scale(rows: Rows) -> None:
 
 def _to_tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(np.asarray(value), dtype=torch.float64) for name, value in values.items()}
-
-
-def _count_positions(X: Any, given: int | None) -> int:
-    """Return the positions of a feature map: the given number, or that of 3-d X, or one."""
-    if getattr(X, "ndim", 2) == 3 and given is None:
-        return int(X.shape[1])
-    if given is not None and given < 1:
-        raise BadInput(f"features have at least one position, not {given}.")
-    return given or 1
 
 
 @contextmanager

@@ -233,7 +233,12 @@ def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
     if support.second_moment is not None:  # that of the examples that are no exemplars
         arrays["moment"] = support.second_moment - exemplars.vectors.T @ exemplars.vectors
     tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
-    tensors |= {f"parameters.{name}": value for name, value in classifier.parameters_.items()}
+    return tensors | write_parameters(classifier)
+
+
+def write_parameters(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
+    """Return the parameters of the head, and what was fitted on base classes, as tensors that a file can hold."""
+    tensors = {f"parameters.{name}": value for name, value in classifier.parameters_.items()}
     return tensors | {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
 
 
@@ -367,10 +372,8 @@ def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry
             raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
         has_scatter = (registry or BUILTIN).head(arguments["head"]).estimator is not None
         support = _read_support(_read_labels(config, tensors), tensors, arguments["keep"], has_scatter)
-        learned, fitted = _select(tensors, "parameters."), _select(tensors, "fitted.")
-        if "basis" in tensors:  # as it was written before readouts had names for what they fit
-            fitted["basis"] = tensors["basis"]
-        classifier = FewShotClassifier(parameters=learned or None, base=fitted or None, registry=registry, **arguments)
+        parameters, base = read_parameters(tensors)
+        classifier = FewShotClassifier(parameters=parameters, base=base, registry=registry, **arguments)
         classifier.restore(support, features)
         if "feature_names" in config:
             classifier.feature_names_in_ = np.array(config["feature_names"], object)
@@ -436,12 +439,19 @@ def _read_thumbnails(path: Path) -> dict[int, bytes]:
         return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
 
 
-def _select(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Return the tensors whose names begin with a prefix; they have to be finite."""
-    values = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    if not all(np.isfinite(value).all() for value in values.values()):
+def read_parameters(
+    tensors: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray] | None, dict[str, np.ndarray] | None]:
+    """Return the arguments `parameters` and `base` of a classifier from tensors that `write_parameters` named."""
+    parameters, base = (
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        for prefix in ("parameters.", "fitted.")
+    )
+    if "basis" in tensors:  # as it was written before readouts had names for what they fit
+        base["basis"] = tensors["basis"]
+    if not all(np.isfinite(value).all() for value in (*parameters.values(), *base.values())):
         raise ValueError("a value is not finite")
-    return values
+    return parameters or None, base or None
 
 
 def _check_arguments(arguments: Mapping[str, Any], features: Any) -> None:

@@ -1,4 +1,4 @@
-"""FewShotClassifier on pictures: a backbone, a classifier of its features, and small copies of the exemplars."""
+"""FewShotClassifier on pictures: a backbone, a classifier of its features, and thumbnails of the exemplars."""
 
 import copy
 import io
@@ -31,8 +31,8 @@ from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
 
-LEARN = 1024  # pictures that are learned at once: their pixels are in memory for their thumbnails
-THUMBNAIL = 144  # pixels of the longer side
+BATCH = 1024  # pictures that are learned at once: their pixels stay in memory until their thumbnails are made
+THUMBNAIL = 144  # pixels of the longer side of a thumbnail
 
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
@@ -61,7 +61,7 @@ OnLearned = Callable[[ExampleBatch], None]
 
 @dataclass(frozen=True)
 class RemovedExamples:
-    """What was taken out of a classifier, and can be put back."""
+    """Examples that were taken out of a classifier, and can be put back."""
 
     support: Support
     thumbnails: dict[int, bytes]
@@ -154,7 +154,7 @@ class ImageClassifier:
         names = list(labels)
         if len(given) != len(names):
             raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
-        self.learn([_item(image) for image in given], names, progress, cache, must_read_all=True, groups=groups)
+        self.learn([_make_item(image) for image in given], names, progress, cache, must_read_all=True, groups=groups)
         return self
 
     def learn(
@@ -167,7 +167,7 @@ class ImageClassifier:
         seen: OnLearned = lambda batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
-        """Learn from the pictures that a reader lists, and return why some could not be read.
+        """Learn from the pictures of a source, and return for each that could not be read the reason.
 
         Args:
             items: The pictures.
@@ -175,7 +175,7 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             must_read_all: Whether a picture that cannot be read is an error.
-            seen: Is called with what was learned, some pictures at a time.
+            seen: Is called with each batch that was learned.
             groups: Which pictures belong together (see `partial_fit`).
         """
         if groups is not None and len(groups) != len(items):
@@ -183,24 +183,24 @@ class ImageClassifier:
         new = copy.copy(self)
         new.classifier = copy.copy(self.classifier)
         unread: list[str] = []
-        done = 0
-        embedded = new._embedded(items, cache, None if must_read_all else unread)
+        n_learned = 0
+        embedded = new._embed(items, cache, None if must_read_all else unread)
         times: Sequence[float | None] = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
-            times = [_time_of(item) for item in items]
+            times = [_find_time(item) for item in items]
             groups = _name_bursts(labels, times)
         columns = zip(embedded, labels, [None] * len(items) if groups is None else groups, times, strict=True)
         readable = (row for row in columns if row[0].features is not None)
-        while batch := list(islice(readable, LEARN)):
+        while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = (list(column) for column in zip(*batch, strict=True))
             keys = new._learn(examples, np.array(names), None if groups is None else batch_groups)
             seen(ExampleBatch(examples, np.array(names), keys, batch_times))
-            done += len(batch)
+            n_learned += len(batch)
             progress(len(batch) / len(items))
-        if not done:
+        if not n_learned:
             why = f" (the first: {unread[0]})" if unread else ""
             raise BadInput(f"there are no pictures to learn from{why}.")
-        progress(1 - done / len(items))  # those that could not be read
+        progress(1 - n_learned / len(items))  # the share of those that could not be read
         self._become(new)
         return unread
 
@@ -210,42 +210,42 @@ class ImageClassifier:
         self.thumbnails = other.thumbnails
         return self
 
-    def _embedded(
+    def _embed(
         self, items: Sequence[Item], cache: FeatureCache | None, unread: list[str] | None = None
     ) -> Iterator[EmbeddedItem]:
-        """The pictures in their order, one by one; why one cannot be read goes to `unread`, or is an error."""
-        for one in chain.from_iterable(embed_items(self.backbone, items, cache)):
-            if one.features is None and unread is None:
-                raise BadInput(one.why)
-            if one.features is None and unread is not None:
-                unread.append(one.why)
-            yield one
+        """Yield pictures with their features, in order; one that cannot be read is an error or listed in `unread`."""
+        for example in chain.from_iterable(embed_items(self.backbone, items, cache)):
+            if example.features is None:
+                if unread is None:
+                    raise BadInput(example.why)
+                unread.append(example.why)
+            yield example
 
     def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: Sequence[Any] | None) -> Keys:
+        """Learn from pictures that have features, make thumbnails of the exemplars among them, and return all keys."""
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels, groups=groups)
-        keys = hash_rows(features)
-        exemplars = self.classifier.exemplar_keys()
-        new = {key: one for key, one in zip(keys.tolist(), examples, strict=True) if key in exemplars}
-        new = {key: one for key, one in new.items() if key not in self.thumbnails}
-        jpegs = map_in_threads(self._thumbnail, new.values())
-        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # a copy of us may share the old ones
+        keys, exemplar_keys = hash_rows(features), self.classifier.exemplar_keys()
+        by_key = {key: example for key, example in zip(keys.tolist(), examples, strict=True) if key in exemplar_keys}
+        new = {key: example for key, example in by_key.items() if key not in self.thumbnails}
+        jpegs = map_in_threads(self._make_thumbnail, new.values())
+        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # not in place: copies share the old
         self._drop_thumbnails()
         return keys
 
     def _drop_thumbnails(self) -> None:
-        """Forget the pictures of examples that are no exemplars any more."""
+        """Drop the thumbnails of examples that are no exemplars any more."""
         exemplars = self.classifier.exemplar_keys()
         self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in exemplars}
 
-    def _thumbnail(self, example: EmbeddedItem) -> bytes:
+    def _make_thumbnail(self, example: EmbeddedItem) -> bytes:
         pixels = example.pixels
-        if pixels is None:  # its features were at hand, and nothing else
+        if pixels is None:  # The features came from the cache, and the picture was not decoded.
             pixels = self.backbone.prepare(example.item.read(), example.item.name, example.item.box)
         return make_thumbnail(pixels)
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
-        """Take in the classes of others that use the same backbone and head."""
+        """Add the examples of other classifiers with the same backbone and head (see `FewShotClassifier.merge`)."""
         for other in others:
             if self.backbone.fingerprint != other.backbone.fingerprint:
                 one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
@@ -257,7 +257,7 @@ class ImageClassifier:
         return self
 
     def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
-        """Forget these classes."""
+        """Remove these classes."""
         self.classifier.remove(labels)
         self._drop_thumbnails()
         return self
@@ -283,42 +283,47 @@ class ImageClassifier:
         return self.classifier.classes_
 
     def predict(self, images: Pictures | bytes | np.ndarray) -> Labels:
-        """The likeliest class of each picture."""
+        """Return the likeliest class of each picture."""
         return self.classifier.predict(self.features_of(images))
 
     def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image class"]:
-        """Calibrated probabilities of the classes."""
+        """Return calibrated probabilities of the classes."""
         return self.classifier.predict_proba(self.features_of(images))
 
     def is_known(self, images: Pictures | bytes | np.ndarray) -> Bool[np.ndarray, " image"]:
-        """Whether each picture looks like one of the classes, rather than none of these."""
+        """Return whether each picture looks like one of the classes, rather than none of these."""
         return self.classifier.is_known(self.features_of(images))
 
     def score(self, images: Pictures | bytes | np.ndarray, labels: Iterable[Any]) -> float:
-        """Accuracy."""
+        """Return the accuracy."""
         return float(np.mean(self.predict(images) == np.array(list(labels))))
 
     def features_of(
         self, images: Pictures | bytes | np.ndarray, cache: FeatureCache | None = None
     ) -> Float[np.ndarray, "image ..."]:
-        """Features of pictures: paths, bytes of image files, or uint8 arrays."""
-        one = isinstance(images, str | Path | bytes) or (isinstance(images, np.ndarray) and images.ndim == 3)
-        items = [_item(image) for image in ([images] if one else images)]  # type: ignore[arg-type, union-attr]
+        """Return the features of pictures: paths, bytes of image files, or uint8 arrays."""
+        is_single = isinstance(images, str | Path | bytes) or (isinstance(images, np.ndarray) and images.ndim == 3)
+        items = [_make_item(image) for image in ([images] if is_single else images)]  # type: ignore[arg-type, union-attr]
         if not items:
             raise BadInput("there are no pictures.")
         rows = FeatureBuffer(len(items))
-        for example in self._embedded(items, cache):
+        for example in self._embed(items, cache):
             assert example.features is not None
             rows.add(example.features)
         return rows.array
 
     def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
-        """Features of pictures that have the backbone's size."""
+        """Return the features of pictures that have the backbone's size."""
         return self.backbone.features(pictures)
 
     def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
-        """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
-        item = _item(image, name)
+        """Return a picture upright, in colour, and cut to the central square of the backbone's size.
+
+        Args:
+            image: The picture.
+            name: How error messages call a picture that is no file.
+        """
+        item = _make_item(image, name)
         missing = as_bad_input(FileNotFoundError, f"there is no file {item.name}.")
         with as_bad_input(OSError, f"{item.name} cannot be read as an image", "."), missing:
             return self.backbone.prepare(item.read(), item.name)
@@ -348,7 +353,7 @@ class ImageClassifier:
         return loaded
 
     def to_onnx(self, path: str | Path) -> None:
-        """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
+        """Write backbone and classifier to an ONNX file for pixels from 0 to 255 "image channel height width"."""
         from anyshot.classify.onnx_export import export_onnx
 
         export_onnx(self.classifier, Path(path), self.backbone)
@@ -363,14 +368,14 @@ def load_classifier(folder: Path, registry: Registry = BUILTIN) -> ImageClassifi
     return FewShotClassifier.load(folder, registry)
 
 
-def _item(image: Picture, name: str = "a picture") -> Item:
-    """A picture that is given by itself as what a reader lists."""
+def _make_item(image: Picture, name: str = "a picture") -> Item:
+    """Return a picture as an item of a source."""
     if isinstance(image, str | Path):
         return Item(str(image), "", None, Path(image).read_bytes)
     return Item(name, "", None, lambda: image)
 
 
-def _time_of(item: Item) -> float | None:
+def _find_time(item: Item) -> float | None:
     """Return when a picture was taken, by its file or the file's name."""
     time = capture_time(item.read)
     return parse_time(item.name) if time is None else time
@@ -387,7 +392,7 @@ def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[s
 
 
 def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
-    """A small JPEG of a picture."""
+    """Return a small JPEG of a picture."""
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     out = io.BytesIO()

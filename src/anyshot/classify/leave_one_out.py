@@ -20,11 +20,11 @@ Scores = Float[np.ndarray, "example class"]
 
 @dataclass(frozen=True)
 class LeaveOneOutAccuracy:
-    """The share of labelled examples that are recognised when left out: each alone, and with its whole group."""
+    """The share of labelled examples that are classified right when left out, each alone or with its whole group."""
 
     alone: float
     in_groups: float | None = None
-    """None where there are no groups, or every class is a single one."""
+    """With whole groups left out; None where there are no groups, or every class is a single one."""
     groups: int = 0
     members: int = 0
     """Examples in groups of two or more."""
@@ -33,12 +33,12 @@ class LeaveOneOutAccuracy:
 
     @property
     def accuracy(self) -> float:
-        """With whole groups left out, where there are groups."""
+        """The accuracy to report: with whole groups left out, where there are groups."""
         return self.alone if self.in_groups is None else self.in_groups
 
     @property
     def sentences(self) -> str:
-        """What the number is, and what it is not."""
+        """The accuracy in words, and why it is optimistic."""
         text = f"Left out one at a time, {self.alone:.1%} of these examples are recognised."
         if self.in_groups is not None:
             text += (
@@ -51,7 +51,7 @@ class LeaveOneOutAccuracy:
 
 @dataclass(frozen=True)
 class LeaveOneOutScores:
-    """What a head says of each example when the example, with its whole group, is not in the support."""
+    """Scores of each example when the example, with its whole group, is not in the support."""
 
     scores: Scores
     """Scores, without the temperature; NaN where nothing of an example's class would be left."""
@@ -89,8 +89,8 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
 
 
 def _accuracy(scores: Scores, labels: Labels) -> float:
-    scored = ~np.isnan(scores[:, 0])
-    return float((scores[scored].argmax(1) == labels[scored]).mean()) if scored.any() else float("nan")
+    is_scored = ~np.isnan(scores[:, 0])
+    return float((scores[is_scored].argmax(1) == labels[is_scored]).mean()) if is_scored.any() else float("nan")
 
 
 def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: Int[np.ndarray, " example"]) -> Scores:

@@ -473,20 +473,12 @@ class Support:
         return ordered
 
     def limit_shots(self, shot: int) -> "Support":
-        """Return the classes as they would be with at most `shot` examples each: their first exemplars."""
+        """Return the classes with at most `shot` examples each, their first exemplars; every class must have one."""
         class_index = self.exemplars.class_index
         rank = np.arange(len(class_index)) - np.searchsorted(class_index, class_index)
-        exemplars, sums = self.exemplars.take(rank < shot), np.zeros_like(self.sums)
-        np.add.at(sums, exemplars.class_index, exemplars.vectors)
-        return Support(
-            self.labels,
-            sums,
-            np.bincount(exemplars.class_index, minlength=len(self)),
-            exemplars,
-            keep=self.keep,
-            has_scatter=self.has_scatter,
-            degrees_of_freedom=len(exemplars.class_index) - len(self),
-        )
+        vectors, class_index, keys, groups = self.exemplars.take(rank < shot)
+        options: Any = {"keep": self.keep, "has_scatter": self.has_scatter}
+        return build_support([vectors], self.labels[class_index], keys, groups, **options)
 
 
 def build_support(
