@@ -107,15 +107,20 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
     # In ONNX an initializer with the name of an input is its default.
     for name, value in defaults.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
+    onnx.helper.set_model_props(model, _make_metadata(classifier, backbone, has_evidence or head.estimator is None))
+    _write(model, path)
+
+
+def _make_metadata(classifier: FewShotClassifier, backbone: Embedder | None, can_reject: bool) -> dict[str, str]:
+    """Return the metadata of the file; the threshold only where its outputs tell whether an image is below."""
     metadata = {"classes": "\n".join(map(str, classifier.classes_)), "head": classifier.head, "library": "anyshot"}
     metadata["anyshot.classes"] = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
     metadata["anyshot.unjudged"] = json.dumps(classifier.single_group_classes_.tolist(), ensure_ascii=False)
-    if (has_evidence or head.estimator is None) and classifier.coverage_ is not None:
+    if can_reject and classifier.coverage_ is not None:
         metadata["anyshot.threshold"] = repr(float(classifier.threshold_))
     if backbone is not None:
         metadata |= onnx_metadata(backbone, "vectors") | {"anyshot.pictures": _describe_preparation(backbone)}
-    onnx.helper.set_model_props(model, metadata)
-    _write(model, path)
+    return metadata
 
 
 def _describe_preparation(backbone: Embedder) -> str:
