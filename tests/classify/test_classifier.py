@@ -218,7 +218,7 @@ def test_words_of_errors():
         fitted.merge(FewShotClassifier("proto").fit(X, y))
     with pytest.raises(BadInput, match="cannot be in one classifier"):
         fitted.partial_fit(X[:1], ["name"])
-    with pytest.raises(BadInput, match="shots 1 to 32"):
+    with pytest.raises(BadInput, match="from 1 to 32"):
         fitted.at_shot(33)
 
 

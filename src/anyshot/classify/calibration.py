@@ -90,39 +90,49 @@ def leave_one_out(
         groups: The group of each exemplar, counted from 0.
         max_queries: Queries in all; of each class as many as that allows, two at least.
     """
-    chosen, head = choose_queries(support, max_queries), bound_head.head
-    vectors, class_index, *_ = support.exemplars.take(chosen)
-    remaining = count_remaining(support, groups)[chosen]
-    is_query = remaining > 0
-    # `means` and `counts` have a row for each chosen exemplar, its class without its group, and then one for each class
-    # without exemplars, which is always compared as it is. `first` is the first row of each class.
-    counts = np.where(is_query, remaining, support.counts[class_index])
-    sums = support.sums[class_index] - np.where(is_query[:, None], sum_groups(support, groups)[groups[chosen]], 0.0)
+    head, chosen = bound_head.head, choose_queries(support, max_queries)
+    means, counts, is_query = _means_without_groups(support, groups, chosen)
+    vectors, class_index = (torch.from_numpy(values) for values in support.exemplars.take(chosen)[:2])
     n_chosen = np.bincount(class_index, minlength=len(support))
-    first, bare = np.cumsum(n_chosen) - n_chosen, np.flatnonzero(n_chosen == 0)
-    first[bare] = len(chosen) + np.arange(len(bare))
-    means = torch.from_numpy(np.concatenate([sums / counts[:, None], support.sums[bare] / support.counts[bare, None]]))
-    counts = torch.from_numpy(np.concatenate([counts, support.counts[bare]]))
+    first_row = np.cumsum(n_chosen) - n_chosen
+    first_row[n_chosen == 0] = len(chosen) + np.arange((n_chosen == 0).sum())
     if head.refine is not None and not head.couples:
         parts = zip(*(values.split(_chunk_rows(means.shape[1])) for values in (means, counts)), strict=True)
         means = torch.cat([head.refine(part, part_counts, bound_head.parameters) for part, part_counts in parts])
     queries = np.flatnonzero(is_query)
-    rank = (np.arange(len(chosen)) - first[class_index])[queries]
+    rank = (np.arange(len(chosen)) - first_row[class_index])[queries]
     scores = torch.empty(len(queries), len(support), dtype=torch.float64)
     for turn in np.unique(rank).tolist():  # Queries of one rank in their classes meet the same rows of other classes.
-        others = torch.from_numpy(first + turn % np.clip(n_chosen, 1, LEFT_OUT_GROUPS))
+        others = torch.from_numpy(first_row + turn % np.clip(n_chosen, 1, LEFT_OUT_GROUPS))
         for here in torch.from_numpy(np.flatnonzero(rank == turn)).split(_chunk_rows(means.shape[1] * len(support))):
             rows = torch.from_numpy(queries)[here]
-            query, own = torch.from_numpy(vectors)[rows], (torch.arange(len(rows)), torch.from_numpy(class_index)[rows])
+            query, own_class = vectors[rows], class_index[rows]
             if head.couples:  # Classes refine each other, so each query needs a set of classes of its own.
+                own = torch.arange(len(rows)), own_class
                 sets, set_counts = means[others].repeat(len(rows), 1, 1), counts[others].repeat(len(rows), 1)
                 sets[own], set_counts[own] = means[rows], counts[rows]
                 refined = head.refined(sets, set_counts, bound_head.parameters)
                 scores[here] = bound_head.score(query[:, None], refined)[:, 0]
             else:
                 scores[here] = bound_head.score(query, means[others])
-                scores[here[own[0]], own[1]] = bound_head.score(query[:, None], means[rows, None])[:, 0, 0]
-    return scores.numpy(), class_index[queries]
+                scores[here, own_class] = bound_head.score(query[:, None], means[rows, None])[:, 0, 0]
+    return scores.numpy(), class_index.numpy()[queries]
+
+
+def _means_without_groups(
+    support: Support, groups: Groups, chosen: Int[np.ndarray, " image"]
+) -> tuple[torch.Tensor, torch.Tensor, Bool[np.ndarray, " image"]]:
+    """Return for each chosen exemplar the mean and the count of its class without its group, and whether it is a query.
+
+    Where nothing would be left of the class, they are those of the whole class, and the exemplar is no query. Rows of
+    classes without exemplars, which are never left out of, follow.
+    """
+    class_index, remaining = support.exemplars.class_index[chosen], count_remaining(support, groups)[chosen]
+    is_query, is_bare = remaining > 0, support.exemplar_counts == 0
+    left_out = np.where(is_query[:, None], sum_groups(support, groups)[groups[chosen]], 0.0)
+    sums = np.concatenate([support.sums[class_index] - left_out, support.sums[is_bare]])
+    counts = np.concatenate([np.where(is_query, remaining, support.counts[class_index]), support.counts[is_bare]])
+    return torch.from_numpy(sums / counts[:, None]), torch.from_numpy(counts), is_query
 
 
 def choose_queries(support: Support, max_queries: int) -> Int[np.ndarray, " image"]:

@@ -226,8 +226,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             X: Features.
             y: Labels.
             classes: Not used: classes need not be announced.
-            groups: Which examples belong together (see `fit`), None for one that is alone; a group may go on in a later
-                call.
+            groups: Which examples belong together (see `fit`); the name None is no group. A later call may add to a
+                group.
         """
         with self._lock:
             is_fresh = "state_" not in self.__dict__
@@ -272,12 +272,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 check_is_fitted(other)
                 if self._merge_key() != other._merge_key():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
-                self.state_.support.check_compatible(other.state_.support)
-
             merged = self.state_.support.copy()  # If one of the others cannot be merged, none is.
-            repeated = sum(merged.merge(other.state_.support) for other in others)
+            n_repeated = sum(merged.merge(other.state_.support) for other in others)
             with delay_interrupts():
-                self.n_repeated_ = repeated
+                self.n_repeated_ = n_repeated
                 return self._set_support(merged)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
@@ -336,17 +334,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             row = support.row_of(label)
             if row is None:
                 raise BadInput(f"there is no class {label!s} to take from.")
-            row_of_x = None if x is None else self._check_rows(np.asarray(x)[None])
+            features = None if x is None else self._check_rows(np.asarray(x)[None])
             if key is not None and key not in support.exemplar_keys_of(label):
                 if label not in support.labels_with(key):
                     raise BadInput(f"class {label!s} has no such example.")
-                if row_of_x is None:
+                if features is None:
                     raise BadInput(
                         f"this example of class {label!s} is no exemplar: its features are needed to remove it."
                     )
-                if int(hash_rows(row_of_x)[0]) != key:
+                if int(hash_rows(features)[0]) != key:
                     raise BadInput(f"these features are of another example of class {label!s} than the key is of.")
-            vector = None if row_of_x is None else self._embed(row_of_x)[0]
+            vector = None if features is None else self._embed(features)[0]
             is_last_example = support.counts[row] == 1
             if len(support) == 1 and (key is None or is_last_example):
                 part = support.copy()
@@ -417,9 +415,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
         unfit = f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
         with as_bad_input((RuntimeError, KeyError), unfit):
-            self.vector_size_ = self.apply_readout_(self.embed_(blank.double(), self.parameters_), self.fitted_).shape[
-                1
-            ]
+            vectors = self.apply_readout_(self.embed_(blank.double(), self.parameters_), self.fitted_)
+        self.vector_size_ = vectors.shape[1]
 
     def _fit_on_base(self, head: Head, readout: Readout) -> Parameters:
         """Return what the readout, or a head that is fitted on the support, learns from the base classes."""
@@ -562,13 +559,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return exemplars.keys[is_member][scores.argsort(descending=True).numpy()[:k]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
-        """Return the classifier it would be with at most `shot` examples of each class: the first of the exemplars.
+        """Return a classifier of the same classes with at most `shot` examples each: the first exemplars.
 
-        The scale of its logits is fitted on all of them.
+        The scale of its logits is fitted on all exemplars.
         """
         check_is_fitted(self)
         if not 1 <= shot <= self.keep:
-            raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
+            raise BadInput(
+                f"shot is a number from 1 to {self.keep}, the examples of a class that are kept, not {shot}."
+            )
         with self._lock:
             support, base = self.support_, self.state_.base
             with_exemplars = int((support.exemplar_counts > 0).sum())
@@ -616,7 +615,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         All classes are compared, also with an index, but never in one matrix.
         """
         if k < 1:
-            raise BadInput(f"at least one class is asked for, not {k}.")
+            raise BadInput(f"k, the number of classes to return, is at least 1, not {k}.")
         rows = self._check_rows(X)
         with self._lock:
             parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]

@@ -40,7 +40,7 @@ from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.text import count_noun
 
-FORMAT = 5  # 1 to 4 have their files beside config.json; 1 to 3 have no fingerprints, and keys of exemplars only
+FORMAT = 5  # Formats 1 to 4 have all files beside config.json; 1 to 3 have no fingerprints, and keys of exemplars only.
 TENSORS, CONFIG, CARD, THUMBNAILS = "classifier.safetensors", "config.json", "README.md", "thumbnails.safetensors"
 VERSION = "version-"  # prefix of a version's folder; the first 16 digits of the fingerprint follow
 BACKBONE, ONNX_BACKBONE = "backbone.json", "backbone.onnx"
@@ -48,11 +48,11 @@ MODEL, BASE_MODEL = "model.safetensors", "backbone.safetensors"  # a trained mod
 BACKBONE_FILES = BACKBONE, ONNX_BACKBONE, BASE_MODEL, MODEL
 OPTIONAL_FILES = (CARD, THUMBNAILS)  # a user may delete these from a version
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
-CHECKED_CLASSES = 1024  # whose logits are computed after a load: the others have passed the same checks
+CHECKED_CLASSES = 1024  # classes whose logits are computed after a load, to see that all parts fit together
 MAX_CONFIG_BYTES = 1 << 26  # two million class names; parsed values take up to twenty times as much memory
-LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carry and no code can hide in
-MAX_LABEL_LENGTH = MAX_VALUE_BYTES // 4  # characters: the most that is read
-SHAPES = {  # kinds and axes of the tensors: classes, exemplars, numbers of a vector, known keys
+LABEL_KINDS = "iufbU"  # NumPy's integers, floats, booleans and text, which JSON can hold and which can run no code
+MAX_LABEL_LENGTH = MAX_VALUE_BYTES // 4  # characters of a class name; longer ones could not be read again
+SHAPES = {  # types and axes of the tensors; their names are those of format 1 (`_to_tensors` says what they hold)
     "sums": ("f8", "class vector"),
     "counts": ("i8", "class"),
     "kept": ("f4 f8", "exemplar vector"),
@@ -64,7 +64,6 @@ SHAPES = {  # kinds and axes of the tensors: classes, exemplars, numbers of a ve
     "freedom": ("i8", ""),
     "moment": ("f8", "vector vector"),
 }
-INCOMPLETE, AGAIN = "{} is not a whole classifier", ": save it again."
 T = TypeVar("T")
 
 
@@ -230,7 +229,7 @@ def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
         "example_counts": np.bincount(rows, minlength=len(support)),
         "freedom": np.array(support.degrees_of_freedom),
     }
-    if support.second_moment is not None:  # that of the examples that are no exemplars
+    if support.second_moment is not None:  # The file holds that of the other examples, which exemplars complete.
         arrays["moment"] = support.second_moment - exemplars.vectors.T @ exemplars.vectors
     tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
     return tensors | write_parameters(classifier)
@@ -314,7 +313,7 @@ def read_folder(folder: Path, read: Callable[[Path, Mapping[str, Any]], T]) -> T
         try:
             config = _read_config(folder)
             if config["format"] > 3:
-                with as_bad_input((KeyError, TypeError, ValueError, AttributeError), INCOMPLETE.format(folder), AGAIN):
+                with _errors_as_bad_input(folder, KeyError, TypeError, ValueError, AttributeError):
                     _check_fingerprints(folder, config)
             return read(_find_files(folder, config), config)
         except (BadInput, OSError):
@@ -340,7 +339,7 @@ def find_onnx_backbone(folder: Path) -> Path:
 def has_backbone(folder: Path) -> bool:
     """Return whether a folder holds a classifier of pictures."""
     config = _read_config(folder)
-    with as_bad_input((KeyError, TypeError), INCOMPLETE.format(folder), AGAIN):
+    with _errors_as_bad_input(folder, KeyError, TypeError):
         return BACKBONE in config["files"] if config["format"] > 3 else (folder / BACKBONE).is_file()
 
 
@@ -352,9 +351,15 @@ def read_save_stamp(folder: Path) -> tuple[int, int] | None:
     return None
 
 
+def _errors_as_bad_input(folder: Path | str, *kinds: type[Exception]) -> contextlib.AbstractContextManager[None]:
+    """Re-raise errors about missing or unexpected values in a folder as BadInput."""
+    return as_bad_input(kinds, f"{folder} is not a whole classifier", ": save it again.")
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
+    """Return config.json; its format is one that can be read."""
     config = read_json(folder / CONFIG, MAX_CONFIG_BYTES)
-    with as_bad_input((KeyError, TypeError), INCOMPLETE.format(folder), AGAIN):
+    with _errors_as_bad_input(folder, KeyError, TypeError):
         if config["library"] != "anyshot" or config["format"] not in range(1, FORMAT + 1):
             readable = f"this version of anyshot reads formats 1 to {FORMAT}"
             raise BadInput(f"{folder} is of format {config['format']}: {readable}.")
@@ -364,8 +369,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry | None) -> FewShotClassifier:
     """Return a classifier from the files of a version and its configuration (see `read_folder`)."""
     tensors = {name: value.numpy() for name, value in read_tensors(folder / TENSORS)[0].items()}
-    # Tensors of other shapes or types fail in any way, in any head.
-    with as_bad_input(Exception, INCOMPLETE.format(folder), AGAIN):
+    # Tensors of other shapes or types than expected may raise anything, in any head.
+    with _errors_as_bad_input(folder, Exception):
         arguments, features = {name: config[name] for name in (*ARGUMENTS, "positions")}, config["features"]
         _check_arguments(arguments, features)
         if (file := config.get("made_with")) and arguments["head"] not in (registry or BUILTIN).heads:
@@ -383,8 +388,8 @@ def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry
 
 
 def _check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
-    """Return a classifier that was read; raise BadInput where its parts do not fit, so that a logit is not finite."""
-    with as_bad_input(Exception, "this is not a whole classifier", AGAIN):
+    """Return a classifier that was read, or raise BadInput where its logits cannot be computed or are not finite."""
+    with _errors_as_bad_input("this", Exception):
         state, some = classifier.state_, slice(CHECKED_CLASSES)
         means, counts = (torch.from_numpy(values[some]) for values in (state.support.sums, state.support.counts))
         prototypes = state.head.head.refined(means / counts[:, None], counts, state.head.parameters)
@@ -455,7 +460,7 @@ def read_parameters(
 
 
 def _check_arguments(arguments: Mapping[str, Any], features: Any) -> None:
-    """Check types, and that numbers are finite; names and ranges are for the classifier to judge."""
+    """Check types, and that numbers are finite; the classifier itself checks names and ranges."""
     positions, scale = arguments["positions"], arguments["scale"]
     if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
         raise ValueError(f"{positions} positions, {features} features")

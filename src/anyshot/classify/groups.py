@@ -120,7 +120,7 @@ class Groups:
     """Which examples belong together."""
 
     group: Int[np.ndarray, " example"]
-    """The group of each example; an example alone has one of its own."""
+    """The group of each example, counted from 0; an example that belongs to no other is a group of one."""
     evidence: tuple[str, ...]
     """How the groups were found: times, numbers in names, near-identical features, names; empty if there are none."""
 
@@ -131,12 +131,12 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """Groups of two examples or more."""
+        """The number of groups of two examples or more."""
         return int((np.bincount(self.group) > 1).sum())
 
     @property
     def members(self) -> int:
-        """Examples in such groups."""
+        """The number of examples in such groups."""
         sizes = np.bincount(self.group)
         return int(sizes[sizes > 1].sum())
 
@@ -147,7 +147,7 @@ def find_groups(
     """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
 
     Args:
-        vectors: A vector per example; `Float64View(features, as_units=True)` gives the groups that `fit` finds.
+        vectors: A vector per example; `anyshot fit` and `advise` pass `Float64View(features, as_units=True)`.
         labels: Their classes, counted from 0.
         names: Their file names, where they have any.
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
@@ -157,9 +157,9 @@ def find_groups(
         return Groups(np.arange(count), ())
     typical = WithinClassDistance.estimate(vectors, labels)
     pairs = {
-        "times": _consecutive_in_time(labels, names, times),
-        "numbers in file names": _consecutive_in_number(vectors, labels, names, typical),
-        "near-identical features": _near_pairs(vectors, labels, typical),
+        "times": _pair_by_time(labels, names, times),
+        "numbers in file names": _pair_by_number(vectors, labels, names, typical),
+        "near-identical features": _pair_by_distance(vectors, labels, typical),
     }
     evidence = tuple(kind for kind in pairs if _is_common(pairs[kind], count))
     return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(pairs[kind] for kind in evidence)]), count), evidence)
@@ -170,14 +170,14 @@ def find_near_copies(vectors: Vectors, labels: Labels) -> Int[np.ndarray, " exam
     count = len(labels)
     if count < 3:
         return np.arange(count)
-    pairs = _near_pairs(vectors, labels, WithinClassDistance.estimate(vectors, labels))
+    pairs = _pair_by_distance(vectors, labels, WithinClassDistance.estimate(vectors, labels))
     return _join_pairs(pairs, count) if _is_common(pairs, count) else np.arange(count)
 
 
-def find_bursts(labels: Labels, times: Sequence[float | None]) -> Int[np.ndarray, " example"] | None:
-    """Return the group of each example by the times at which they were taken; None where few are close in time."""
-    pairs = _consecutive_in_time(labels, (), times)
-    return _join_pairs(pairs, len(labels)) if len(pairs) and _is_common(pairs, len(labels)) else None
+def find_bursts(labels: Labels, times: Sequence[float | None]) -> Int[np.ndarray, " example"]:
+    """Return the group of each photo, counted from 0: photos of a class in quick succession are a group."""
+    pairs = _pair_by_time(labels, (), times)
+    return _join_pairs(pairs, len(labels)) if _is_common(pairs, len(labels)) else np.arange(len(labels))
 
 
 def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:
@@ -191,7 +191,7 @@ def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " examp
 
 def _is_common(pairs: Pairs, count: int) -> bool:
     """Return whether enough examples are in pairs, so that these are no coincidence."""
-    return len(np.unique(pairs)) >= LEAST_SHARE * count
+    return len(pairs) > 0 and len(np.unique(pairs)) >= LEAST_SHARE * count
 
 
 def _join_pairs(pairs: Pairs, count: int) -> Int[np.ndarray, " example"]:
@@ -211,7 +211,7 @@ def parse_time(name: str) -> float | None:
     return None
 
 
-def _consecutive_in_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> Pairs:
+def _pair_by_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> Pairs:
     """Return examples of a class that follow each other within MOST_SECONDS."""
     dated: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for example, label in enumerate(labels.tolist()):
@@ -224,9 +224,7 @@ def _consecutive_in_time(labels: Labels, names: Sequence[str], times: Sequence[f
     return _to_array([(a, b) for (earlier, a), (later, b) in neighbours if later - earlier <= MOST_SECONDS])
 
 
-def _consecutive_in_number(
-    vectors: Vectors, labels: Labels, names: Sequence[str], typical: WithinClassDistance
-) -> Pairs:
+def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typical: WithinClassDistance) -> Pairs:
     """Return files of a class with consecutive numbers and near vectors, unless most such files are not near."""
     numbered: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     for example, name in enumerate(names[: len(labels)]):
@@ -243,7 +241,7 @@ def _consecutive_in_number(
     return pairs[distances <= limit] if np.median(distances) <= limit else NO_PAIRS
 
 
-def _near_pairs(vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
+def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
     """Return examples of a class that are nearer than independent ones would be."""
     pairs = [NO_PAIRS]
     for label in np.flatnonzero(np.bincount(labels) > 1):

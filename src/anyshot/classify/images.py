@@ -144,7 +144,7 @@ class ImageClassifier:
         """
         if labels is None:
             if not isinstance(images, str | Path):
-                raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
+                raise BadInput("pictures need labels: give one for each picture, or a folder of class folders.")
             with select_pictures(Path(images), choose=partial(select_splits, wanted=(), for_test=False)) as items:
                 unread = self.learn(items, [item.class_name for item in items], progress, cache, groups=groups)
             for why in unread:
@@ -153,7 +153,7 @@ class ImageClassifier:
         given = [images] if isinstance(images, str | Path) else list(images)
         names = list(labels)
         if len(given) != len(names):
-            raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
+            raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: give one for each.")
         self.learn([_make_item(image) for image in given], names, progress, cache, must_read_all=True, groups=groups)
         return self
 
@@ -188,12 +188,12 @@ class ImageClassifier:
         times: Sequence[float | None] = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
             times = [_find_time(item) for item in items]
-            groups = _name_bursts(labels, times)
-        columns = zip(embedded, labels, [None] * len(items) if groups is None else groups, times, strict=True)
+        groups = _name_bursts(labels, times) if groups is None else groups
+        columns = zip(embedded, labels, groups, times, strict=True)
         readable = (row for row in columns if row[0].features is not None)
         while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = (list(column) for column in zip(*batch, strict=True))
-            keys = new._learn(examples, np.array(names), None if groups is None else batch_groups)
+            keys = new._learn(examples, np.array(names), batch_groups)
             seen(ExampleBatch(examples, np.array(names), keys, batch_times))
             n_learned += len(batch)
             progress(len(batch) / len(items))
@@ -221,13 +221,12 @@ class ImageClassifier:
                 unread.append(example.why)
             yield example
 
-    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: Sequence[Any] | None) -> Keys:
+    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: Sequence[Any]) -> Keys:
         """Learn from pictures that have features, make thumbnails of the exemplars among them, and return all keys."""
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels, groups=groups)
-        keys, exemplar_keys = hash_rows(features), self.classifier.exemplar_keys()
-        by_key = {key: example for key, example in zip(keys.tolist(), examples, strict=True) if key in exemplar_keys}
-        new = {key: example for key, example in by_key.items() if key not in self.thumbnails}
+        keys, missing = hash_rows(features), self.classifier.exemplar_keys() - self.thumbnails.keys()
+        new = {key: example for key, example in zip(keys.tolist(), examples, strict=True) if key in missing}
         jpegs = map_in_threads(self._make_thumbnail, new.values())
         self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # not in place: copies share the old
         self._drop_thumbnails()
@@ -265,9 +264,10 @@ class ImageClassifier:
     def take_out(self, label: Any, key: int | None = None, x: Any = None) -> "RemovedExamples":
         """Remove a class, or one example of it, and return it for `put_back` (see `FewShotClassifier.take_out`)."""
         support = self.classifier.take_out(label, key, x)
-        gone = {key: jpeg for key in support.exemplars.keys.tolist() if (jpeg := self.thumbnails.get(key))}
+        keys = self.thumbnails.keys() & set(support.exemplars.keys.tolist())
+        removed = RemovedExamples(support, {key: self.thumbnails[key] for key in keys})
         self._drop_thumbnails()
-        return RemovedExamples(support, gone)
+        return removed
 
     def put_back(self, removed: "RemovedExamples") -> "ImageClassifier":
         """Add again what `take_out` returned."""
@@ -381,11 +381,9 @@ def _find_time(item: Item) -> float | None:
     return parse_time(item.name) if time is None else time
 
 
-def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None] | None:
-    """Return a name for the burst of each photo, None for one that is in none; None where there are no bursts."""
+def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None]:
+    """Return a name for the burst of each photo, None for one that is in none."""
     bursts = find_bursts(np.unique(np.array(labels), return_inverse=True)[1], times)
-    if bursts is None:
-        return None
     sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
     names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
     return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]

@@ -87,7 +87,8 @@ class KeySet:
 
     def __init__(self, keys: ArrayLike = (), rows: ArrayLike = ()) -> None:
         keys, rows = np.asarray(keys, np.uint64), np.asarray(rows, np.int64)
-        order = np.argsort(keys, kind="stable")  # which is fast for keys that are nearly sorted
+        is_sorted = (keys[:-1] <= keys[1:]).all()
+        order = slice(None) if is_sorted else np.argsort(keys, kind="stable")
         self.keys, self.rows = keys[order], rows[order]
 
     def find(self, keys: Keys, rows: Rows) -> Int[np.ndarray, " example"]:
@@ -108,7 +109,9 @@ class KeySet:
 
     def add(self, keys: Keys, rows: Rows) -> "KeySet":
         """Return this set with pairs that are not in it."""
-        return KeySet(np.concatenate([self.keys, keys]), np.concatenate([self.rows, rows]))
+        order = np.argsort(keys, kind="stable")
+        places = np.searchsorted(self.keys, keys[order])  # Sorting all keys again would take longer than learning one.
+        return KeySet(np.insert(self.keys, places, keys[order]), np.insert(self.rows, places, rows[order]))
 
     def remove(self, keys: Keys, rows: Rows) -> "KeySet":
         """Return this set without some pairs; those that are not in it are ignored."""

@@ -7,6 +7,7 @@ are a fair draw that depends on nothing but the set of examples.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from anyshot.errors import BadInput
 
 MOST_EXEMPLARS = 32_768  # of all classes together: more would hardly change a scale, a threshold or an accuracy
 LEAST_EXEMPLARS = 2  # of a class: one to leave out, and one that stays
+CACHED = ("exemplars", "scatter", "_names")  # attributes that are computed from the others, on first use
 PART = 4096  # rows per matrix product, so that temporary copies stay small
 
 Vectors = Float[np.ndarray, "example d"]
@@ -88,19 +90,18 @@ class Support:
         self._sums, self._counts, self.second_moment = sums, counts, second_moment
         self._example_keys = example_keys or KeySet()
         self._exemplars: dict[int, Exemplars] = {}  # of each class that has any
-        self._cache: dict[str, Any] = {}
         self._exemplar_limit = _exemplars_per_class(len(self), keep)
         self._set_exemplars(exemplars or Exemplars.join(sums.shape[1], ()))
         # Of very many classes only those with the smallest hashes of their labels have exemplars.
         is_limited = len(self) > _most_classes_with_exemplars() and self._exemplars
-        names = list(self._rows) if is_limited else []
-        self._largest_hash = max(hash_label(names[row]) for row in self._exemplars) if is_limited else None
+        self._largest_hash = max(hash_label(self._names[row]) for row in self._exemplars) if is_limited else None
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": {}, "_sums": self.sums, "_counts": self.counts}
+        state = {name: value for name, value in self.__dict__.items() if name not in CACHED}
+        return state | {"_sums": self.sums, "_counts": self.counts}
 
     def copy(self) -> "Support":
         """Return another support that changes on its own."""
@@ -132,21 +133,15 @@ class Support:
         """The mean of each class."""
         return self.sums / self.counts[:, None]
 
-    @property
+    @cached_property
     def exemplars(self) -> Exemplars:
         """All exemplars."""
-        if "exemplars" not in self._cache:
-            self._cache["exemplars"] = self._stack(range(len(self)))
-        exemplars: Exemplars = self._cache["exemplars"]
-        return exemplars
+        return self._stack(range(len(self)))
 
     @property
     def exemplar_counts(self) -> Int[np.ndarray, " class"]:
         """The number of each class's exemplars."""
-        counts = np.zeros(len(self), np.int64)
-        for row, exemplars in self._exemplars.items():
-            counts[row] = len(exemplars.keys)
-        return counts
+        return np.bincount(self.exemplars.class_index, minlength=len(self))
 
     @property
     def has_incomplete_group(self) -> Bool[np.ndarray, " exemplar"]:
@@ -158,7 +153,7 @@ class Support:
         _, class_index, keys, groups = self.exemplars
         last = np.zeros(len(self), np.uint64)
         np.maximum.at(last, class_index, groups)
-        has_more = self.counts > np.bincount(class_index, minlength=len(self))
+        has_more = self.counts > self.exemplar_counts
         return has_more[class_index] & (groups == last[class_index]) & (groups != keys)
 
     @property
@@ -167,21 +162,23 @@ class Support:
         order = np.lexsort((self._example_keys.keys, self._example_keys.rows))
         return self._example_keys.keys[order], self._example_keys.rows[order]
 
-    @property
+    @cached_property
     def scatter(self) -> Matrix | None:
         """The sum over examples of the outer product of (vector - mean of its class) with itself."""
         if not self.has_scatter:
             return None
-        if "scatter" not in self._cache:
-            scatter = self._outer_products() if self.second_moment is None else self.second_moment.copy()
-            for start in range(0, len(self), PART):
-                sums, counts = self.sums[start : start + PART], self.counts[start : start + PART]
-                roots = sums / np.sqrt(counts)[:, None]
-                scatter -= roots.T @ roots
-            scatter.flags.writeable = False
-            self._cache["scatter"] = scatter
-        result: Matrix = self._cache["scatter"]
-        return result
+        scatter = self._outer_products() if self.second_moment is None else self.second_moment.copy()
+        for start in range(0, len(self), PART):
+            sums, counts = self.sums[start : start + PART], self.counts[start : start + PART]
+            roots = sums / np.sqrt(counts)[:, None]
+            scatter -= roots.T @ roots
+        scatter.flags.writeable = False
+        return scatter
+
+    @cached_property
+    def _names(self) -> list[Any]:
+        """The labels as a list, by which single ones are looked up."""
+        return list(self._rows)
 
     def row_of(self, label: Any) -> int | None:
         """Return the row of a class, or None."""
@@ -189,10 +186,7 @@ class Support:
 
     def labels_of(self, rows: Int[np.ndarray, "*any"]) -> Shaped[np.ndarray, "*any"]:
         """Return the labels of some rows."""
-        if "names" not in self._cache:
-            self._cache["names"] = list(self._rows)
-        names = self._cache["names"]
-        return np.array([names[row] for row in rows.ravel().tolist()], self._label_type).reshape(rows.shape)
+        return np.array([self._names[row] for row in rows.ravel().tolist()], self._label_type).reshape(rows.shape)
 
     def contains(
         self, labels: Shaped[np.ndarray, " class"], class_index: Any, keys: Keys
@@ -335,8 +329,8 @@ class Support:
         self.second_moment = moment
         self._example_keys = self._example_keys.add(other._example_keys.keys, rows[other._example_keys.rows])
         self.degrees_of_freedom += other.degrees_of_freedom + int((~is_new).sum())
+        self._clear_cache()
         self._add_exemplars(other, rows)
-        self._cache.clear()
 
     def _add_moments(self, other: "Support", rows: Int[np.ndarray, " class"], n_classes: int) -> Matrix | None:
         """Return the sum of both second moments; None where all examples of both will be exemplars.
@@ -372,8 +366,7 @@ class Support:
         self._set_exemplars(joined.take(_pick_exemplars(joined.class_index, joined.keys, joined.groups, limit)))
         self._exemplar_limit = limit
         if len(self) > _most_classes_with_exemplars() < 2 * len(self._exemplars):
-            names = list(self._rows)
-            hashes = {row: hash_label(names[row]) for row in self._exemplars}
+            hashes = {row: hash_label(self._names[row]) for row in self._exemplars}
             self._largest_hash = sorted(hashes.values())[_most_classes_with_exemplars() // 2 - 1]
             self._exemplars = {
                 row: exemplars for row, exemplars in self._exemplars.items() if hashes[row] <= self._largest_hash
@@ -398,7 +391,11 @@ class Support:
         exemplars = self._exemplars.pop(row, None)
         if exemplars is not None and not (is_gone := np.isin(exemplars.keys, keys)).all():
             self._exemplars[row] = exemplars.take(~is_gone)
-        self._cache.clear()
+        self._clear_cache()
+
+    def _clear_cache(self) -> None:
+        for name in CACHED:
+            self.__dict__.pop(name, None)
 
     def _find_vectors(self, label: Any, keys: Keys, other: "Support") -> Vectors:
         """Return the vectors of examples that two supports share, from the exemplars of both."""
@@ -457,12 +454,12 @@ class Support:
 
         Classes of two examples or more are chosen first, then by a hash of the label. The scatter is that of all.
         """
-        names, candidates = list(self._rows), list(self._exemplars) or range(len(self))
-        ranked = sorted(candidates, key=lambda row: (self._counts[row] < 2, hash_label(names[row])))[:n_classes]
-        rows = np.array(ranked, np.int64)
+        candidates = list(self._exemplars) or range(len(self))
+        ranked = sorted(candidates, key=lambda row: (self._counts[row] < 2, hash_label(self._names[row])))
+        rows = np.array(ranked[:n_classes], np.int64)
         rows = rows[np.argsort(self.labels_of(rows), kind="stable")]
         part = self.select(rows)
-        part._cache["scatter"] = self.scatter
+        part.scatter = self.scatter
         return part, rows
 
     def sort_by_label(self) -> "Support":

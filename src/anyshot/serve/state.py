@@ -312,5 +312,6 @@ def _count_until_rejection(classifier: FewShotClassifier) -> int | None:
     """Return how many more examples, in classes of two or more, rejection needs; None if it is switched off."""
     if np.isfinite(classifier.threshold_):
         return 0
-    judged = int(np.where(classifier.support_.counts > 1, classifier.support_.exemplar_counts, 0).sum())
-    return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - judged)
+    support = classifier.support_
+    n_available = int(support.exemplar_counts[support.counts > 1].sum())
+    return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - n_available)
