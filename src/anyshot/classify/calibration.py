@@ -25,10 +25,10 @@ PRODUCTS = 1 << 26  # comparisons of queries with all of very many classes, whic
 GUESSED_GAP = 4.0  # logit of a class over the mean of the others where nothing can be left out: e^4 to 1 is 98 %
 
 Scores = Float[np.ndarray, "image class"]
-Groups = Int[np.ndarray, " exemplar"]
+GroupIndex = Int[np.ndarray, " exemplar"]
 
 
-def count_remaining(support: Support, groups: Groups) -> Int[np.ndarray, " exemplar"]:
+def count_remaining(support: Support, groups: GroupIndex) -> Int[np.ndarray, " exemplar"]:
     """Return how many examples the class of each exemplar has without the exemplar's group.
 
     It is 0 where the class is one group, and where some of the group are no exemplars, so that its sum is not known.
@@ -38,7 +38,7 @@ def count_remaining(support: Support, groups: Groups) -> Int[np.ndarray, " exemp
     return remaining
 
 
-def sum_groups(support: Support, groups: Groups) -> Float[np.ndarray, "group d"]:
+def sum_groups(support: Support, groups: GroupIndex) -> Float[np.ndarray, "group d"]:
     """Return the sum of the exemplars of each group."""
     vectors = _to_tensor(support.exemplars.vectors)
     sums = torch.zeros(int(groups.max(initial=-1)) + 1, vectors.shape[1], dtype=torch.float64)
@@ -50,7 +50,7 @@ def estimate(
     support: Support,
     examples: Float[np.ndarray, "image d"],
     class_index: Int[np.ndarray, " image"],
-    groups: Groups,
+    groups: GroupIndex,
     base: Parameters | None = None,
 ) -> tuple[Parameters, LeaveOneOut]:
     """Fit a head on a support; return its parameters, and the logits of examples with their groups left out.
@@ -76,7 +76,7 @@ def estimate(
 
 
 def leave_one_out(
-    bound_head: BoundHead, support: Support, groups: Groups, max_queries: int = QUERIES
+    bound_head: BoundHead, support: Support, groups: GroupIndex, max_queries: int = QUERIES
 ) -> tuple[Scores, Int[np.ndarray, " image"]]:
     """Return scores (without the temperature) of exemplars as new images, and the rows of their classes.
 
@@ -120,7 +120,7 @@ def leave_one_out(
 
 
 def _means_without_groups(
-    support: Support, groups: Groups, chosen: Int[np.ndarray, " image"]
+    support: Support, groups: GroupIndex, chosen: Int[np.ndarray, " image"]
 ) -> tuple[torch.Tensor, torch.Tensor, Bool[np.ndarray, " image"]]:
     """Return for each chosen exemplar the mean and the count of its class without its group, and whether it is a query.
 

@@ -22,6 +22,7 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
     state, labels = classifier.state_, classifier.classes_
     counts = state.support.counts[state.order[:LISTED]]
     is_measured = not state.is_large
+    single_group_classes = classifier.single_group_classes_[:LISTED] if is_measured else ()
     card = fill_template(
         Path(__file__).with_name("card.md"),
         classifier=classifier,
@@ -31,9 +32,7 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
         rows=[(_escape(label), count) for label, count in zip(labels[:LISTED], counts, strict=True)],
         is_measured=is_measured,
         calibration=_describe_calibration(classifier) if is_measured else "",
-        single_group_classes=[_escape(label) for label in classifier.single_group_classes_[:LISTED]]
-        if is_measured
-        else [],
+        single_group_classes=[_escape(label) for label in single_group_classes],
         coverage=classifier.coverage_ if is_measured or "coverage" in state.__dict__ else None,
         percent="{:.1%}".format,
     )

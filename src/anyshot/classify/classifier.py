@@ -51,7 +51,7 @@ T = TypeVar("T")
 if hasattr(os, "register_at_fork"):  # The threads of torch do not survive a fork; waiting for them would hang.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
-Rows = Float[np.ndarray, "image feature"]
+FeatureRows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
 Vectors = Float[np.ndarray, "image d"]
 
@@ -362,7 +362,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 return self._set_support(part.copy())
             return self._change(lambda support: support.merge(part))
 
-    def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[Rows, Labels]:
+    def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[FeatureRows, Labels]:
         if y is None:
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
         if is_fresh:
@@ -378,7 +378,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         _check_scale(rows)
         return rows, labels
 
-    def _check_rows(self, X: Any) -> Rows:
+    def _check_rows(self, X: Any) -> FeatureRows:
         check_is_fitted(self)
         rows = validate_data(self, self._flatten(X), reset=False, dtype=FLOATS)
         _check_scale(rows)
@@ -647,10 +647,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         logits, class_index = self.leave_one_out()
         return calibration_error(softmax(logits, axis=1), class_index) if len(class_index) else float("nan")
 
-    def _embed(self, rows: Rows) -> Vectors:
+    def _embed(self, rows: FeatureRows) -> Vectors:
         return np.concatenate(list(self._vector_parts(rows)))
 
-    def _vector_parts(self, rows: Rows) -> Iterator[Vectors]:
+    def _vector_parts(self, rows: FeatureRows) -> Iterator[Vectors]:
         """Yield the vectors of the rows, some at a time."""
         channels = rows.shape[1] // self.positions_
         # The length of a vector is not known while the readout is fitted. No embedding is longer than a Gram matrix.
@@ -662,7 +662,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             yield self.apply_readout_(self.embed_(features, self.parameters_), self.fitted_).numpy()
 
 
-def _check_scale(rows: Rows) -> None:
+def _check_scale(rows: FeatureRows) -> None:
     """Refuse features whose squares would overflow or vanish."""
     largest = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
     if largest > FEATURE_RANGE[1] or 0 < largest < FEATURE_RANGE[0]:

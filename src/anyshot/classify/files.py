@@ -32,6 +32,7 @@ from anyshot.classify.card import write_card
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import KeySet
 from anyshot.classify.support import Exemplars, Support
+from anyshot.classify.topk import compute_prototypes
 from anyshot.data.arrays import MAX_VALUE_BYTES
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 from anyshot.files import atomic_write, locked, read_json, staging_folder, write_json
@@ -390,9 +391,9 @@ def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry
 def _check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
     """Return a classifier that was read, or raise BadInput where its logits cannot be computed or are not finite."""
     with _errors_as_bad_input("this", Exception):
-        state, some = classifier.state_, slice(CHECKED_CLASSES)
-        means, counts = (torch.from_numpy(values[some]) for values in (state.support.sums, state.support.counts))
-        prototypes = state.head.head.refined(means / counts[:, None], counts, state.head.parameters)
+        state = classifier.state_
+        rows = np.arange(min(len(state.support), CHECKED_CLASSES))
+        prototypes = compute_prototypes(state.head, state.support, rows)
         query = torch.from_numpy(classifier._embed(np.ones((1, classifier.n_features_in_))))
         if not state.head.score(state.head.transform(query), prototypes).isfinite().all():
             raise ValueError("its logits are not finite")

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from anyshot.classify import calibration
 from anyshot.classify.groups import find_near_copies, join_groups
 from anyshot.classify.support import Support
-from anyshot.classify.topk import ClassSearch, is_product
+from anyshot.classify.topk import ClassSearch, compute_prototypes, is_product
 from anyshot.models.law import BoundHead, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once
@@ -138,9 +138,7 @@ class FittedState:
     @cached_property
     def prototypes(self) -> Float[torch.Tensor, "class refined"]:
         """What queries are scored against, in order of the labels."""
-        counts = self.support.counts[self.order]
-        means = torch.from_numpy(self.support.sums[self.order] / counts[:, None])
-        return self.head.head.refined(means, torch.from_numpy(counts), self.head.parameters)
+        return compute_prototypes(self.head, self.support, self.order)
 
     @cached_property
     def search(self) -> ClassSearch:

@@ -56,9 +56,6 @@ class ExampleBatch:
     times: Sequence[float | None]
 
 
-OnLearned = Callable[[ExampleBatch], None]
-
-
 @dataclass(frozen=True)
 class RemovedExamples:
     """Examples that were taken out of a classifier, and can be put back."""
@@ -164,7 +161,7 @@ class ImageClassifier:
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
         must_read_all: bool = False,
-        seen: OnLearned = lambda batch: None,
+        seen: Callable[[ExampleBatch], None] = lambda batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
         """Learn from the pictures of a source, and return for each that could not be read the reason.

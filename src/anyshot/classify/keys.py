@@ -15,7 +15,7 @@ FLOAT16_RANGE = 2.0**-14, 65520.0  # the smallest normal float16, and the first 
 GAMMA, *MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64 (Steele et al. 2014)
 
 Keys = UInt64[np.ndarray, " example"]
-Rows = Int[np.ndarray, " example"]
+ClassRows = Int[np.ndarray, " example"]
 
 
 def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
@@ -91,7 +91,7 @@ class KeySet:
         order = slice(None) if is_sorted else np.argsort(keys, kind="stable")
         self.keys, self.rows = keys[order], rows[order]
 
-    def find(self, keys: Keys, rows: Rows) -> Int[np.ndarray, " example"]:
+    def find(self, keys: Keys, rows: ClassRows) -> Int[np.ndarray, " example"]:
         """Return the place of each pair; -1 where it is not in the set."""
         places, start = np.full(len(keys), -1), np.searchsorted(self.keys, keys)
         stop = np.searchsorted(self.keys, keys, "right")
@@ -102,23 +102,23 @@ class KeySet:
             places[pending[is_same]] = here[is_same]
         return places
 
-    def rows_of(self, key: int) -> Rows:
+    def rows_of(self, key: int) -> ClassRows:
         """Return the rows of the classes that have this key, in order."""
         start, stop = (np.searchsorted(self.keys, np.uint64(key), side) for side in ("left", "right"))
         return np.sort(self.rows[start:stop])
 
-    def add(self, keys: Keys, rows: Rows) -> "KeySet":
+    def add(self, keys: Keys, rows: ClassRows) -> "KeySet":
         """Return this set with pairs that are not in it."""
         order = np.argsort(keys, kind="stable")
         places = np.searchsorted(self.keys, keys[order])  # Sorting all keys again would take longer than learning one.
         return KeySet(np.insert(self.keys, places, keys[order]), np.insert(self.rows, places, rows[order]))
 
-    def remove(self, keys: Keys, rows: Rows) -> "KeySet":
+    def remove(self, keys: Keys, rows: ClassRows) -> "KeySet":
         """Return this set without some pairs; those that are not in it are ignored."""
         places = self.find(keys, rows)
         return KeySet(*(np.delete(values, places[places >= 0]) for values in (self.keys, self.rows)))
 
-    def renumber(self, new_rows: Rows) -> "KeySet":
+    def renumber(self, new_rows: ClassRows) -> "KeySet":
         """Return this set with row r replaced by new_rows[r]; pairs whose new row is -1 are dropped."""
         rows = new_rows[self.rows]
         return KeySet(self.keys[rows >= 0], rows[rows >= 0])

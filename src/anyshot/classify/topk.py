@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyshot.classify.support import Support
-from anyshot.errors import BadInput, as_bad_input
+from anyshot.errors import as_bad_input
 from anyshot.models.law import BoundHead, Head, InnerProductScore, QuadraticScore
 
 QUERIES = 512  # queries that are compared with a block of rows at once
@@ -53,6 +53,15 @@ def is_product(head: Head) -> bool:
     return (is_inner or isinstance(score, QuadraticScore)) and not head.couples
 
 
+def compute_prototypes(
+    head: BoundHead, support: Support, rows: Int[np.ndarray, " class"]
+) -> Float[Tensor, "class refined"]:
+    """Return what queries are scored against: the refined means of the classes in some rows of a support."""
+    counts = support.counts[rows]
+    means = torch.from_numpy(support.sums[rows] / counts[:, None])
+    return head.head.refined(means, torch.from_numpy(counts), head.parameters)
+
+
 @dataclass(frozen=True)
 class ProductForm:
     """A score as an inner product of a row per class with a vector per query, plus a constant of the query.
@@ -68,14 +77,12 @@ class ProductForm:
 
     @staticmethod
     def from_head(head: Head, prototypes: Float[Tensor, "class refined"]) -> "ProductForm":
-        """Return the form of a head's score; the centre is the mean of the prototypes."""
+        """Return the form of the score of a head that `is_product`; the centre is the mean of the prototypes."""
         if isinstance(head.score, QuadraticScore):
             d = prototypes.shape[1] // 2
             square = prototypes[:, d : 2 * d]
             is_isotropic = bool((square == square[:, :1]).all())
             return ProductForm("isotropic" if is_isotropic else "squares", prototypes.new_zeros(d))
-        if not is_product(head):
-            raise BadInput("this head's score is no inner product, cosine, distance or posterior.")
         return ProductForm(head.score_name, prototypes.mean(0))
 
     def rows(self, prototypes: Float[Tensor, "class refined"]) -> Rows:
@@ -205,11 +212,11 @@ class ClassSearch:
 
     def __init__(self, support: Support, head: BoundHead, has_index: bool) -> None:
         self._support, self._head = support, head
-        first = self._prototypes(np.arange(min(len(support), 4 * PIECE)))
+        first = compute_prototypes(head, support, np.arange(min(len(support), 4 * PIECE)))
         self._form = ProductForm.from_head(head.head, first)
         self._rows = torch.empty(len(support), self._form.rows(first[:1]).shape[1])
         for rows in np.split(np.arange(len(support)), range(PIECE, len(support), PIECE)):
-            self._rows[rows] = self._form.rows(self._prototypes(rows))
+            self._rows[rows] = self._form.rows(compute_prototypes(head, support, rows))
         is_indexed = has_index and len(support) >= INDEX_FROM
         self._index = ClassIndex(self._form, self._rows) if is_indexed else None
 
@@ -243,12 +250,8 @@ class ClassSearch:
         self, query: Float[Tensor, "query d"], rows: Int[np.ndarray, "query candidate"]
     ) -> Float[Tensor, "query candidate"]:
         """Return the head's own scores of the candidates of each query."""
-        return self._head.score(query[:, None], self._prototypes(rows.ravel()).unflatten(0, rows.shape))[:, 0]
-
-    def _prototypes(self, rows: Int[np.ndarray, " row"]) -> Float[Tensor, "row refined"]:
-        counts = self._support.counts[rows]
-        means = torch.from_numpy(self._support.sums[rows] / counts[:, None])
-        return self._head.head.refined(means, torch.from_numpy(counts), self._head.parameters)
+        prototypes = compute_prototypes(self._head, self._support, rows.ravel()).unflatten(0, rows.shape)
+        return self._head.score(query[:, None], prototypes)[:, 0]
 
     def _order(self, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Return the order of candidates: the best first, of equal scores the first label."""
