@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from anyshot import FewShotClassifier
-from anyshot.classify.calibration import LEFT_OUT_GROUPS, calibration_error, fit_scale, leave_one_out, rejection
+from anyshot.classify.calibration import LEFT_OUT_GROUPS, calibration_error, fit_scale, fit_threshold, leave_one_out
 from anyshot.models.heads import HEADS
 
 
@@ -20,22 +20,22 @@ def test_leaving_one_out_is_a_classifier_without_it(head):
     X, y = examples(23, 5, seed=4)
     X, y = X[(y < 4) | (np.arange(23) < 5)], y[(y < 4) | (np.arange(23) < 5)]  # class 4 has one example
     fitted = classifier(head).fit(X, y)
-    scores, owner = leave_one_out(fitted.head_, fitted.support_)
+    scores, owner = leave_one_out(fitted.head_, fitted.support_, np.arange(len(fitted.support_.exemplars.keys)))
     support = fitted.support_
     row = 0
-    for place, (mine, rank) in enumerate(_ranks(support.owner)):
+    for place, (mine, rank) in enumerate(_ranks(support.exemplars.class_index)):
         if support.counts[mine] < 2:
             continue
         means, counts = [], []
         for other in range(len(support.labels)):
-            inside = np.flatnonzero(support.owner == other)
+            inside = np.flatnonzero(support.exemplars.class_index == other)
             gone = place if other == mine else inside[rank % min(len(inside), LEFT_OUT_GROUPS)]
             left = inside if len(inside) == 1 else inside[inside != gone]
-            means.append(support.examples[left].mean(0))
+            means.append(support.exemplars.vectors[left].mean(0))
             counts.append(len(left))
         head, parameters = fitted.head_.head, fitted.head_.parameters
         refined = head.refined(torch.from_numpy(np.stack(means)), torch.tensor(counts), parameters)
-        expected = fitted.head_.head.score(torch.from_numpy(support.examples[[place]]), refined)[0].numpy()
+        expected = fitted.head_.head.score(torch.from_numpy(support.exemplars.vectors[[place]]), refined)[0].numpy()
         np.testing.assert_allclose(scores[row], expected, atol=1e-9)
         assert owner[row] == mine
         row += 1
@@ -48,12 +48,14 @@ def test_classes_without_exemplars_stand_as_they_are(head):
     X, y = examples(24, 4, seed=4)
     bare = classifier(head, keep=0).fit(X[np.isin(y, [1, 3])], y[np.isin(y, [1, 3])])
     fitted = classifier(head).fit(X[np.isin(y, [0, 2])], y[np.isin(y, [0, 2])]).merge(bare)
-    scores, owner = leave_one_out(fitted.head_, fitted.support_)
+    scores, owner = leave_one_out(fitted.head_, fitted.support_, np.arange(len(fitted.support_.exemplars.keys)))
     assert owner.tolist() == [0] * 6 + [2] * 6
     assert np.isfinite(scores).all()
     assert fitted.coverage_ is not None
     if not HEADS[head].couples:
-        expected = fitted.head_.score(torch.from_numpy(fitted.support_.examples.copy()), fitted.prototypes_).numpy()
+        expected = fitted.head_.score(
+            torch.from_numpy(fitted.support_.exemplars.vectors.copy()), fitted.prototypes_
+        ).numpy()
         np.testing.assert_allclose(scores[:, [1, 3]], expected[:, [1, 3]], atol=1e-9)
 
 
@@ -167,7 +169,7 @@ def test_the_rejection_rate_holds_on_new_images():
 def test_coverage_counts_what_it_says(rate, images, seed):
     rng = np.random.default_rng(seed)
     logits, owner = rng.normal(size=(images, 3)), rng.integers(3, size=images)
-    coverage = rejection(logits, owner, rate)
+    coverage = fit_threshold(logits, owner, rate)
     accepted = logits.max(1) >= coverage.threshold
     assert coverage.accepted == accepted.mean()
     assert 1 - coverage.accepted <= rate + 1e-9

@@ -150,9 +150,9 @@ def test_fewer_shots_are_nested_and_end_at_all():
     X, y = examples()
     fitted = FewShotClassifier().fit(X, y)
     np.testing.assert_allclose(fitted.at_shot(12).predict_proba(X), fitted.predict_proba(X), rtol=1e-9)
-    firsts = [set(fitted.support_.first(shot).keys.tolist()) for shot in range(1, 13)]
+    firsts = [set(fitted.support_.limit_shots(shot).exemplars.keys.tolist()) for shot in range(1, 13)]
     assert all(less < more for less, more in pairwise(firsts))
-    np.testing.assert_allclose(fitted.support_.first(12).sums, fitted.support_.sums)
+    np.testing.assert_allclose(fitted.support_.limit_shots(12).sums, fitted.support_.sums)
 
 
 def test_fewer_shots_of_fewer_shots():
@@ -218,7 +218,7 @@ def test_words_of_errors():
         fitted.merge(FewShotClassifier("proto").fit(X, y))
     with pytest.raises(BadInput, match="cannot be in one classifier"):
         fitted.partial_fit(X[:1], ["name"])
-    with pytest.raises(BadInput, match="shots 1 to 32"):
+    with pytest.raises(BadInput, match="from 1 to 32"):
         fitted.at_shot(33)
 
 
@@ -245,7 +245,7 @@ def test_a_fit_that_fails_changes_nothing(change):
 def test_memory_is_bounded_whatever_the_number_of_examples():
     X, y = examples(900, 3)
     fitted = FewShotClassifier("proto", keep=8).fit(X, y)
-    assert len(fitted.support_.examples) == 24
+    assert len(fitted.support_.exemplars.vectors) == 24
     np.testing.assert_allclose(fitted.support_.sums[1], X[y == 1].reshape(300, -1).sum(0))
 
 
@@ -255,11 +255,13 @@ def test_what_is_taken_out_is_as_if_never_seen_and_put_back_as_if_never_gone(hea
     made = (lambda: FewShotClassifier("posterior")) if head == "posterior" else (lambda: classifier(head))
     fitted, before = made().fit(X, y), made().fit(X, y)
     support = fitted.support_
-    key = int(support.keys[support.owner == 2][3])
+    key = int(support.exemplars.keys[support.exemplars.class_index == 2][3])
     seen = [image for image in range(len(X)) if int(hash_rows(X[image].reshape(1, -1))[0]) != key]
     taken = fitted.take_out(2, key)
     assert_same(fitted, made().fit(X[seen], y[seen]), X)
-    np.testing.assert_array_equal(before.support_.examples, support.examples)  # nothing was changed in place
+    np.testing.assert_array_equal(
+        before.support_.exemplars.vectors, support.exemplars.vectors
+    )  # nothing was changed in place
     assert_same(fitted.put_back(taken), before, X)
     taken = fitted.take_out(1)
     assert fitted.classes_.tolist() == [0, 2, 3]
@@ -269,7 +271,7 @@ def test_what_is_taken_out_is_as_if_never_seen_and_put_back_as_if_never_gone(hea
 def test_the_last_example_and_the_last_class_can_be_taken_out_and_put_back():
     X, y = examples(4, 2)
     fitted = FewShotClassifier(keep=2).fit(X[:3], y[:3])
-    only = int(fitted.support_.keys[fitted.support_.owner == 1][0])
+    only = int(fitted.support_.exemplars.keys[fitted.support_.exemplars.class_index == 1][0])
     one = fitted.take_out(1, only)
     assert fitted.classes_.tolist() == [0]
     all_of_it = fitted.take_out(0)
@@ -286,7 +288,7 @@ def test_what_is_not_there_cannot_be_taken_out():
         fitted.take_out(7)
     with pytest.raises(BadInput, match="no such example"):
         fitted.take_out(0, 1)
-    keys = fitted.support_.keys[fitted.support_.owner == 0].tolist()
+    keys = fitted.support_.exemplars.keys[fitted.support_.exemplars.class_index == 0].tolist()
     fitted.take_out(0, keys[0])
     fitted.take_out(0, keys[1])
     assert fitted.support_.counts.tolist() == [2, 4]
@@ -313,7 +315,7 @@ def test_the_nearest_example_of_a_picture_is_itself(head):
     X, y = examples(30, 3)
     fitted = FewShotClassifier(head).fit(X, y)
     itself = hash_rows(X[4].reshape(1, -1))[0]
-    nearest = fitted.nearest(fitted.vectors(X[4:5])[0], y[4], many=3)
+    nearest = fitted.nearest(fitted.vectors(X[4:5])[0], y[4], k=3)
     assert len(set(nearest.tolist())) == 3
     if head != "cosine-frn":  # the nearest to a Gram matrix by its direction alone
         assert nearest[0] == itself

@@ -52,12 +52,12 @@ def test_exemplars_depend_on_the_examples_alone(data):
                 residuals = whole.vectors(X) - (whole.support_.sums / whole.support_.counts[:, None])[y]
                 np.testing.assert_allclose(other.support_.scatter, residuals.T @ residuals, atol=1e-12)
                 assert other.support_.degrees_of_freedom == len(y) - len(whole.classes_)
-            np.testing.assert_array_equal(other.support_.keys, whole.support_.keys)
-            np.testing.assert_array_equal(other.support_.owner, whole.support_.owner)
-            np.testing.assert_array_equal(other.support_.examples, whole.support_.examples)
+            np.testing.assert_array_equal(other.support_.exemplars.keys, whole.support_.exemplars.keys)
+            np.testing.assert_array_equal(other.support_.exemplars.class_index, whole.support_.exemplars.class_index)
+            np.testing.assert_array_equal(other.support_.exemplars.vectors, whole.support_.exemplars.vectors)
             np.testing.assert_array_equal(other.support_.all_keys[0], whole.support_.all_keys[0])
             np.testing.assert_allclose(other.support_.sums, whole.support_.sums)
-        assert len(whole.support_.keys) <= (12 if len(whole.classes_) <= 6 else 6)
+        assert len(whole.support_.exemplars.keys) <= (12 if len(whole.classes_) <= 6 else 6)
 
 
 @pytest.mark.parametrize("head", ["cosine-proto", "posterior"])
@@ -96,19 +96,19 @@ def test_a_class_that_came_without_exemplars_gets_them_from_later_examples():
     without = FewShotClassifier(keep=0).fit(X[:20], y[:20] + 2)
     one = FewShotClassifier().fit(X[20:], y[20:]).merge(without).partial_fit(X[:2] + 1, y[:2] + 2)
     other = FewShotClassifier().fit(X[20:], y[20:]).partial_fit(X[:2] + 1, y[:2] + 2).merge(without)
-    np.testing.assert_array_equal(one.support_.owner, [0] * 10 + [1] * 10 + [2, 3])
-    np.testing.assert_array_equal(other.support_.keys, one.support_.keys)
+    np.testing.assert_array_equal(one.support_.exemplars.class_index, [0] * 10 + [1] * 10 + [2, 3])
+    np.testing.assert_array_equal(other.support_.exemplars.keys, one.support_.exemplars.keys)
 
 
 @pytest.mark.usefixtures("few_are_many")
 def test_a_class_without_exemplars_among_many_gets_none_later():
     X, y = examples(110, 11)
     fitted = FewShotClassifier().fit(X, y)
-    kept = fitted.support_.labels[np.unique(fitted.support_.owner)]
+    kept = fitted.support_.labels[np.unique(fitted.support_.exemplars.class_index)]
     left = next(label for label in range(11) if label not in kept)
     fitted.remove(kept[:2]).partial_fit(X[:1] + 2, [left])
     after = fitted.support_
-    assert after.labels[np.unique(after.owner)].tolist() == kept[2:].tolist(), "its first ones are gone"
+    assert after.labels[np.unique(after.exemplars.class_index)].tolist() == kept[2:].tolist(), "its first ones are gone"
 
 
 @pytest.mark.usefixtures("few_are_many")
@@ -121,10 +121,10 @@ def test_of_very_many_classes_some_have_exemplars(seed, batch):
     for start in range(0, 110, batch):
         fitted.partial_fit(X[start : start + batch], y[start : start + batch])
     chosen = sorted(sorted(range(11), key=hash_label)[:3])
-    assert fitted.support_.owner.tolist() == np.repeat(chosen, 2).tolist()
+    assert fitted.support_.exemplars.class_index.tolist() == np.repeat(chosen, 2).tolist()
     vectors, keys = fitted.vectors(X), hash_rows(X)
-    rows = [int(np.flatnonzero(keys == key)[0]) for key in fitted.support_.keys]
-    np.testing.assert_array_equal(fitted.support_.examples, vectors[rows])
+    rows = [int(np.flatnonzero(keys == key)[0]) for key in fitted.support_.exemplars.keys]
+    np.testing.assert_array_equal(fitted.support_.exemplars.vectors, vectors[rows])
 
 
 def test_what_was_returned_does_not_change_and_cannot_be_changed():
@@ -134,7 +134,14 @@ def test_what_was_returned_does_not_change_and_cannot_be_changed():
     before = seen.sums.copy()
     fitted.partial_fit(X[:1] + np.arange(500)[:, None, None], np.arange(500) + 100)
     np.testing.assert_array_equal(seen.sums, before)
-    for array in (seen.sums, seen.counts, seen.examples, seen.keys, fitted.classes_, fitted.recalls_):
+    for array in (
+        seen.sums,
+        seen.counts,
+        seen.exemplars.vectors,
+        seen.exemplars.keys,
+        fitted.classes_,
+        fitted.recalls_,
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
@@ -333,7 +340,7 @@ def test_a_sample_of_the_classes_settles_nearly_what_all_of_them_do(head, monkey
 def test_nothing_needs_to_be_kept():
     X, y = examples()
     fitted = FewShotClassifier("proto", keep=0).fit(X, y)
-    assert not len(fitted.support_.examples)
+    assert not len(fitted.support_.exemplars.vectors)
     assert not fitted.calibrated_
     assert fitted.coverage_ is None
     np.testing.assert_array_equal(fitted.predict(X), FewShotClassifier("proto").fit(X, y).predict(X))
@@ -361,7 +368,7 @@ def test_many_classes_travel(labels, tmp_path):
     assert loaded.classes_.dtype == fitted.classes_.dtype
     assert_same(loaded, fitted, X)
     assert_same(pickle.loads(pickle.dumps(fitted)), fitted, X)
-    with pytest.raises(BadInput, match="examples are kept of"):
+    with pytest.raises(BadInput, match="have stored examples"):
         loaded.at_shot(1)
 
 
@@ -443,8 +450,8 @@ def test_an_answer_of_a_bank_is_of_one_moment(tmp_path):
     bank.compact()
     bank.add(X[48:], y[48:])
     labels, scores = bank.top(X, 6)
-    whole = bank._whole
-    bank._whole = lambda read: (whole(read), other.compact())[0]
+    read_consistently = bank._read_consistently
+    bank._read_consistently = lambda read: (read_consistently(read), other.compact())[0]
     again = bank.top(X, 6)
     np.testing.assert_array_equal(again[0], labels)
     np.testing.assert_allclose(again[1], scores, rtol=1e-12)
@@ -474,9 +481,7 @@ def test_a_bank_forgets_what_dead_compactions_left(tmp_path):
     bank, slow = ClassBank(tmp_path / "bank", FewShotClassifier("proto")), None
     bank.add(X[:20], y[:20])
     slow = ClassBank(tmp_path / "bank")
-    slow._fold = lambda name, number, support, parts: (
-        slow._append(name, support, vector=slow._vectors(support)) and False
-    )
+    slow._fold = lambda name, number, support, parts: slow._write_folded(name, support)
     slow.compact()  # it dies before its table counts
     assert len(_folded_tables(tmp_path / "bank")) == 1
     bank.add(X[20:], y[20:])

@@ -117,7 +117,7 @@ class ClassifierModel(RuleBasedStateMachine):
         keys, owner = support.all_keys
         for place, label in enumerate(labels):
             assert set(keys[owner == place].tolist()) == set(hash_rows(POOL[sorted(self.sets[label])]).tolist())
-            assert len(support.keys[support.owner == place]) <= 4
+            assert len(support.exemplars.keys[support.exemplars.class_index == place]) <= 4
 
 
 def rows_of(pairs):
@@ -177,7 +177,7 @@ def test_a_classifier_of_some_examples_of_another_merges_both_ways(head):
         whole = FewShotClassifier(head, keep=2).fit(X, y)
         assert merged.n_repeated_ == 40
         np.testing.assert_allclose(merged.support_.sums, whole.support_.sums)
-        np.testing.assert_array_equal(merged.support_.keys, whole.support_.keys)
+        np.testing.assert_array_equal(merged.support_.exemplars.keys, whole.support_.exemplars.keys)
         np.testing.assert_array_equal(merged.predict(X), whole.predict(X))
 
 
@@ -272,7 +272,7 @@ def test_bursts_are_known_before_exemplars_are_picked(tmp_path):
     made = ImageClassifier(lambda x: x.reshape(len(x), -1).astype(np.float32), side=8, head="proto", keep=6)
     exemplars = made.fit(tmp_path).classifier.support_.exemplars
     for row in range(2):
-        assert np.unique(exemplars.groups[exemplars.owner == row], return_counts=True)[1].tolist() == [3, 3]
+        assert np.unique(exemplars.groups[exemplars.class_index == row], return_counts=True)[1].tolist() == [3, 3]
 
 
 def test_a_group_goes_on_in_a_later_call():

@@ -39,7 +39,7 @@ def assert_same(left, right, X):
     np.testing.assert_allclose(left.scale_, right.scale_, rtol=1e-4)
     np.testing.assert_allclose(left.coverage_.threshold, right.coverage_.threshold, rtol=1e-4)
     np.testing.assert_array_equal(left.support_.counts, right.support_.counts)
-    np.testing.assert_array_equal(left.support_.keys, right.support_.keys)
+    np.testing.assert_array_equal(left.support_.exemplars.keys, right.support_.exemplars.keys)
 
 
 def pictures(folder, classes=("red", "green", "blue"), images=4, seed=0):

@@ -1,24 +1,28 @@
-"""Classes that many writers learn at once, in a LanceDB database: on a disk, or the same on object storage.
+"""A database of classes that many writers learn at once (LanceDB), on a disk or on object storage.
 
 Sums and counts only add, so a writer appends what it learned and never waits for another: a class is the sum of its
-rows. Compaction folds rows together and lets the database index the prototypes; it may run at any time, beside writers.
+rows. Compaction adds up the rows of each class and lets the database index the prototypes; it may run at any time,
+beside writers.
 
     log               (label, sum, count, part): one row per class and call of `add`; a part is one call, one commit
     folded-N-M-NAME   (label, sum, count, vector): one row per class, M in all, of all parts up to some moment
-    state             one row: the law of the classes; which folded table counts, and which parts of the log are in it
+    state             one row: the head and its parameters; which folded table counts; which parts of the log are in it
 
 A part counts once it is in the log and as long as `state` does not name it. Compaction writes a new folded table, then
-changes `state` in one step if nobody else has, and only then removes what is folded. Who reads looks at `state` before
-and after, so that both belong together. `state` counts its changes, and a folded table is named by the one that it was
-made for: when that has passed, and it is not the one that counts, its compaction was too slow or died, and it may go.
+changes `state` in one step unless another process has changed it, and only then removes parts from the log. A reader
+looks at `state` before and after, so that the folded table and the log belong together. `state` counts its changes, and
+the N of a folded table is the change that it was made for. A table whose N has passed without becoming the one that
+counts is left from a compaction that was too slow or died, and is removed.
 """
 
+import copy
 import json
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +34,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.files import read_parameters, write_parameters
 from anyshot.classify.support import Support, build_support
 from anyshot.classify.topk import ProductForm, is_product
 from anyshot.errors import BadInput, as_bad_input
@@ -38,16 +43,16 @@ from anyshot.models.registry import Registry
 
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
 INDEX_FROM = 4096  # classes: fewer are compared one by one
-CANDIDATES = 64  # that the database's index is asked for, and that are then scored exactly
-PARTITION, PROBES = 1024, 32  # classes of a cell of the index, about; cells that are looked into
-TIDY = 256  # calls of `add` after which a writer tidies up
-FORGET = timedelta(minutes=10)  # what nobody has been reading for so long
-VERSION = "version "  # before the version of the log at a compaction, among the parts that `state` names
+CANDIDATES = 64  # classes that the database's index returns for a query, which are then scored exactly
+PARTITION, PROBES = 1024, 32  # classes in a cell of the index, about, and cells that are searched for a query
+TIDY = 256  # calls of `add` after which a writer lets the database tidy up
+FORGET = timedelta(minutes=10)  # age of a version of a table that nobody reads any more
+VERSION = "version "  # prefix of the version of the log at a compaction, which is stored among the parts of `state`
 T = TypeVar("T")
 
 
 class ClassBank:
-    """A bank that is there, or a new one for the classes of a classifier.
+    """Open a database of classes, or make one for the classes of a classifier.
 
     >>> bank = ClassBank("bank", FewShotClassifier("cosine-proto"))        # doctest: +SKIP
     >>> bank.add(features, labels)                                         # doctest: +SKIP
@@ -55,200 +60,167 @@ class ClassBank:
 
     Args:
         place: A folder, or an address that LanceDB knows (s3://...).
-        classifier: Whose head, readout and parameters the bank is for; what it has learned is not taken. Only the first
-            who opens a bank gives one.
-        registry: What a head that is not ours is looked up in.
+        classifier: The classifier whose head, readout and parameters a new bank gets, without its classes.
+        registry: Needed for a head that is not ours.
     """
 
     def __init__(
         self, place: str | Path, classifier: FewShotClassifier | None = None, registry: Registry | None = None
     ) -> None:
-        self._database = _lancedb().connect(str(place))
+        with as_bad_input(ImportError, "a class bank needs the packages of an extra: pip install 'anyshot[bank]'."):
+            import lancedb
+        self._database: Any = lancedb.connect(str(place))
         self._place, self._registry, self._template = str(place), registry, classifier
         self._log: Any = None
-        self._added = 0
-        self._law: FewShotClassifier | None = None
-        self._law_row: dict[str, Any] | None = None
-        with self._sound():
-            is_there = self._has("state")
-        if classifier is None and not is_there:
+        self._n_added = 0
+        with self._errors_as_bad_input():
+            is_made = self._has("state")
+        if classifier is None and not is_made:
             raise BadInput(f"there is no class bank in {place}: give the classifier that it is for.")
 
     # ------------------------------------------------------------------------------------------------------- learning
 
     def add(self, X: Any, y: Any) -> None:
         """Learn from examples. When this returns they are counted, whatever happens; before that, none of them is."""
-        with self._sound():
-            is_there = self._law_row is not None or self._has("state")
-        if not is_there:
+        with self._errors_as_bad_input():
+            is_made = "_law" in self.__dict__ or self._has("state")
+        if not is_made:
             assert self._template is not None
             self._make(clone(self._template).set_params(keep=0).fit(X, y))
-        with self._sound():
-            empty = self._empty()
-        support = empty.fit(X, y).support_
-        with self._sound():
-            self._append("log", support, part=uuid.uuid4().hex)
-        self._added += 1
-        if self._added % TIDY == 0:
+        with self._errors_as_bad_input():
+            law = self._law
+        support = copy.copy(law).fit(X, y).support_
+        with self._errors_as_bad_input():
+            rows = _to_rows(support, part=[uuid.uuid4().hex] * len(support))
+            self._log = self._log or self._database.create_table("log", schema=rows.schema, exist_ok=True)
+            types, known = ([table.schema.field(name).type for name in ("label", "sum")] for table in (rows, self._log))
+            if types[0] != known[0]:
+                raise BadInput(f"labels like {support.labels[0]!r} are of another type than those of {self._place}.")
+            if types[1] != known[1]:
+                raise BadInput(f"examples of {support.sums.shape[1]} numbers do not fit the classes of {self._place}.")
+            self._log.add(rows)
+        self._n_added += 1
+        if self._n_added % TIDY == 0:
             self._tidy()
-
-    def _append(self, table: str, support: Support, **more: Any) -> None:
-        import pyarrow
-
-        labels = pyarrow.array(support.labels.tolist())
-        d = support.sums.shape[1]
-        columns = {
-            "label": labels,
-            "sum": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(support.sums.ravel()), d),
-            "count": pyarrow.array(support.counts),
-            **{
-                name: pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(value.ravel()), value.shape[1])
-                if isinstance(value, np.ndarray)
-                else pyarrow.array([value] * len(labels))
-                for name, value in more.items()
-            },
-        }
-        rows = pyarrow.table(columns)
-        if table == "log" and self._log is None:
-            self._log = self._database.create_table("log", schema=rows.schema, exist_ok=True)
-        target = self._log if table == "log" else self._database.create_table(table, schema=rows.schema)
-        if target.schema.field("label").type != rows.schema.field("label").type:
-            raise BadInput(f"labels like {support.labels[0]!r} are of another type than those of {self._place}.")
-        if target.schema.field("sum").type != rows.schema.field("sum").type:
-            raise BadInput(f"examples of {d} numbers do not fit the classes of {self._place}.")
-        target.add(rows)
 
     # -------------------------------------------------------------------------------------------------------- reading
 
     def classifier(self) -> FewShotClassifier:
-        """All classes as a classifier in memory."""
-        with self._sound():
-            support = _together(*self._whole(_all))
-            if support is None:
-                raise BadInput(f"the class bank {self._place} has no classes yet.")
-            return self._empty().restore(support.in_order(), self._features())
+        """Return all classes as a classifier in memory."""
+        with self._errors_as_bad_input():
+            folded, recent, *_ = self._read_consistently(_read_all)
+            return self._restore(self._merge(folded, recent))
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " image"]:
         """Return the likeliest class of each image, with all examples that were added since the last compaction."""
         return self.top(X, 1)[0][:, 0]
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
-        """The `k` best classes of each image and their scores."""
-        if self._law is None:
-            with self._sound():
-                self._law = self._empty().fit(np.ones((1, self._features())), [0])
-        vectors = self._law.vectors(X)
-        head, parameters = self._law.learned_head_.head, self._law.learned_head_.parameters
-        linear = _linear(head, self._law.prototypes_)
-        asked = linear.query_points(linear.queries(torch.from_numpy(vectors))).numpy()
+        """Return the `k` best classes of each image and their scores."""
+        with self._errors_as_bad_input():
+            law = self._law
+        vectors, head, parameters = law.vectors(X), law.learned_head_.head, law.learned_head_.parameters
+        form = _make_form(head, law.prototypes_)
+        points = form.query_points(form.queries(torch.from_numpy(vectors))).numpy()
 
-        def candidates(folded: Any, also: list[Any]) -> tuple[list[Support | None], Support | None]:
+        def find_candidates(folded: Any, labels: list[Any]) -> tuple[list[Support | None], Support | None]:
+            """Return the classes that the index finds for each query, and those of some labels, as they were folded."""
             if folded is None:
                 return [None] * len(vectors), None
-            asks = (folded.search(one, vector_column_name="vector") for one in asked)
-            asks = (ask.distance_type(self._metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for ask in asks)
-            return [_support(ask.to_arrow()) for ask in asks], _rows_of(folded, also)
+            searches = (folded.search(point, vector_column_name="vector") for point in points)
+            searches = (one.distance_type(_metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for one in searches)
+            where = f"label IN ({', '.join(map(_to_sql, labels))})"
+            also = folded.search().where(where).limit(len(labels)).to_arrow() if labels else None
+            return [_to_support(one.to_arrow()) for one in searches], _to_support(also)
 
-        with self._sound():
-            (per_query, stored), recent = self._whole(candidates)
-        also = [] if recent is None else recent.labels.tolist()
-        labels, scores = [], []
-        for vector, one in zip(vectors, per_query, strict=True):
-            support = _together(_apart(one, also), stored, recent)
-            if support is None:
-                raise BadInput(f"the class bank {self._place} has no classes yet.")
-            means, counts = torch.from_numpy(support.means), torch.from_numpy(support.counts)
-            refined = head.refined(means, counts, parameters)
-            score = head.score(torch.from_numpy(vector)[None], refined, parameters)[0].numpy()
-            order = np.argsort(-score, kind="stable")[:k]
-            labels.append(support.labels_of(order))
-            scores.append(score[order])
-        return np.stack(labels), np.stack(scores)
+        with self._errors_as_bad_input():
+            (candidates, changed), recent, *_ = self._read_consistently(find_candidates)
+        recent_labels = [] if recent is None else recent.labels.tolist()
+        best_labels, best_scores = [], []
+        for vector, one in zip(vectors, candidates, strict=True):
+            if one is not None:  # The classes that were added to since come with `changed` and `recent`.
+                one.remove([label for label in recent_labels if one.row_of(label) is not None])
+            support = self._merge(one, changed, recent)
+            refined = head.refined(torch.from_numpy(support.means), torch.from_numpy(support.counts), parameters)
+            scores = head.score(torch.from_numpy(vector)[None], refined, parameters)[0].numpy()
+            order = np.argsort(-scores, kind="stable")[:k]
+            best_labels.append(support.labels_of(order))
+            best_scores.append(scores[order])
+        return np.stack(best_labels), np.stack(best_scores)
 
-    def _whole(self, read: Callable[[Any, list[Any]], T]) -> tuple[T, Support | None]:
-        """Read the folded table and the classes of all parts that are not in it, as of one moment.
+    def _read_consistently(
+        self, read: Callable[[Any, list[Any]], T]
+    ) -> tuple[T, Support | None, dict[str, Any], list[str]]:
+        """Read the folded table, the classes of parts that are not in it, the state and all parts, as of one moment.
 
         `read` is called with the table and the labels that were added to since.
         """
         while True:
-            state = self._state()
+            state = self._read_state()
             try:
-                recent = self._recent(state)
-                first = read(self._folded(state), [] if recent is None else recent.labels.tolist())
+                recent, parts = self._read_log(state)
+                result = read(self._open_folded(state), [] if recent is None else recent.labels.tolist())
             except (FileNotFoundError, ValueError, RuntimeError, OSError):
-                if self._state()["number"] == state["number"]:
+                if self._read_state()["number"] == state["number"]:
                     raise
-                continue  # it was folded meanwhile
-            if self._state()["number"] == state["number"]:
-                return first, recent
+                continue  # A compaction removed what was being read.
+            if self._read_state()["number"] == state["number"]:
+                return result, recent, state, parts
 
-    def _recent(self, state: dict[str, Any]) -> Support | None:
-        if not self._has("log"):
-            return None
-        rows = self._open("log").to_arrow()
-        self._check_log(state)
-        parts = rows.column("part").to_numpy(zero_copy_only=False)
-        return _support(rows.filter(~np.isin(parts, json.loads(state["parts"]))))
+    def _read_log(self, state: dict[str, Any]) -> tuple[Support | None, list[str]]:
+        """Return the classes of the parts that are not folded yet, and the names of all parts.
 
-    def _check_log(self, state: dict[str, Any]) -> None:
-        """Raise ValueError where the log is older than at the last compaction.
-
-        Rows that were removed from it since then would count again.
+        Raises:
+            ValueError: If the log is older than at the last compaction: parts that were removed would count again.
         """
-        versions = [part for part in json.loads(state["parts"]) if part.startswith(VERSION)]
-        if versions and self._open("log").version < int(versions[0].removeprefix(VERSION)):
+        if not self._has("log"):
+            return None, []
+        log, folded_parts = self._open("log"), json.loads(state["parts"])
+        versions = [part for part in folded_parts if part.startswith(VERSION)]
+        if versions and log.version < int(versions[0].removeprefix(VERSION)):
             raise ValueError("the newest version of its log is gone")
+        rows = log.to_arrow()
+        parts = rows.column("part").to_numpy(zero_copy_only=False)
+        return _to_support(rows.filter(~np.isin(parts, folded_parts))), np.unique(parts).tolist()
 
-    def _folded(self, state: dict[str, Any]) -> Any:
+    def _open_folded(self, state: dict[str, Any]) -> Any:
+        """Return the folded table that counts, or None; a table that has lost classes is a ValueError."""
         if not state["folded"]:
             return None
         table, (_, *about) = self._open(state["folded"]), state["folded"].split("-")
-        if len(about) == 3 and table.count_rows() != int(about[1]):  # earlier ones do not say
+        if len(about) == 3 and table.count_rows() != int(about[1]):  # Early names do not have the number of classes.
             raise ValueError(f"{table.count_rows()} of {about[1]} classes are there")
         return table
 
     # ------------------------------------------------------------------------------------------------------ compaction
 
     def compact(self) -> int:
-        """Fold all rows of each class into one, index the prototypes, and return the number of classes.
+        """Add up the rows of each class, index the prototypes, and return the number of classes.
 
-        Where another process folds at the same time, one of the two does it.
+        Where several processes compact at the same time, one of them succeeds.
         """
-        with self._sound():
-            return self._compact()
-
-    def _compact(self) -> int:
-        state = self._state()
-        support, _ = self._whole(_all)
-        rows = self._open("log").to_arrow() if self._has("log") else None
-        already = json.loads(state["parts"])
-        parts = np.unique(rows.column("part").to_numpy(zero_copy_only=False)).tolist() if rows is not None else []
-        if rows is not None and parts:
-            rows = rows.filter(~np.isin(rows.column("part").to_numpy(zero_copy_only=False), already))
-        support = _together(support, _support(rows) if parts else None)
-        if support is None:
-            return 0
-        number = state["number"] + 1
-        name = f"folded-{number}-{len(support)}-{uuid.uuid4().hex}"
-        if self._fold(name, number, support.in_order(), parts):
-            with suppress(Exception):  # what is left only takes room
-                log = self._open("log")
-                for start in range(0, len(parts), 1000):
-                    log.delete(f"part IN ({', '.join(map(_quoted, parts[start : start + 1000]))})")
-            self._tidy()
-            self._sweep()
-        return len(support)
+        with self._errors_as_bad_input():
+            folded, recent, state, parts = self._read_consistently(_read_all)
+            if folded is None and recent is None:
+                return 0
+            support, number = self._merge(folded, recent).sort_by_label(), state["number"] + 1
+            name = f"folded-{number}-{len(support)}-{uuid.uuid4().hex}"
+            if self._fold(name, number, support, parts):
+                with suppress(Exception):  # Parts that stay in the log only take room.
+                    for start in range(0, len(parts), 1000):
+                        self._open("log").delete(f"part IN ({', '.join(map(_to_sql, parts[start : start + 1000]))})")
+                self._tidy()
+                self._sweep()
+            return len(support)
 
     def _fold(self, name: str, number: int, support: Support, parts: list[str]) -> bool:
-        """Write a folded table and let it count, unless another was faster."""
+        """Write a folded table and let it count, unless another process was faster; return whether it counts."""
         try:
-            self._append(name, support, vector=self._vectors(support))
-            if len(support.labels) >= INDEX_FROM:
-                self._index(name, len(support.labels))
+            self._write_folded(name, support)
         except Exception:
-            if self._state()["number"] < number:
+            if self._read_state()["number"] < number:
                 raise
-            return False  # who was faster has swept it away
+            return False  # A faster process has removed the table.
         version = [f"{VERSION}{self._open('log').version}"] if self._has("log") else []
         values = {"number": number, "folded": name, "parts": json.dumps([*parts, *version])}
         if self._open("state").update(where=f"number = {number - 1}", values=values).rows_updated:
@@ -257,10 +229,24 @@ class ClassBank:
             self._database.drop_table(name)
         return False
 
+    def _write_folded(self, name: str, support: Support) -> None:
+        """Write a table of classes with the points that the database's index compares, and index many of them."""
+        law = self._restore(support)
+        head = law.learned_head_.head
+        form = _make_form(head, law.prototypes_)
+        rows = form.rows(law.prototypes_)
+        points = form.points(rows, form.longest(rows)).numpy()
+        table = self._database.create_table(name, _to_rows(support, vector=_to_lists(points)))
+        if len(support) >= INDEX_FROM:
+            partitions = max(1, len(support) // PARTITION)
+            table.create_index(
+                _metric(head), vector_column_name="vector", num_partitions=partitions, index_type="IVF_FLAT"
+            )
+
     def _sweep(self) -> None:
         """Remove folded tables that cannot count any more."""
         with suppress(Exception):
-            state = self._state()
+            state = self._read_state()
             for name in self._database.list_tables().tables:
                 number = name.split("-")[1] if name.startswith("folded-") and name != state["folded"] else ""
                 if number.isdecimal() and int(number) <= state["number"]:
@@ -271,55 +257,28 @@ class ClassBank:
 
         Each appended version lists all pieces before it, so that the lists grow with the square of the calls.
         """
-        with suppress(Exception):  # another does it just now
+        with suppress(Exception):  # Another process may be doing it.
             self._open("log").optimize(cleanup_older_than=FORGET)
             self._open("state").optimize(cleanup_older_than=FORGET)
 
-    def _vectors(self, support: Support) -> Float[np.ndarray, "way d"]:
-        """Classes as the database's index compares them."""
-        law = self._empty().restore(support, self._features())
-        linear = _linear(law.learned_head_.head, law.prototypes_)
-        rows = linear.rows(law.prototypes_)
-        return linear.points(rows, linear.longest(rows)).numpy()
-
-    def _index(self, name: str, classes: int) -> None:
-        law = self._empty().fit(np.ones((1, self._features())), [0])
-        self._open(name).create_index(
-            self._metric(law.learned_head_.head),
-            vector_column_name="vector",
-            num_partitions=max(1, classes // PARTITION),
-            index_type="IVF_FLAT",
-        )
-
-    @staticmethod
-    def _metric(head: Head) -> str:
-        return "cosine" if head.score_name == "cosine" else "l2"
-
     # ---------------------------------------------------------------------------------------------------------- state
 
-    def _empty(self) -> FewShotClassifier:
-        """A classifier of the bank's law that has learned nothing."""
-        row = self._row()
-        tensors = {name: value.numpy() for name, value in load(row["tensors"]).items()}
-        learned, fitted = (
-            {name.partition(".")[2]: value for name, value in tensors.items() if name.startswith(part)}
-            for part in ("parameters.", "fitted.")
-        )
+    @cached_property
+    def _law(self) -> FewShotClassifier:
+        """A classifier with the bank's head and parameters, which never change, and one class without meaning."""
+        row = self._read_state()
         law = json.loads(row["law"])
+        parameters, base = read_parameters({name: value.numpy() for name, value in load(row["tensors"]).items()})
         arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
-        arguments |= {"parameters": learned or None, "base": fitted or None, "registry": self._registry, "keep": 0}
-        return FewShotClassifier(**arguments)
+        classifier = FewShotClassifier(**arguments, parameters=parameters, base=base, registry=self._registry, keep=0)
+        return classifier.fit(np.ones((1, law["features"])), [0])
 
-    def _features(self) -> int:
-        return int(json.loads(self._row()["law"])["features"])
-
-    def _row(self) -> dict[str, Any]:
-        """The law of the classes, which never changes."""
-        if self._law_row is None:
-            self._law_row = self._state()
-        return self._law_row
+    def _restore(self, support: Support) -> FewShotClassifier:
+        """Return a classifier of these classes with the bank's head."""
+        return copy.copy(self._law).restore(support.sort_by_label(), self._law.n_features_in_)
 
     def _make(self, classifier: FewShotClassifier) -> None:
+        """Make a bank for the head and the parameters of a classifier, unless another process just did."""
         import pyarrow
 
         head = classifier.learned_head_.head
@@ -333,18 +292,16 @@ class ClassBank:
                 f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
                 f"not for {classifier.head}."
             )
-        tensors = {f"parameters.{name}": value for name, value in classifier.learned_.items()}
-        tensors |= {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
-        contiguous = {name: value.contiguous() for name, value in tensors.items()}
+        tensors = {name: value.contiguous() for name, value in write_parameters(classifier).items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
         law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
-        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(contiguous)}
+        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
         fields = {"number": pyarrow.int64(), "tensors": pyarrow.binary()}
         schema = pyarrow.schema([(name, fields.get(name, pyarrow.string())) for name in row])
-        with suppress(ValueError):  # another process made it meanwhile
+        with suppress(ValueError):  # Another process made it.
             self._database.create_table("state", pyarrow.Table.from_pylist([row], schema))
 
-    def _state(self) -> dict[str, Any]:
+    def _read_state(self) -> dict[str, Any]:
         return max(self._open("state").to_arrow().to_pylist(), key=lambda row: row["number"])
 
     def _open(self, name: str) -> Any:
@@ -352,7 +309,7 @@ class ClassBank:
         table.checkout_latest()
         return table
 
-    def _sound(self) -> AbstractContextManager[None]:
+    def _errors_as_bad_input(self) -> AbstractContextManager[None]:
         """Re-raise errors of the database as BadInput: it is damaged or cannot be reached."""
         return as_bad_input(Exception, f"the class bank {self._place} is damaged or cannot be reached", ".")
 
@@ -363,66 +320,59 @@ class ClassBank:
             return False
         return True
 
-
-def _linear(head: Head, prototypes: Float[Tensor, "way refined"]) -> ProductForm:
-    """The head's score as one product, about zero: the centre of the classes is another tomorrow."""
-    linear = ProductForm.from_head(head, prototypes)
-    return replace(linear, centre=torch.zeros_like(linear.centre))
-
-
-def _together(*supports: Support | None) -> Support | None:
-    """Return the classes of all."""
-    given = [support for support in supports if support is not None]
-    if not given:
-        return None
-    whole = given[0].copy()  # what is added to it may be needed again
-    for other in given[1:]:
-        whole.merge(other, is_disjoint=True)
-    return whole
+    def _merge(self, *supports: Support | None) -> Support:
+        """Return the classes of several supports."""
+        given = [support for support in supports if support is not None]
+        if not given:
+            raise BadInput(f"the class bank {self._place} has no classes yet.")
+        merged = given[0].copy()  # The given supports may be needed again.
+        for other in given[1:]:
+            merged.merge(other, is_disjoint=True)
+        return merged
 
 
-def _all(folded: Any, _: list[Any]) -> Support | None:
-    """The classes of a folded table."""
-    return None if folded is None else _support(folded.to_arrow())
+def _make_form(head: Head, prototypes: Float[Tensor, "class refined"]) -> ProductForm:
+    """Return the head's score as one product, centred at zero: the centre of the classes changes with each `add`."""
+    form = ProductForm.from_head(head, prototypes)
+    return replace(form, centre=torch.zeros_like(form.centre))
 
 
-def _rows_of(folded: Any, labels: list[Any]) -> Support | None:
-    """Some classes of a folded table."""
-    if not labels:
-        return None
-    rows = folded.search().where(f"label IN ({', '.join(map(_quoted, labels))})").limit(len(labels)).to_arrow()
-    return _support(rows)
+def _metric(head: Head) -> str:
+    return "cosine" if head.score_name == "cosine" else "l2"
 
 
-def _apart(support: Support | None, labels: list[Any]) -> Support | None:
-    """Without these classes."""
-    if support is None or not labels:
-        return support
-    gone = {support.row_of(label) for label in labels}
-    rows = [row for row in range(len(support)) if row not in gone]
-    return support.select(rows) if rows else None
+def _read_all(folded: Any, _: list[Any]) -> Support | None:
+    """Return all classes of a folded table."""
+    return None if folded is None else _to_support(folded.to_arrow())
 
 
-def _support(rows: Any) -> Support | None:
-    """The classes of rows of a table: of each the sum of its rows."""
-    if not rows.num_rows:
+def _to_rows(support: Support, **columns: Any) -> Any:
+    """Return classes as rows of a table, with more columns."""
+    import pyarrow
+
+    labels, sums = pyarrow.array(support.labels.tolist()), _to_lists(support.sums)
+    return pyarrow.table({"label": labels, "sum": sums, "count": pyarrow.array(support.counts), **columns})
+
+
+def _to_lists(array: Float[np.ndarray, "row d"]) -> Any:
+    """Return the rows of an array as a column of lists."""
+    import pyarrow
+
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(array.ravel()), array.shape[1])
+
+
+def _to_support(rows: Any) -> Support | None:
+    """Return the classes of rows of a table, each the sum of its rows; None where there are no rows."""
+    if rows is None or not rows.num_rows:
         return None
     sums = rows.column("sum").combine_chunks()
     flat = sums.flatten().to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)
     labels = np.array(rows.column("label").to_pylist())
-    names, owner = np.unique(labels, return_inverse=True)
+    names, class_index = np.unique(labels, return_inverse=True)
     counts = np.zeros(len(names), np.int64)
-    np.add.at(counts, owner, rows.column("count").to_numpy())
+    np.add.at(counts, class_index, rows.column("count").to_numpy())
     return Support(names, build_support([flat], labels).sums, counts)
 
 
-def _quoted(value: Any) -> str:
+def _to_sql(value: Any) -> str:
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
-
-
-def _lancedb() -> Any:
-    try:
-        import lancedb
-    except ImportError:
-        raise BadInput("a class bank needs the packages of an extra: pip install 'anyshot[bank]'.") from None
-    return lancedb

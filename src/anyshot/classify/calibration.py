@@ -1,9 +1,9 @@
 """Calibrated probabilities and "none of these", from the support alone.
 
-Leaving a group of examples out of their class is a subtraction from the class's sum, so the scores that each exemplar
-would have got as a new image are known in closed form. On them we fit one factor for the logits (temperature scaling,
-Guo et al. 2017) and the threshold of the best logit below which only a chosen share of known images falls (the quantile
-of split conformal prediction, Papadopoulos et al. 2002).
+Leaving a group of examples out of their class is a subtraction from the class's sum, so we can compute the scores that
+each exemplar would have got as a new image. On these scores we fit one factor for the logits (temperature scaling, Guo
+et al. 2017) and a threshold for the best logit, below which only a chosen share of known images falls (the quantile of
+split conformal prediction, Papadopoulos et al. 2002).
 """
 
 from dataclasses import dataclass
@@ -16,176 +16,181 @@ from scipy.optimize import brentq
 from anyshot.classify.support import Support
 from anyshot.models.law import BoundHead, Estimator, Examples, LeaveOneOut, Moments, Parameters
 
-CHUNK_FLOATS = 20_000_000  # numbers that are worked on at once: 160 MB
-LEFT_OUT_GROUPS = (
-    8  # groups of a class that are left out in turn when it is not the query's: more would hardly change a mean
-)
-QUERIES = 2048  # exemplars that are queries: the standard error of a share is at most 1.1 %
-CLASSES = 1024  # classes that take part in a calibration, where there are more
-LEAST_QUERIES, PRODUCTS = 512, 1 << 26  # queries that are compared with all classes: fewer of very many classes
-GUESSED_GAP = 4.0  # logit of a class over the mean of others where nothing can be left out: e^4 is 98 % of two classes
+CHUNK_FLOATS = 20_000_000  # floats of a temporary tensor, at most: 160 MB
+LEFT_OUT_GROUPS = 8  # groups of every other class that are left out in turn: more would hardly change a mean
+QUERIES = 2048  # exemplars that are queries: the standard error of a share is then at most 1.1 %
+CLASSES = 1024  # classes that are calibrated; of more classes a sample
+LEAST_QUERIES = 512  # queries that are compared with all of very many classes, at least
+PRODUCTS = 1 << 26  # comparisons of queries with all of very many classes, which bound the queries above LEAST_QUERIES
+GUESSED_GAP = 4.0  # logit of a class over the mean of the others where nothing can be left out: e^4 to 1 is 98 %
 
-Scores = Float[np.ndarray, "image way"]
-Groups = Int[np.ndarray, " exemplar"]
+Scores = Float[np.ndarray, "image class"]
+GroupIndex = Int[np.ndarray, " exemplar"]
 
 
-@dataclass(frozen=True)
-class GroupSizes:
-    """What leaving out the group of each exemplar takes from its class.
+def count_remaining(support: Support, groups: GroupIndex) -> Int[np.ndarray, " exemplar"]:
+    """Return how many examples the class of each exemplar has without the exemplar's group.
 
-    Attributes:
-        sums: The sum of the group's exemplars.
-        left: The examples of the class that are left; 0 where the class is one group, or the group is not known whole.
+    It is 0 where the class is one group, and where some of the group are no exemplars, so that its sum is not known.
     """
+    remaining = support.counts[support.exemplars.class_index] - np.bincount(groups)[groups]
+    remaining[np.isin(groups, groups[support.has_incomplete_group])] = 0
+    return remaining
 
-    sums: Float[np.ndarray, "exemplar d"]
-    left: Int[np.ndarray, " exemplar"]
 
-
-def measure_groups(support: Support, groups: Groups) -> GroupSizes:
-    """Return what leaving out the group of each exemplar takes from its class."""
-    sizes = np.bincount(groups)
-    left = support.counts[support.owner] - sizes[groups]
-    left[np.isin(groups, groups[support.is_cut])] = 0
-    if sizes.max(initial=1) == 1:
-        return GroupSizes(support.examples, left)
-    sums = np.zeros((len(sizes), support.examples.shape[1]))
-    np.add.at(sums, groups, support.examples)
-    return GroupSizes(sums[groups], left)
+def sum_groups(support: Support, groups: GroupIndex) -> Float[np.ndarray, "group d"]:
+    """Return the sum of the exemplars of each group."""
+    vectors = _to_tensor(support.exemplars.vectors)
+    sums = torch.zeros(int(groups.max(initial=-1)) + 1, vectors.shape[1], dtype=torch.float64)
+    return sums.index_add_(0, torch.from_numpy(groups), vectors).numpy()
 
 
 def estimate(
     estimator: Estimator,
     support: Support,
     examples: Float[np.ndarray, "image d"],
-    owner: Int[np.ndarray, " image"],
-    groups: Groups,
+    class_index: Int[np.ndarray, " image"],
+    groups: GroupIndex,
     base: Parameters | None = None,
 ) -> tuple[Parameters, LeaveOneOut]:
-    """Fit a head to a support, and return what it estimates and the logits of examples with their groups left out.
+    """Fit a head on a support; return its parameters, and the logits of examples with their groups left out.
 
     Args:
         estimator: The head's.
         support: The classes, with their scatter.
         examples: The vectors of some of their examples.
-        owner: The rows of their classes.
+        class_index: The rows of their classes.
         groups: Their groups, counted from 0; no group has examples of two classes.
         base: What is known of other classes, if there are any.
     """
-    known = Examples(_tensor(examples), _tensor(owner), _tensor(groups))
-    if len(examples) == support.counts.sum() < examples.shape[1]:  # the scatter would be much larger than they are
-        moments = estimator.moments_of(known.vectors.double(), known.owner)
+    given = Examples(_to_tensor(examples), _to_tensor(class_index), _to_tensor(groups))
+    # The scatter has d x d numbers. Where all examples are given and are fewer than d, moments from them are smaller.
+    if len(examples) == support.counts.sum() < examples.shape[1]:
+        moments = estimator.moments_of(given.vectors.double(), given.owner)
     else:
         assert support.scatter is not None
-        sums = _tensor(support.counts), torch.from_numpy(support.means), _tensor(support.scatter)
+        sums = _to_tensor(support.counts), torch.from_numpy(support.means), _to_tensor(support.scatter)
         moments = Moments(*sums, support.degrees_of_freedom)
-    parameters = estimator.fit(moments, known, base)
-    return parameters, estimator.leave_one_out(moments, known, parameters)
+    parameters = estimator.fit(moments, given, base)
+    return parameters, estimator.leave_one_out(moments, given, parameters)
 
 
 def leave_one_out(
-    bound: BoundHead, support: Support, groups: Groups | None = None, most: int = QUERIES
+    bound_head: BoundHead, support: Support, groups: GroupIndex, max_queries: int = QUERIES
 ) -> tuple[Scores, Int[np.ndarray, " image"]]:
     """Return scores (without the temperature) of exemplars as new images, and the rows of their classes.
 
-    Each exemplar is left out of its class with its group, and every other class leaves out one of its groups too (the
-    first few in turn), so that no class is ahead. An exemplar whose class is one group is no query, but stands as a
-    class for the others.
+    Each exemplar is left out of its class with its group. Every other class leaves out one of its groups too (the first
+    few in turn), so that no class has an advantage by its count. An exemplar whose class is one group is no query, but
+    its class stands among the others.
 
     Args:
-        bound: The head and its parameters.
+        bound_head: The head and its parameters.
         support: The classes.
-        groups: The group of each exemplar, counted from 0; each is its own where None.
-        most: Queries in all; of each class as many as that allows, two at least.
+        groups: The group of each exemplar, counted from 0.
+        max_queries: Queries in all; of each class as many as that allows, two at least.
     """
-    chosen, head = choose_queries(support, most), bound.head
-    vectors, owner = torch.from_numpy(support.examples[chosen]), support.owner[chosen]
-    group_sizes = measure_groups(support, np.arange(len(support.owner)) if groups is None else groups)
-    is_query = group_sizes.left[chosen] > 0
-    left = np.where(is_query, group_sizes.left[chosen], support.counts[owner])
-    sums = support.sums[owner] - np.where(is_query[:, None], group_sizes.sums[chosen], 0.0)
-    sizes = np.bincount(owner, minlength=len(support))
-    first = np.cumsum(sizes) - sizes
-    bare = np.flatnonzero(sizes == 0)  # classes without exemplars stand as they are, in rows after the others
-    first[bare] = len(owner) + np.arange(len(bare))
-    means = torch.from_numpy(np.concatenate([sums / left[:, None], support.sums[bare] / support.counts[bare, None]]))
-    counts = torch.from_numpy(np.concatenate([left, support.counts[bare]]))
+    head, chosen = bound_head.head, choose_queries(support, max_queries)
+    means, counts, is_query = _means_without_groups(support, groups, chosen)
+    vectors, class_index = (torch.from_numpy(values) for values in support.exemplars.take(chosen)[:2])
+    n_chosen = np.bincount(class_index, minlength=len(support))
+    first_row = np.cumsum(n_chosen) - n_chosen
+    first_row[n_chosen == 0] = len(chosen) + np.arange((n_chosen == 0).sum())
     if head.refine is not None and not head.couples:
-        parts = zip(*(values.split(_rows(means.shape[1])) for values in (means, counts)), strict=True)
-        means = torch.cat([head.refine(part, part_counts, bound.parameters) for part, part_counts in parts])
+        parts = zip(*(values.split(_chunk_rows(means.shape[1])) for values in (means, counts)), strict=True)
+        means = torch.cat([head.refine(part, part_counts, bound_head.parameters) for part, part_counts in parts])
     queries = np.flatnonzero(is_query)
-    rank = (np.arange(len(owner)) - first[owner])[queries]
+    rank = (np.arange(len(chosen)) - first_row[class_index])[queries]
     scores = torch.empty(len(queries), len(support), dtype=torch.float64)
-    for turn in np.unique(rank).tolist():  # queries of one rank in their classes meet the same others
-        others = torch.from_numpy(first + turn % np.clip(sizes, 1, LEFT_OUT_GROUPS))
-        for here in torch.from_numpy(np.flatnonzero(rank == turn)).split(_rows(means.shape[1] * len(support))):
+    for turn in np.unique(rank).tolist():  # Queries of one rank in their classes meet the same rows of other classes.
+        others = torch.from_numpy(first_row + turn % np.clip(n_chosen, 1, LEFT_OUT_GROUPS))
+        for here in torch.from_numpy(np.flatnonzero(rank == turn)).split(_chunk_rows(means.shape[1] * len(support))):
             rows = torch.from_numpy(queries)[here]
-            query, own = vectors[rows], (torch.arange(len(rows)), torch.from_numpy(owner)[rows])
-            if head.couples:  # each query has its own set of classes, and they refine each other
+            query, own_class = vectors[rows], class_index[rows]
+            if head.couples:  # Classes refine each other, so each query needs a set of classes of its own.
+                own = torch.arange(len(rows)), own_class
                 sets, set_counts = means[others].repeat(len(rows), 1, 1), counts[others].repeat(len(rows), 1)
                 sets[own], set_counts[own] = means[rows], counts[rows]
-                refined = head.refined(sets, set_counts, bound.parameters)
-                scores[here] = bound.score(query[:, None], refined)[:, 0]
+                refined = head.refined(sets, set_counts, bound_head.parameters)
+                scores[here] = bound_head.score(query[:, None], refined)[:, 0]
             else:
-                scores[here] = bound.score(query, means[others])
-                scores[here[own[0]], own[1]] = bound.score(query[:, None], means[rows, None])[:, 0, 0]
-    return scores.numpy(), owner[queries]
+                scores[here] = bound_head.score(query, means[others])
+                scores[here, own_class] = bound_head.score(query[:, None], means[rows, None])[:, 0, 0]
+    return scores.numpy(), class_index.numpy()[queries]
 
 
-def choose_queries(support: Support, most: int) -> Int[np.ndarray, " image"]:
-    """Return the first exemplars of each class, as many as `most` in all allow, two at least."""
-    owner = support.exemplars.owner
-    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-    return np.flatnonzero(rank < max(2, most // max(1, len(support))))
+def _means_without_groups(
+    support: Support, groups: GroupIndex, chosen: Int[np.ndarray, " image"]
+) -> tuple[torch.Tensor, torch.Tensor, Bool[np.ndarray, " image"]]:
+    """Return for each chosen exemplar the mean and the count of its class without its group, and whether it is a query.
+
+    Where nothing would be left of the class, they are those of the whole class, and the exemplar is no query. Rows of
+    classes without exemplars, which are never left out of, follow.
+    """
+    class_index, remaining = support.exemplars.class_index[chosen], count_remaining(support, groups)[chosen]
+    is_query, is_bare = remaining > 0, support.exemplar_counts == 0
+    left_out = np.where(is_query[:, None], sum_groups(support, groups)[groups[chosen]], 0.0)
+    sums = np.concatenate([support.sums[class_index] - left_out, support.sums[is_bare]])
+    counts = np.concatenate([np.where(is_query, remaining, support.counts[class_index]), support.counts[is_bare]])
+    return torch.from_numpy(sums / counts[:, None]), torch.from_numpy(counts), is_query
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    """Return an array as a tensor; a copy where it must not be written to."""
+def choose_queries(support: Support, max_queries: int) -> Int[np.ndarray, " image"]:
+    """Return the places of the first exemplars of each class: as many as `max_queries` in all allow, two at least."""
+    class_index = support.exemplars.class_index
+    rank = np.arange(len(class_index)) - np.searchsorted(class_index, class_index)
+    return np.flatnonzero(rank < max(2, max_queries // max(1, len(support))))
+
+
+def _to_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor; a copy where the array is read-only."""
     return torch.from_numpy(np.require(array, requirements="W"))
 
 
-def _rows(floats: int) -> int:
-    """Return how many rows of so many floats are worked on at once."""
+def _chunk_rows(floats: int) -> int:
+    """Return how many rows of so many floats a temporary tensor may have."""
     return max(1, CHUNK_FLOATS // floats)
 
 
-def fit_scale(scores: Scores, owner: Int[np.ndarray, " image"]) -> float:
-    """Return the factor that makes softmax(factor * scores) likeliest, as if one more image had been of any class.
+def fit_scale(scores: Scores, class_index: Int[np.ndarray, " image"]) -> float:
+    """Return the factor by which softmax(factor * scores) makes the classes of these images likeliest.
 
-    Without that image a few examples, all of them right, would make the classifier certain for ever.
+    One more image is added whose class is uniform over all classes. Without it a few examples, all of them classified
+    right, would give an infinite factor.
     """
-    z, doubt = scores - scores.max(1, keepdims=True), 1 / (len(scores) + 1)
-    wanted = (1 - doubt) * z[np.arange(len(z)), owner] + doubt * z.mean(1)
+    z, uniform = scores - scores.max(1, keepdims=True), 1 / (len(scores) + 1)
+    expected = (1 - uniform) * z[np.arange(len(z)), class_index] + uniform * z.mean(1)
     middle = 1 / max(float(z.std()), np.finfo(float).tiny)
 
     def slope(scale: float) -> float:
-        """Return the slope of the loss, minus the log-likelihood of an image, which is convex in the factor."""
+        """Return the derivative of the cross-entropy, which is convex in the factor."""
         weights = np.exp(scale * z)
-        return float(((weights * z).sum(1) / weights.sum(1) - wanted).mean())
+        return float(((weights * z).sum(1) / weights.sum(1) - expected).mean())
 
     low, high = 1e-3 * middle, 1e3 * middle
-    if slope(low) >= 0:  # the scores tell nothing
+    if slope(low) >= 0:  # The scores do not tell the classes apart.
         return low
     return high if slope(high) <= 0 else float(brentq(slope, low, high, xtol=1e-12 * middle, rtol=1e-10))
 
 
 def next_shot(counts: Shaped[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-    """Return what the factor gains when a class of so many examples takes back the one it had left out.
+    """Return by how much the factor of the logits grows when a class of n - 1 examples gets its n-th.
 
-    A query lies about a mean of n examples with a variance of 1 + 1/n times the class's own, and logits are divided
-    by that variance: the step from n - 1 to n examples is known in advance: 4/3 for two, next to nothing for many.
+    Leaving one out fits the factor to classes of n - 1 examples. A query varies about a mean of n examples with 1 + 1/n
+    times the variance of the class, and logits are divided by that variance. So the growth is known: 4/3 for n = 2, and
+    next to nothing for many.
     """
     return (1 + 1 / np.maximum(counts - 1, 1)) / (1 + 1 / counts)
 
 
-def guess_scale(bound: BoundHead, support: Support) -> float:
-    """Return a factor where no class has two examples: a class's own prototype gets a logit 4 above the others' mean.
+def guess_scale(bound_head: BoundHead, support: Support) -> float:
+    """Return a factor for classes of one example: the mean of a class gets a logit 4 above the mean of the others.
 
-    A rule of thumb, not a calibration: one example of a class says nothing about how images of a class differ.
+    This is a rule of thumb and no calibration: one example does not tell how the images of a class vary.
     """
     means = torch.from_numpy(support.means)
-    prototypes = bound.head.refined(means, _tensor(support.counts), bound.parameters)
-    scores = bound.score(means, prototypes).numpy()
+    prototypes = bound_head.head.refined(means, _to_tensor(support.counts), bound_head.parameters)
+    scores = bound_head.score(means, prototypes).numpy()
     gap = np.diag(scores).mean() - scores[~np.eye(len(scores), dtype=bool)].mean() if len(scores) > 1 else 0.0
     return float(GUESSED_GAP / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0
 
@@ -193,8 +198,8 @@ def guess_scale(bound: BoundHead, support: Support) -> float:
 def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], bins: int = 15) -> float:
     """Return the expected calibration error (Naeini et al. 2015).
 
-    It is how far, on average, the winning class's probability is from how often it is right.
-    Images are put in bins of equal width by that probability; the gaps of the bins are weighed by their images.
+    Images are put in bins of equal width by the probability of their best class. The error is the mean over images of
+    the gap in their bin between that probability and the accuracy.
     """
     confidence, is_right = probabilities.max(1), probabilities.argmax(1) == labels
     place = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -202,11 +207,13 @@ def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], 
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def compute_recalls(logits: Scores, owner: Int[np.ndarray, " image"], way: int) -> Float[np.ndarray, " way"]:
+def compute_recalls(
+    logits: Scores, class_index: Int[np.ndarray, " image"], n_classes: int
+) -> Float[np.ndarray, " class"]:
     """Return the share of each class's images that are classified right; NaN for a class without any."""
-    right = np.bincount(owner, logits.argmax(1) == owner if len(owner) else None, minlength=way)
-    many = np.bincount(owner, minlength=way)
-    return np.where(many > 0, right / np.maximum(many, 1), np.nan)
+    is_right = logits.argmax(1) == class_index if len(class_index) else None
+    counts = np.bincount(class_index, minlength=n_classes)
+    return np.where(counts > 0, np.bincount(class_index, is_right, n_classes) / np.maximum(counts, 1), np.nan)
 
 
 @dataclass(frozen=True)
@@ -228,25 +235,25 @@ class Coverage:
     unknown_rejected: float
 
 
-def rejection(
-    logits: Scores, owner: Int[np.ndarray, " image"], rate: float, evidence: Scores | None = None
+def fit_threshold(
+    logits: Scores, class_index: Int[np.ndarray, " image"], rate: float, evidence: Scores | None = None
 ) -> Coverage:
     """Return the threshold that rejects a share `rate` of known images, and what it does.
 
     Args:
-        logits: Of images that were left out.
-        owner: Their classes.
+        logits: Logits of images that were left out.
+        class_index: Their classes.
         rate: The share.
-        evidence: What speaks for each class over none of these; the logits where None.
+        evidence: The evidence for each class over none of them; the logits where None.
     """
     evidence = logits if evidence is None else evidence
     best = evidence[np.arange(len(logits)), logits.argmax(1)]
-    # A new image of a known class falls below this quantile with at most the chance `rate`.
+    # A new image of a known class falls below this quantile with a probability of at most `rate`.
     rank = int(np.floor(rate * (len(best) + 1)))
     threshold = -np.inf if rank == 0 else float(np.sort(best)[rank - 1])
     is_accepted: Bool[np.ndarray, " image"] = best >= threshold
-    is_right = logits.argmax(1) == owner
-    is_own = np.arange(logits.shape[1]) == owner[:, None]
+    is_right = logits.argmax(1) == class_index
+    is_own = np.arange(logits.shape[1]) == class_index[:, None]
     others = np.where(is_own, -np.inf, evidence)[np.arange(len(logits)), np.where(is_own, -np.inf, logits).argmax(1)]
     return Coverage(
         threshold,

@@ -1,4 +1,4 @@
-"""The model card of a saved classifier: what its fitted state knows."""
+"""The model card of a saved classifier."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.files import write_text
 from anyshot.show.pages import fill_template
 
-LISTED = 1000  # classes in the card
+LISTED = 1000  # classes that the card lists
 
 
 def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, Any]) -> None:
@@ -17,34 +17,36 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
     Args:
         classifier: The classifier. Of very many classes only what was computed before is stated.
         path: The file.
-        about: May name the backbone, where it classifies pictures, its data and its sensitivity.
+        about: What is known of the backbone, by name, for a classifier of pictures (`Embedder.about`).
     """
     state, labels = classifier.state_, classifier.classes_
     counts = state.support.counts[state.order[:LISTED]]
     is_measured = not state.is_large
+    single_group_classes = classifier.single_group_classes_[:LISTED] if is_measured else ()
     card = fill_template(
         Path(__file__).with_name("card.md"),
         classifier=classifier,
         about=about,
-        of_pictures="backbone" in about,
-        many=len(labels),
-        rows=[(_cell(label), many) for label, many in zip(labels[:LISTED], counts, strict=True)],
+        has_pictures="backbone" in about,
+        n_classes=len(labels),
+        rows=[(_escape(label), count) for label, count in zip(labels[:LISTED], counts, strict=True)],
         is_measured=is_measured,
-        calibration=_calibration(classifier) if is_measured else "",
-        unjudged=[_cell(label) for label in classifier.single_group_classes_[:LISTED]] if is_measured else [],
+        calibration=_describe_calibration(classifier) if is_measured else "",
+        single_group_classes=[_escape(label) for label in single_group_classes],
         coverage=classifier.coverage_ if is_measured or "coverage" in state.__dict__ else None,
         percent="{:.1%}".format,
     )
     write_text(path, card)
 
 
-def _calibration(classifier: FewShotClassifier) -> str:
+def _describe_calibration(classifier: FewShotClassifier) -> str:
+    """Return a sentence on how far the probabilities can be believed."""
     if not classifier.calibrated_:
         return f"They are not calibrated: the scale of the logits, {classifier.scale_:.4g}, was given or guessed."
     error = f"the expected calibration error on them is {classifier.support_calibration_error():.1%}."
     return f"The scale of the logits, {classifier.scale_:.4g}, is fitted by leaving examples out; {error}"
 
 
-def _cell(label: Any) -> str:
-    """Return a label inside a table of Markdown, whatever is in it."""
+def _escape(label: Any) -> str:
+    """Return a label that Markdown shows as it is, in a table too."""
     return "".join(f"&#{ord(c)};" if c in "|<>&`*_[]\\\n\r" else c for c in str(label))

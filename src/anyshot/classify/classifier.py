@@ -8,8 +8,10 @@ the classes have (`anyshot.classify.calibration`).
 """
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot
 from anyshot.classify.fitted import FittedState
 from anyshot.classify.keys import hash_groups, hash_rows
-from anyshot.classify.support import Support, build_support, find_repeats, uninterrupted
+from anyshot.classify.support import Support, build_support, find_repeats
 from anyshot.classify.topk import TopK
 from anyshot.concurrency import make_lock
 from anyshot.errors import BadInput, as_bad_input, look_up
@@ -38,25 +40,24 @@ from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
 if TYPE_CHECKING:
     from anyshot.models.model import Model
 
-DEFAULT_HEAD = "posterior"  # of features that no head was trained on
-CHUNK_FLOATS = 1_000_000  # numbers of features and vectors that are in memory at once: 8 MB
+DEFAULT_HEAD = "posterior"  # for features that no head was trained on
+CHUNK_FLOATS = 1_000_000  # floats of features and their vectors that are in memory at once: 8 MB
 FLOATS = (np.float64, np.float32)
-FEATURE_RANGE = 1e-9, 1e100  # largest numbers of features: squares below and above lose their digits or overflow
-SAME = 1e-9  # squared distance of two vectors of one example, as a share of their squares: rounding of float32
-
+FEATURE_RANGE = 1e-9, 1e100  # bounds of the largest feature: outside of them squares lose their digits or overflow
+SAME_EXAMPLE = 1e-9  # relative squared distance up to which two vectors are of one example: float32 rounds this much
 
 T = TypeVar("T")
 
-if hasattr(os, "register_at_fork"):  # the threads of torch do not survive a fork: who waits for them would hang
+if hasattr(os, "register_at_fork"):  # The threads of torch do not survive a fork; waiting for them would hang.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
-Rows = Float[np.ndarray, "image feature"]
+FeatureRows = Float[np.ndarray, "image feature"]
 Labels = Shaped[np.ndarray, " image"]
 Vectors = Float[np.ndarray, "image d"]
 
 
 class FittedValue(Generic[T]):
-    """An attribute of a fitted classifier, computed on first use, while nobody learns."""
+    """An attribute of a classifier that reads its fitted state, which computes it on first use, under the lock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -83,18 +84,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         head: posterior, proto, cosine-proto, frn, cosine-frn, or another of the registry. feat has to be trained:
             `from_run`.
         positions: Positions of a feature map in a row of X; 3-d X shows its own, 2-d X has one.
-        embed: How features become a vector (flatten, mean, max, gram); the head's own where None.
+        embed: How features become a vector (flatten, mean, max, gram); None for the way of the head.
         readout: own, swapped, or one that is fitted on `base`: pca60, est60, ...
-        base: Examples (X, y) of other classes that the readout or the posterior is fitted on, or what was fitted
-            before, by name.
+        base: Examples (X, y) of other classes on which the readout or the posterior is fitted, or the values that such
+            a fit gave before, by name.
         parameters: Learned values of the head by name, as in a trained model.
         scale: Factor of the logits; fitted by leave-one-out on the support where None.
         reject: Share of the known classes' images that `is_known` may reject to find those of unknown classes.
-        keep: Exemplars of a class, for calibration; of many classes fewer, 0 for none. The class itself is the mean of
-            all its examples.
-        index: Whether `predict` asks an approximate index (extra: index) where there are 4,096 classes or more; what it
-            finds is scored exactly. `top` goes through all classes, for its probabilities are shares of all. It is not
-            saved: set it again on a classifier that was loaded.
+        keep: The most examples of a class whose vectors are stored for calibration (exemplars); fewer where there are
+            many classes, 0 for none. The mean of a class is always that of all its examples.
+        index: Whether `predict` searches by an approximate index (extra: index) where there are 4,096 classes or more;
+            the classes that it finds are scored exactly. `top` compares all classes, because its probabilities need
+            their sum. It is not saved: set it again on a classifier that was loaded.
         registry: What head and readout are looked up in; the package's own where None.
 
     Attributes:
@@ -102,17 +103,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         n_features_in_: Numbers in a row of X.
         feature_names_in_: Names of the columns of X, where it had names.
         support_: The classes in order of their labels: sums, counts, exemplars, keys (a copy that is read-only).
-        head_: The head with its parameters, and with what it has estimated from the support.
+        parameters_: The parameters of the head, as given, or those that it starts with untrained.
+        fitted_: What the readout, or the head, was fitted to on `base`, by name.
+        learned_head_: The head with these, before it is fitted on the support.
+        head_: The head with what it has estimated from the support.
         prototypes_: What queries are scored against.
         scale_: The factor of the logits.
         calibrated_: Whether that factor was fitted by leaving examples out.
         threshold_: The evidence below which an image is of none of the classes; minus infinity where it is not known.
         coverage_: What the threshold does to examples that are left out; None where nothing can be left out.
-        recalls_: Accuracy on each class's exemplars, left out; NaN where nothing is left of the class, and for classes
-            that took no part in the calibration of very many.
-        single_group_classes_: Classes whose examples are all one group: nothing is known of new images of them, and
-            none of these is rejected.
-        n_repeated_: Examples of the last call that were there already, or twice in it, and were not counted again.
+        recalls_: Accuracy on the exemplars of each class when they are left out; NaN where the class has no other
+            examples, and for classes that are not in the sample by which very many classes are calibrated.
+        single_group_classes_: Classes whose examples are all one group. How their new images vary is not known, so none
+            of these is rejected.
+        n_repeated_: Examples of the last call that were known already, or twice in it, and were not counted again.
 
     Examples:
         >>> import numpy as np
@@ -182,7 +186,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return load_folder(Path(path), registry)
 
     def restore(self, support: Support, features: int) -> "FewShotClassifier":
-        """Set the support that was saved, of rows of so many features, instead of fitting."""
+        """Set a support that was fitted before, on rows of so many features, and return the classifier."""
         self.positions_, self.n_features_in_ = self.positions or 1, features
         self._prepare(features)
         self.n_repeated_ = 0
@@ -196,17 +200,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: Features, a row or a map "position channel" for each example.
             y: Their labels.
-            groups: Which of them belong together, as the photos of one moment do: accuracy, scale and threshold are
-                measured with whole groups left out. Where None, near-copies by their features are groups.
+            groups: A name for each example; those with the same name belong together, as photos of one moment do, and
+                accuracy, scale and threshold are measured with whole groups left out. Where None, examples of a class
+                with nearly equal features are a group.
         """
         with self._lock:
-            new = self._share_attributes()  # what is known stays until the new examples have been accepted
+            new = self._share_attributes()  # If the new examples are refused, this classifier stays as it is.
             new.forget()
             self.become(new.partial_fit(X, y, groups=groups))
             return self
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Return whether there is a class: a fit that failed leaves other attributes behind."""
+        """Return whether there is a class; scikit-learn would look for any attribute, and a failed fit leaves some."""
         return "state_" in self.__dict__
 
     def forget(self) -> None:
@@ -221,8 +226,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             X: Features.
             y: Labels.
             classes: Not used: classes need not be announced.
-            groups: Which examples belong together (see `fit`), None for one that is alone; a group may go on in a later
-                call.
+            groups: Which examples belong together (see `fit`); the name None is no group. A later call may add to a
+                group.
         """
         with self._lock:
             is_fresh = "state_" not in self.__dict__
@@ -232,17 +237,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             if is_fresh:
                 self._prepare(rows.shape[1])
             keys = hash_rows(rows)
-            names, owner = np.unique(labels, return_inverse=True)
-            is_new = ~find_repeats(owner, keys)
+            names, class_index = np.unique(labels, return_inverse=True)
+            is_new = ~find_repeats(class_index, keys)
             if not is_fresh:
-                is_new &= ~self.state_.support.contains(names, owner, keys)
-            hashes = keys if groups is None else hash_groups(groups, keys)
+                is_new &= ~self.state_.support.contains(names, class_index, keys)
+            group_hashes = keys if groups is None else hash_groups(groups, keys)
             if is_new.any():
                 support = build_support(
                     self._vector_parts(rows if is_new.all() else rows[is_new]),
                     labels[is_new],
                     keys[is_new],
-                    hashes[is_new],
+                    group_hashes[is_new],
                     keep=self.keep,
                     has_scatter=self.learned_head_.head.estimator is not None,
                 )
@@ -260,26 +265,24 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         of a class, not all, the vectors of these must be among the exemplars of one of the two.
         """
         with ExitStack() as stack:
-            for each in sorted({self, *others}, key=id):  # in one order everywhere, or two could wait for each other
+            for each in sorted({self, *others}, key=id):  # In any other order two threads could wait for each other.
                 stack.enter_context(each._lock)
             check_is_fitted(self)
             for other in others:
                 check_is_fitted(other)
                 if self._merge_key() != other._merge_key():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
-                self.state_.support.check_compatible(other.state_.support)
-
-            merged = self.state_.support.copy()  # another may have examples that cannot be merged
-            repeated = sum(merged.merge(other.state_.support) for other in others)
-            with uninterrupted():
-                self.n_repeated_ = repeated
+            merged = self.state_.support.copy()  # If one of the others cannot be merged, none is.
+            n_repeated = sum(merged.merge(other.state_.support) for other in others)
+            with delay_interrupts():
+                self.n_repeated_ = n_repeated
                 return self._set_support(merged)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
         """Remove these classes."""
         with self._lock:
             check_is_fitted(self)
-            unwanted = dict.fromkeys(np.asarray(labels).reshape(-1).tolist())
+            unwanted = list(dict.fromkeys(np.asarray(labels).reshape(-1).tolist()))
             for label in unwanted:
                 if self.state_.support.row_of(label) is None:
                     raise BadInput(f"there is no class {label!s} to remove.")
@@ -289,7 +292,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def become(self, other: "FewShotClassifier") -> None:
         """Take over all that another classifier has learned, at once."""
-        with self._lock, uninterrupted():
+        with self._lock, delay_interrupts():
             lock = self._lock
             self.__dict__ = {**other.__dict__, "_thread_lock": lock}
 
@@ -301,18 +304,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def find_examples(self, X: Any) -> list[list[tuple[Any, int]]]:
         """Return the classes that have each of these examples, and its key there.
 
-        Examples are found by their keys; exemplars, which may come from files without such keys, also by their vectors.
+        Examples are found by their keys. Exemplars are found by their vectors too: early files have other keys.
         """
         with self._lock:
             rows = self._check_rows(X)
-            support, vectors = self.support_, self._embed(rows)
+            support, exemplars, vectors = self.support_, self.support_.exemplars, self._embed(rows)
             results = []
             for key, vector in zip(hash_rows(rows).tolist(), vectors, strict=True):
                 pairs = [(label, key) for label in self.state_.support.labels_with(key)]
-                near = np.flatnonzero(((support.examples - vector) ** 2).sum(1) <= SAME * (vector**2).sum())
-                labels = support.labels[support.owner[near]].tolist()
-                pairs += [(label, int(support.keys[place])) for label, place in zip(labels, near, strict=True)]
-                results.append(list({label: (label, one) for label, one in reversed(pairs)}.values()))
+                near = np.flatnonzero(((exemplars.vectors - vector) ** 2).sum(1) <= SAME_EXAMPLE * (vector**2).sum())
+                labels = support.labels[exemplars.class_index[near]].tolist()
+                pairs += zip(labels, exemplars.keys[near].tolist(), strict=True)
+                results.append(list(dict(reversed(pairs)).items()))  # a class that is found by both counts once
             return results
 
     def take_out(self, label: Any, key: int | None = None, x: Any = None) -> Support:
@@ -331,30 +334,26 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             row = support.row_of(label)
             if row is None:
                 raise BadInput(f"there is no class {label!s} to take from.")
-            row_of_x = None if x is None else self._check_rows(np.asarray(x)[None])
-            if key is not None:
-                self._check_removable(support, label, key, row_of_x)
-            vector = None if row_of_x is None else self._embed(row_of_x)[0]
-            is_whole = key is None or support.counts[row] == 1
-            if is_whole and len(support) == 1:
+            features = None if x is None else self._check_rows(np.asarray(x)[None])
+            if key is not None and key not in support.exemplar_keys_of(label):
+                if label not in support.labels_with(key):
+                    raise BadInput(f"class {label!s} has no such example.")
+                if features is None:
+                    raise BadInput(
+                        f"this example of class {label!s} is no exemplar: its features are needed to remove it."
+                    )
+                if int(hash_rows(features)[0]) != key:
+                    raise BadInput(f"these features are of another example of class {label!s} than the key is of.")
+            vector = None if features is None else self._embed(features)[0]
+            is_last_example = support.counts[row] == 1
+            if len(support) == 1 and (key is None or is_last_example):
                 part = support.copy()
                 self.forget()
                 return part
-            with uninterrupted():
-                part = support.split_off(label, None if is_whole else key, vector)
+            with delay_interrupts():
+                part = support.split_off(label, None if is_last_example else key, vector)
                 self._set_support(support)
             return part
-
-    @staticmethod
-    def _check_removable(support: Support, label: Any, key: int, x: Rows | None) -> None:
-        if key in support.exemplar_keys_of(label):
-            return
-        if label not in support.labels_with(key):
-            raise BadInput(f"class {label!s} has no such example.")
-        if x is None:
-            raise BadInput(f"this example of class {label!s} is no exemplar: its features are needed to remove it.")
-        if int(hash_rows(x)[0]) != key:
-            raise BadInput(f"these features are those of another example of class {label!s} than the key is of.")
 
     def put_back(self, part: Support) -> "FewShotClassifier":
         """Add again what `take_out` returned."""
@@ -363,28 +362,30 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 return self._set_support(part.copy())
             return self._change(lambda support: support.merge(part))
 
-    def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[Rows, Labels]:
+    def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[FeatureRows, Labels]:
         if y is None:
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
         if is_fresh:
-            self.positions_ = _positions(X, self.positions)
+            if self.positions is not None and self.positions < 1:
+                raise BadInput(f"features have at least one position, not {self.positions}.")
+            self.positions_ = self.positions or (int(X.shape[1]) if getattr(X, "ndim", 2) == 3 else 1)
         rows, labels = self._flatten(X), np.asarray(y) if isinstance(y, list) else y
         rows, labels = validate_data(self, rows, labels, reset=is_fresh, dtype=FLOATS)
-        if labels.dtype.kind not in "iubU":  # those are labels whatever they are, and looking takes as long as learning
+        if labels.dtype.kind not in "iubU":  # The check is slow, and values of these types always pass it.
             check_classification_targets(labels)
         if labels.dtype == object and all(isinstance(label, str) for label in labels):
             labels = labels.astype(str)
         _check_scale(rows)
         return rows, labels
 
-    def _check_rows(self, X: Any) -> Rows:
+    def _check_rows(self, X: Any) -> FeatureRows:
         check_is_fitted(self)
         rows = validate_data(self, self._flatten(X), reset=False, dtype=FLOATS)
         _check_scale(rows)
         return rows
 
     def _flatten(self, X: Any) -> Any:
-        """Return 2-d rows of 3-d features "image position channel"; scikit-learn judges whatever else it is."""
+        """Return 2-d rows of 3-d features "image position channel", and X unchanged where it is anything else."""
         if getattr(X, "ndim", 2) != 3:
             return X
         if X.shape[1] != self.positions_:
@@ -392,7 +393,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(X).reshape(len(X), -1)
 
     def _prepare(self, features: int) -> None:
-        """Look up the head and the readout, once: nothing here depends on the classes."""
+        """Check the arguments, and set all attributes that do not depend on the examples."""
         registry = self.registry or BUILTIN
         head, readout = registry.head(self.head), registry.check_readout(self.readout, self.head)
         if not 0 <= self.reject < 1:
@@ -405,44 +406,45 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"rows of {features} numbers cannot hold {self.positions_} positions.")
         self.embed_: Embed = look_up("embed", self.embed, EMBEDS) if self.embed else head.embed
         blank = torch.zeros(1, self.positions_, features // self.positions_)
-        self.learned_ = _tensors(self.parameters or untrained_parameters(self.head, blank, registry))
+        self.parameters_ = _to_tensors(self.parameters or untrained_parameters(self.head, blank, registry))
         self.fitted_: Parameters = {}
-        self.apply_ = Readout().applied  # until the readout is fitted, on vectors as they are
+        self.apply_readout_ = Readout().applied  # The readout is fitted on vectors that no readout has changed.
         self.fitted_ = self._fit_on_base(head, readout)
-        self.apply_ = readout.applied
-        self.learned_head_ = readout.bind(BoundHead(head, self.learned_), self.fitted_)
+        self.apply_readout_ = readout.applied
+        self.learned_head_ = readout.bind(BoundHead(head, self.parameters_), self.fitted_)
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
         unfit = f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
         with as_bad_input((RuntimeError, KeyError), unfit):
-            self.size_ = self.apply_(self.embed_(blank.double(), self.learned_), self.fitted_).shape[1]
+            vectors = self.apply_readout_(self.embed_(blank.double(), self.parameters_), self.fitted_)
+        self.vector_size_ = vectors.shape[1]
 
     def _fit_on_base(self, head: Head, readout: Readout) -> Parameters:
-        """Return what the readout, or a head that is fitted to the support, is to know of other classes."""
+        """Return what the readout, or a head that is fitted on the support, learns from the base classes."""
         fit = readout.fit if head.estimator is None else head.estimator.fit_base
         if fit is None or (self.base is None and head.estimator is not None):
             return {}
         if self.base is None:
             raise BadInput(f"{self.readout} is fitted on examples of other classes: give them as base=(X, y).")
         if isinstance(self.base, Mapping):
-            return _tensors(self.base) if head.estimator is None else read_base(_tensors(self.base))
+            return _to_tensors(self.base) if head.estimator is None else read_base(_to_tensors(self.base))
         X, y = self.base
         vectors = torch.from_numpy(self._embed(np.asarray(self._flatten(X), np.float64)))
         return fit(vectors, torch.from_numpy(np.unique(y, return_inverse=True)[1]))
 
     def _merge_key(self) -> tuple[Any, ...]:
-        """Return all that must agree before two classifiers' sums may be added."""
-        values = [*self.learned_.items(), *self.fitted_.items()]
+        """Return what two classifiers must have in common so that their sums may be added."""
+        values = [*self.parameters_.items(), *self.fitted_.items()]
         learned = sorted((name, value.numpy().tobytes()) for name, value in values)
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
 
     def _change(self, change: Callable[[Support], Any]) -> "FewShotClassifier":
-        """Change the classes and forget what was computed from them, both or (if it is interrupted) neither."""
-        with uninterrupted():
+        """Change the support and forget what was computed from it; Ctrl-C does not come between the two."""
+        with delay_interrupts():
             change(self.state_.support)
             return self._set_support(self.state_.support)
 
     def _set_support(self, support: Support) -> "FewShotClassifier":
-        """Begin a new fitted state of these classes."""
+        """Set the classes, and a fitted state in which nothing has been computed from them yet."""
         base = (self.learned_head_.head.estimator and self.fitted_) or None
         self.state_ = FittedState(support, self.learned_head_, self.scale, self.reject, base, self.index)
         return self
@@ -451,7 +453,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def _lock(self) -> Any:
-        """The lock of all that learns, and of what is computed from the support."""
+        """The lock that every method holds while it changes the support or computes from it."""
         return self.__dict__.get("_thread_lock") or self.__dict__.setdefault("_thread_lock", make_lock())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -466,7 +468,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return other._set_support(self.state_.support.copy()) if "state_" in self.__dict__ else other
 
     def _share_attributes(self) -> "FewShotClassifier":
-        """Return another classifier with the same attributes, and a lock for itself."""
+        """Return another classifier with the same attributes, except for the lock."""
         other = object.__new__(type(self))
         other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
         return other
@@ -474,7 +476,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     support_ = FittedValue[Support]("snapshot")
     classes_ = FittedValue[np.ndarray]("labels")
     prototypes_ = FittedValue[torch.Tensor]("prototypes")
-    head_ = FittedValue[BoundHead]("bound")
+    head_ = FittedValue[BoundHead]("head")
     scale_ = FittedValue[float]("scale")
     calibrated_ = FittedValue[bool]("is_calibrated")
     coverage_ = FittedValue[Coverage | None]("coverage")
@@ -487,14 +489,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def single_group_classes_(self) -> Shaped[np.ndarray, " class"]:
-        """Classes whose examples are all one group: nothing is known of new images of them, and none is rejected."""
+        """Classes whose examples are all one group; none of their images is rejected."""
         with self._lock:
             return self.classes_[self.state_.is_single_group]
 
-    def leave_one_out(self) -> tuple[Float[np.ndarray, "image way"], Int[np.ndarray, " image"]]:
-        """Return logits of exemplars left out of their classes with their groups, and the places of these classes.
+    def leave_one_out(self) -> tuple[Float[np.ndarray, "image class"], Int[np.ndarray, " image"]]:
+        """Return the logits of exemplars that are left out of their classes with their groups, and their class indices.
 
-        Only classes of two groups or more take part, with 2,048 exemplars in all, or two of each class.
+        Only exemplars of classes of two groups or more are among them: 2,048 in all, or two of each class.
         """
         with self._lock:
             check_is_fitted(self)
@@ -502,99 +504,100 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
-    def logits(self, X: Any) -> Float[np.ndarray, "image way"]:
+    def logits(self, X: Any) -> Float[np.ndarray, "image class"]:
         """Return a logit for each class."""
         rows = self._check_rows(X)
-        with self._lock:  # all rows are compared with the same classes
+        with self._lock:  # Nobody may add a class between two parts.
             return np.concatenate([self.logits_of(part) for part in self._vector_parts(rows)])
 
-    def logits_of(self, vectors: Vectors) -> Float[np.ndarray, "image way"]:
-        """Return logits of `vectors`, for those who ask several classifiers about the same images."""
+    def logits_of(self, vectors: Vectors) -> Float[np.ndarray, "image class"]:
+        """Return the logits of what `vectors` returned, so that several classifiers can share one embedding."""
         with self._lock:
-            scale, bound, prototypes, query = self.scale_, self.head_, self.prototypes_, self._transform(vectors)
-        return scale * bound.score(query, prototypes).numpy()
+            scale, head, prototypes, query = self.scale_, self.head_, self.prototypes_, self._transform(vectors)
+        return scale * head.score(query, prototypes).numpy()
 
     def evidence_of(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
         """Return the evidence for one of the classes rather than none of these.
 
-        It is the best logit, less that of a new class where the head has one; infinite where the best class cannot be
-        judged (`single_group_classes_`).
+        It is the best logit, minus that of a class without examples where the head knows one. It is infinite where the
+        best class is among `single_group_classes_`.
         """
         with self._lock:
             best = self._top(vectors, 1).rows[:, 0]
             evidence = self.state_.evidence_of(vectors, best)
-            if len(unknown := self.single_group_classes_):
-                evidence = np.where(np.isin(self.state_.support.labels_of(best), unknown), np.inf, evidence)
-            return evidence
+            is_single_group = np.isin(self.state_.support.labels_of(best), self.single_group_classes_)
+            return np.where(is_single_group, np.inf, evidence)
 
     def _transform(self, vectors: Vectors) -> Float[torch.Tensor, "image z"]:
-        return self.state_.bound.transform(torch.from_numpy(np.require(vectors, requirements="W")))
+        return self.state_.head.transform(torch.from_numpy(np.require(vectors, requirements="W")))
 
     def _top(self, vectors: Vectors, k: int, with_sums: bool = False) -> TopK:
-        """Return the best classes of each image, as rows of the support; with sums also what makes probabilities."""
+        """Return the best classes of each image; with sums also the log-sum-exp of its logits, for probabilities."""
         with self._lock:
             state = self.state_
-            if state.searches:
-                return state.top(vectors, k, with_sums)
+            if state.is_searched:
+                return state.search.top(vectors, k, state.scale if with_sums else None)
             scale = state.scale if with_sums else 1.0
-            order, bound, prototypes, query = state.order, state.bound, state.prototypes, self._transform(vectors)
-        scores = bound.score(query, prototypes).numpy()
+            order, head, prototypes, query = state.order, state.head, state.prototypes, self._transform(vectors)
+        scores = head.score(query, prototypes).numpy()
         best = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
         log_sums = logsumexp(scale * scores, axis=1) if with_sums else None
         return TopK(order[best], np.take_along_axis(scores, best, 1), log_sums)
 
     def vectors(self, X: Any) -> Vectors:
-        """Return what a class is a mean of: the embedded and projected vector of each image."""
+        """Return the vector of each image, embedded and changed by the readout: a class is the mean of such vectors."""
         return self._embed(self._check_rows(X))
 
-    def nearest(self, vector: Float[np.ndarray, " d"], label: Any, many: int = 4) -> UInt64[np.ndarray, " example"]:
-        """Return the keys of the exemplars of a class that, each alone in its place, speak most for this vector."""
+    def nearest(self, vector: Float[np.ndarray, " d"], label: Any, k: int = 4) -> UInt64[np.ndarray, " example"]:
+        """Return the keys of the k exemplars of a class that score highest for this vector, each as a class of one."""
         with self._lock:
-            support, bound = self.support_, self.head_
-            here = support.owner == np.searchsorted(support.labels, label)
-            mine = torch.from_numpy(support.examples[here])
-            alone = bound.head.refined(mine, torch.ones(len(mine), dtype=torch.int64), bound.parameters)
-            scores = bound.score(self._transform(vector[None]), alone)[0]
-        return support.keys[here][scores.argsort(descending=True).numpy()[:many]]
+            support, head, exemplars = self.support_, self.head_, self.support_.exemplars
+            is_member = exemplars.class_index == np.searchsorted(support.labels, label)
+            members = torch.from_numpy(exemplars.vectors[is_member])
+            prototypes = head.head.refined(members, torch.ones(len(members), dtype=torch.int64), head.parameters)
+            scores = head.score(self._transform(vector[None]), prototypes)[0]
+        return exemplars.keys[is_member][scores.argsort(descending=True).numpy()[:k]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
-        """Return the classifier it would be with at most `shot` examples of each class: the first of the exemplars.
+        """Return a classifier of the same classes with at most `shot` examples each: the first exemplars.
 
-        The scale of its logits is fitted on all of them.
+        The scale of its logits is fitted on all exemplars.
         """
         check_is_fitted(self)
         if not 1 <= shot <= self.keep:
-            raise BadInput(f"a classifier that keeps {self.keep} examples a class has shots 1 to {self.keep}.")
+            raise BadInput(
+                f"shot is a number from 1 to {self.keep}, the examples of a class that are kept, not {shot}."
+            )
         with self._lock:
             support, base = self.support_, self.state_.base
             with_exemplars = int((support.exemplar_counts > 0).sum())
             if with_exemplars < len(support):
                 raise BadInput(
-                    f"examples are kept of {with_exemplars} of the {len(support)} classes: fewer shots of all of them "
-                    "are not to be had."
+                    f"only {with_exemplars} of the {len(support)} classes have stored examples, and fewer shots need "
+                    "those of all classes."
                 )
             fewer, is_calibrated = self._share_attributes(), self.calibrated_
-            about = self.learned_head_, self._scale_at(shot), self.reject, base
-            fewer.state_ = FittedState(support.first(shot), *about, is_calibrated=is_calibrated)
+            arguments = self.learned_head_, self._scale_at(shot), self.reject, base
+            fewer.state_ = FittedState(support.limit_shots(shot), *arguments, was_calibrated=is_calibrated)
         return fewer
 
     def _scale_at(self, shot: int) -> float | None:
-        """Return the factor of the logits at fewer shots, as far as leaving out tells."""
+        """Return the factor of the logits at fewer shots, fitted by leaving examples out where that is possible."""
         if not self.calibrated_:
             return self.scale
         if self.state_.has_estimator or shot >= self.support_.counts.max():
             return self.scale_
-        # Leaving one out of one more makes classes of exactly this shot; only where there is no more is it a guess.
-        more = FittedState(self.support_.first(shot + 1), self.learned_head_, None, self.reject)
-        scores, owner = more.leave_one_out_scores
-        if not len(owner):  # classes of one group have nothing to leave out
+        # Classes of shot + 1 examples have `shot` when one is left out; smaller ones need the correction `next_shot`.
+        more = FittedState(self.support_.limit_shots(shot + 1), self.learned_head_, None, self.reject)
+        scores, class_index = more.leave_one_out_scores
+        if not len(class_index):  # Each class is a single group, and nothing can be left out.
             return self.scale_
         counts = more.support.counts
-        gained = np.where(counts > shot, 1.0, next_shot(counts))
-        return fit_scale(scores, owner) * float(gained[owner].mean())
+        gains = np.where(counts > shot, 1.0, next_shot(counts))
+        return fit_scale(scores, class_index) * float(gains[class_index].mean())
 
-    def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image way"]:
-        """Return logits; of two classes, by scikit-learn's habit, only the second's over the first's."""
+    def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image class"]:
+        """Return logits; of two classes, as scikit-learn does, the second's minus the first's."""
         logits = self.logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
@@ -612,18 +615,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         All classes are compared, also with an index, but never in one matrix.
         """
         if k < 1:
-            raise BadInput(f"at least one class is asked for, not {k}.")
+            raise BadInput(f"k, the number of classes to return, is at least 1, not {k}.")
         rows = self._check_rows(X)
         with self._lock:
             parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
             best, scores, sums = (
                 np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "scores", "log_sums")
             )
-            # Sums over very many classes are of float32, and all classes together are at least the best of them.
+            # The sums over very many classes are float32, and may round to less than the sum of the best.
             sums = np.maximum(sums, logsumexp(self.scale_ * scores, axis=1))
             return self.state_.support.labels_of(best), np.exp(self.scale_ * scores - sums[:, None])
 
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "image way"]:
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "image class"]:
         """Return calibrated probabilities of the classes, for images that are of one of them."""
         return softmax(self.logits(X), axis=1)
 
@@ -641,25 +644,25 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def support_calibration_error(self) -> float:
         """Return the expected calibration error on exemplars that are left out; NaN where none can be."""
-        logits, owner = self.leave_one_out()
-        return calibration_error(softmax(logits, axis=1), owner) if len(owner) else float("nan")
+        logits, class_index = self.leave_one_out()
+        return calibration_error(softmax(logits, axis=1), class_index) if len(class_index) else float("nan")
 
-    def _embed(self, rows: Rows) -> Vectors:
+    def _embed(self, rows: FeatureRows) -> Vectors:
         return np.concatenate(list(self._vector_parts(rows)))
 
-    def _vector_parts(self, rows: Rows) -> Iterator[Vectors]:
+    def _vector_parts(self, rows: FeatureRows) -> Iterator[Vectors]:
         """Yield the vectors of the rows, some at a time."""
         channels = rows.shape[1] // self.positions_
-        # The length of a vector is known except while the readout is fitted; the longest is a Gram matrix.
-        floats = rows.shape[1] + getattr(self, "size_", channels * channels)
-        size = max(1, CHUNK_FLOATS // floats)
+        # The length of a vector is not known while the readout is fitted. No embedding is longer than a Gram matrix.
+        floats_per_row = rows.shape[1] + getattr(self, "vector_size_", channels * channels)
+        size = max(1, CHUNK_FLOATS // floats_per_row)
         for start in range(0, len(rows), size):
             part = np.array(rows[start : start + size], np.float64)
             features = torch.from_numpy(part).unflatten(1, (self.positions_, -1))
-            yield self.apply_(self.embed_(features, self.learned_), self.fitted_).numpy()
+            yield self.apply_readout_(self.embed_(features, self.parameters_), self.fitted_).numpy()
 
 
-def _check_scale(rows: Rows) -> None:
+def _check_scale(rows: FeatureRows) -> None:
     """Refuse features whose squares would overflow or vanish."""
     largest = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
     if largest > FEATURE_RANGE[1] or 0 < largest < FEATURE_RANGE[0]:
@@ -669,13 +672,21 @@ def _check_scale(rows: Rows) -> None:
         )
 
 
-def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _to_tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(np.asarray(value), dtype=torch.float64) for name, value in values.items()}
 
 
-def _positions(X: Any, given: int | None) -> int:
-    if getattr(X, "ndim", 2) == 3 and given is None:
-        return int(X.shape[1])
-    if given is not None and given < 1:
-        raise BadInput(f"features have at least one position, not {given}.")
-    return given or 1
+@contextmanager
+def delay_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C until the block has ended, so that a change is made as a whole or not at all."""
+    if threading.current_thread() is not threading.main_thread():  # Python interrupts only the main thread.
+        yield
+        return
+    signals: list[tuple[Any, ...]] = []
+    handler = signal.signal(signal.SIGINT, lambda *arguments: signals.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if signals and callable(handler):
+            handler(*signals[0])

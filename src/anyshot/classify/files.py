@@ -4,11 +4,12 @@
     version-FINGERPRINT/   classifier.safetensors and a copy of the card; of pictures also backbone and thumbnails
     README.md              the model card
 
-A save writes a version beside the old one, reads it back, replaces config.json, which names it, and removes the old
-one. A load therefore sees one version, and a save that is killed changes nothing. Other files are never touched.
+A save writes a new version beside the old one, reads it back, replaces config.json, which names the version, and then
+removes the old one. A load therefore sees one version, and a save that is killed changes nothing. Files that are not
+ours are never touched. Only this module knows the names of the files and what is in them.
 
-Upload it with `huggingface_hub.upload_folder(folder_path=..., repo_id=..., delete_patterns="version-*")`; a downloaded
-snapshot loads as it is.
+Upload a folder with `huggingface_hub.upload_folder(folder_path=..., repo_id=..., delete_patterns="version-*")`; a
+downloaded snapshot loads as it is.
 """
 
 import contextlib
@@ -17,7 +18,9 @@ import json
 import math
 import shutil
 import unicodedata
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,24 +32,28 @@ from anyshot.classify.card import write_card
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import KeySet
 from anyshot.classify.support import Exemplars, Support
+from anyshot.classify.topk import compute_prototypes
 from anyshot.data.arrays import MAX_VALUE_BYTES
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 from anyshot.files import atomic_write, locked, read_json, staging_folder, write_json
+from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
 from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.text import count_noun
 
-FORMAT = 5  # 1 to 4 have their files beside config.json; 1 to 3 have no fingerprints, and keys of exemplars only
+FORMAT = 5  # Formats 1 to 4 have all files beside config.json; 1 to 3 have no fingerprints, and keys of exemplars only.
 TENSORS, CONFIG, CARD, THUMBNAILS = "classifier.safetensors", "config.json", "README.md", "thumbnails.safetensors"
-VERSION = "version-"  # before the first 16 digits of the fingerprint
-BACKBONE_FILES = "backbone.json", "backbone.onnx", "backbone.safetensors", "model.safetensors"
-OPTIONAL_FILES = (CARD, THUMBNAILS)  # may be removed from a version by hand
+VERSION = "version-"  # prefix of a version's folder; the first 16 digits of the fingerprint follow
+BACKBONE, ONNX_BACKBONE = "backbone.json", "backbone.onnx"
+MODEL, BASE_MODEL = "model.safetensors", "backbone.safetensors"  # a trained model, and the one that it is built on
+BACKBONE_FILES = BACKBONE, ONNX_BACKBONE, BASE_MODEL, MODEL
+OPTIONAL_FILES = (CARD, THUMBNAILS)  # a user may delete these from a version
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
-CHECKED_CLASSES = 1024  # whose logits are computed after a load: the others have passed the same checks
+CHECKED_CLASSES = 1024  # classes whose logits are computed after a load, to see that all parts fit together
 MAX_CONFIG_BYTES = 1 << 26  # two million class names; parsed values take up to twenty times as much memory
-LABEL_KINDS = "iufbU"  # integers, floats, booleans and text: what JSON can carry and no code can hide in
-MAX_LABEL_LENGTH = MAX_VALUE_BYTES // 4  # characters: the most that is read
-SHAPES = {  # kinds and axes of the tensors: classes, exemplars, numbers of a vector, known keys
+LABEL_KINDS = "iufbU"  # NumPy's integers, floats, booleans and text, which JSON can hold and which can run no code
+MAX_LABEL_LENGTH = MAX_VALUE_BYTES // 4  # characters of a class name; longer ones could not be read again
+SHAPES = {  # types and axes of the tensors; their names are those of format 1 (`_to_tensors` says what they hold)
     "sums": ("f8", "class vector"),
     "counts": ("i8", "class"),
     "kept": ("f4 f8", "exemplar vector"),
@@ -58,7 +65,6 @@ SHAPES = {  # kinds and axes of the tensors: classes, exemplars, numbers of a ve
     "freedom": ("i8", ""),
     "moment": ("f8", "vector vector"),
 }
-INCOMPLETE, AGAIN = "{} is not a whole classifier", ": save it again."
 T = TypeVar("T")
 
 
@@ -68,16 +74,16 @@ T = TypeVar("T")
 def save_folder(
     classifier: FewShotClassifier,
     path: Path,
-    about: Mapping[str, Any] | None = None,
-    write_more: Callable[[Path], None] = lambda folder: None,
+    backbone: Embedder | None = None,
+    thumbnails: Mapping[int, bytes] | None = None,
 ) -> None:
     """Write a classifier to a folder, as a whole or not at all.
 
     Args:
         classifier: The classifier.
         path: The folder. Its mode, and files that are not ours, stay as they are.
-        about: What the card says of the backbone.
-        write_more: Writes `BACKBONE_FILES` and thumbnails into a folder.
+        backbone: What embeds pictures, where it is a classifier of pictures.
+        thumbnails: JPEGs of the exemplars by their keys.
 
     Raises:
         BadInput: If something else is in its place, another process writes it, or it could not be read again.
@@ -95,15 +101,33 @@ def save_folder(
         files = staging / "files"
         files.mkdir()
         write_tensors(files / TENSORS, _to_tensors(classifier))
-        write_card(classifier, files / CARD, about or {})
-        write_more(files)
+        write_card(classifier, files / CARD, {} if backbone is None else backbone.about)
+        if backbone is not None:
+            _write_backbone(files, backbone)
+            write_tensors(files / THUMBNAILS, _to_byte_tensors(thumbnails or {}))
         config = _to_config(classifier)
         config["files"] = {file.name: _hash_file(file) for file in sorted(files.iterdir())}
         config["fingerprint"] = _hash_config(config)
         files.rename(_find_files(staging, config))
         write_json(staging / CONFIG, config)
-        read_folder(staging, lambda files, config: read_classifier(files, config, classifier.registry))
+        read_folder(staging, lambda files, config: _read_classifier(files, config, classifier.registry))
         _replace_version(staging, folder, config)
+
+
+def _write_backbone(folder: Path, backbone: Embedder) -> None:
+    """Write what names the backbone, and the backbone itself where it is not one that can be named."""
+    about = {"side": backbone.side, "name": backbone.name, "content": backbone.fingerprint, **backbone.about}
+    write_json(folder / BACKBONE, about)
+    if backbone.file is not None:
+        (folder / ONNX_BACKBONE).write_bytes(backbone.file)
+    if backbone.base_model is not None:
+        backbone.base_model.save(folder / BASE_MODEL)
+    if backbone.model is not None:
+        backbone.model.save(folder / MODEL)
+
+
+def _to_byte_tensors(thumbnails: Mapping[int, bytes]) -> dict[str, torch.Tensor]:
+    return {f"{key:016x}": torch.frombuffer(bytearray(jpeg), dtype=torch.uint8) for key, jpeg in thumbnails.items()}
 
 
 def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> None:
@@ -199,17 +223,22 @@ def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
         "sums": support.sums,
         "counts": support.counts,
         "kept": single if np.array_equal(single, exemplars.vectors) else exemplars.vectors,
-        "owner": exemplars.owner,
+        "owner": exemplars.class_index,
         "keys": exemplars.keys.view(np.int64),
         "groups": exemplars.groups.view(np.int64),
         "example_keys": keys.view(np.int64),
         "example_counts": np.bincount(rows, minlength=len(support)),
         "freedom": np.array(support.degrees_of_freedom),
     }
-    if support.second_moment is not None:  # that of the examples that are no exemplars
+    if support.second_moment is not None:  # The file holds that of the other examples, which exemplars complete.
         arrays["moment"] = support.second_moment - exemplars.vectors.T @ exemplars.vectors
     tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
-    tensors |= {f"parameters.{name}": value for name, value in classifier.learned_.items()}
+    return tensors | write_parameters(classifier)
+
+
+def write_parameters(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
+    """Return the parameters of the head, and what was fitted on base classes, as tensors that a file can hold."""
+    tensors = {f"parameters.{name}": value for name, value in classifier.parameters_.items()}
     return tensors | {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
 
 
@@ -253,22 +282,49 @@ def _find_files(folder: Path, config: Mapping[str, Any]) -> Path:
 
 def load_folder(folder: Path, registry: Registry | None = None) -> FewShotClassifier:
     """Return a classifier from its folder; one with a head that is not ours needs the registry of its file."""
-    return read_folder(folder, lambda files, config: check_logits(read_classifier(files, config, registry)))
+    return read_folder(folder, lambda files, config: _check_logits(_read_classifier(files, config, registry)))
+
+
+def load_image_folder(
+    folder: Path, backbone: "str | Path | Embed | Embedder | None", registry: Registry | None
+) -> tuple[Embedder, FewShotClassifier, dict[int, bytes]]:
+    """Return the backbone, the classifier of its features and the thumbnails of a classifier of pictures.
+
+    Args:
+        folder: The folder.
+        backbone: The backbone, where it is not in the folder (a function).
+        registry: Needed for a head or a backbone that is not ours.
+    """
+    if not has_backbone(folder):
+        raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
+    return read_folder(
+        folder,
+        lambda files, config: (
+            _read_backbone(files, backbone, registry),
+            _check_logits(_read_classifier(files, config, registry)),
+            _read_thumbnails(files / THUMBNAILS),
+        ),
+    )
 
 
 def read_folder(folder: Path, read: Callable[[Path, Mapping[str, Any]], T]) -> T:
     """Return what `read` makes of the files and the configuration of a folder, all of one version."""
     while True:
-        before = read_version(folder)
+        before = read_save_stamp(folder)
         try:
             config = _read_config(folder)
             if config["format"] > 3:
-                with as_bad_input((KeyError, TypeError, ValueError, AttributeError), INCOMPLETE.format(folder), AGAIN):
+                with _errors_as_bad_input(folder, KeyError, TypeError, ValueError, AttributeError):
                     _check_fingerprints(folder, config)
             return read(_find_files(folder, config), config)
         except (BadInput, OSError):
-            if read_version(folder) == before:
+            if read_save_stamp(folder) == before:
                 raise  # else it was saved meanwhile, and is read again
+
+
+def is_classifier(folder: Path) -> bool:
+    """Return whether a folder holds a classifier, of pictures or of features."""
+    return (folder / CONFIG).is_file()
 
 
 def find_files(folder: Path) -> Path:
@@ -276,45 +332,54 @@ def find_files(folder: Path) -> Path:
     return _find_files(folder, _read_config(folder))
 
 
+def find_onnx_backbone(folder: Path) -> Path:
+    """Return the path of the ONNX file that embeds pictures for a saved classifier."""
+    return find_files(folder) / ONNX_BACKBONE
+
+
 def has_backbone(folder: Path) -> bool:
     """Return whether a folder holds a classifier of pictures."""
     config = _read_config(folder)
-    with as_bad_input((KeyError, TypeError), INCOMPLETE.format(folder), AGAIN):
-        return BACKBONE_FILES[0] in config["files"] if config["format"] > 3 else (folder / BACKBONE_FILES[0]).is_file()
+    with _errors_as_bad_input(folder, KeyError, TypeError):
+        return BACKBONE in config["files"] if config["format"] > 3 else (folder / BACKBONE).is_file()
 
 
-def read_version(folder: Path) -> tuple[int, int] | None:
-    """Return what changes whenever a classifier is saved to a folder; None where there is none."""
+def read_save_stamp(folder: Path) -> tuple[int, int] | None:
+    """Return the inode and the time of the last save, by which two saves differ; None where there is none."""
     with contextlib.suppress(OSError):
         about = (folder / CONFIG).stat()
         return about.st_ino, about.st_mtime_ns
     return None
 
 
+def _errors_as_bad_input(folder: Path | str, *kinds: type[Exception]) -> contextlib.AbstractContextManager[None]:
+    """Re-raise errors about missing or unexpected values in a folder as BadInput."""
+    return as_bad_input(kinds, f"{folder} is not a whole classifier", ": save it again.")
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
+    """Return config.json; its format is one that can be read."""
     config = read_json(folder / CONFIG, MAX_CONFIG_BYTES)
-    with as_bad_input((KeyError, TypeError), INCOMPLETE.format(folder), AGAIN):
+    with _errors_as_bad_input(folder, KeyError, TypeError):
         if config["library"] != "anyshot" or config["format"] not in range(1, FORMAT + 1):
             readable = f"this version of anyshot reads formats 1 to {FORMAT}"
             raise BadInput(f"{folder} is of format {config['format']}: {readable}.")
     return config
 
 
-def read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry | None) -> FewShotClassifier:
+def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry | None) -> FewShotClassifier:
     """Return a classifier from the files of a version and its configuration (see `read_folder`)."""
     tensors = {name: value.numpy() for name, value in read_tensors(folder / TENSORS)[0].items()}
-    # Tensors of other shapes or types fail in any way, in any head.
-    with as_bad_input(Exception, INCOMPLETE.format(folder), AGAIN):
+    # Tensors of other shapes or types than expected may raise anything, in any head.
+    with _errors_as_bad_input(folder, Exception):
         arguments, features = {name: config[name] for name in (*ARGUMENTS, "positions")}, config["features"]
         _check_arguments(arguments, features)
         if (file := config.get("made_with")) and arguments["head"] not in (registry or BUILTIN).heads:
             raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
         has_scatter = (registry or BUILTIN).head(arguments["head"]).estimator is not None
         support = _read_support(_read_labels(config, tensors), tensors, arguments["keep"], has_scatter)
-        learned, fitted = _select(tensors, "parameters."), _select(tensors, "fitted.")
-        if "basis" in tensors:  # as it was written before readouts had names for what they fit
-            fitted["basis"] = tensors["basis"]
-        classifier = FewShotClassifier(parameters=learned or None, base=fitted or None, registry=registry, **arguments)
+        parameters, base = read_parameters(tensors)
+        classifier = FewShotClassifier(parameters=parameters, base=base, registry=registry, **arguments)
         classifier.restore(support, features)
         if "feature_names" in config:
             classifier.feature_names_in_ = np.array(config["feature_names"], object)
@@ -323,28 +388,80 @@ def read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry 
     return classifier
 
 
-def check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
-    """Return a classifier that was read; raise BadInput where its parts do not fit, so that a logit is not finite."""
-    with as_bad_input(Exception, "this is not a whole classifier", AGAIN):
-        state, some = classifier.state_, slice(CHECKED_CLASSES)
-        means, counts = (torch.from_numpy(values[some]) for values in (state.support.sums, state.support.counts))
-        prototypes = state.bound.head.refined(means / counts[:, None], counts, state.bound.parameters)
+def _check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
+    """Return a classifier that was read, or raise BadInput where its logits cannot be computed or are not finite."""
+    with _errors_as_bad_input("this", Exception):
+        state = classifier.state_
+        rows = np.arange(min(len(state.support), CHECKED_CLASSES))
+        prototypes = compute_prototypes(state.head, state.support, rows)
         query = torch.from_numpy(classifier._embed(np.ones((1, classifier.n_features_in_))))
-        if not state.bound.score(state.bound.transform(query), prototypes).isfinite().all():
+        if not state.head.score(state.head.transform(query), prototypes).isfinite().all():
             raise ValueError("its logits are not finite")
     return classifier
 
 
-def _select(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Return the tensors whose names begin with a prefix; they have to be finite."""
-    values = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    if not all(np.isfinite(value).all() for value in values.values()):
+def _read_backbone(
+    folder: Path, backbone: "str | Path | Embed | Embedder | None", registry: Registry | None
+) -> Embedder:
+    """Return the given backbone, or else the one that a version names or holds."""
+    about = read_json(folder / BACKBONE)
+    side, description = about.pop("side", None), about.get("backbone", "")
+    name, content = about.pop("name", ""), about.pop("content", "")
+    are_texts = all(isinstance(value, str) for value in (description, name, content))
+    if type(side) is not int or not 0 < side <= 4096 or not are_texts:
+        raise BadInput(f"{folder}/{BACKBONE} does not say of which pictures: side, name, backbone.")
+    fetch = backbone is not None  # Loading a stranger's classifier downloads nothing, unless the user names a backbone.
+    source = _find_backbone(folder, name, description) if backbone is None else backbone
+    needs = f"{folder} needs {description}{f', content {content[:12]}' if content else ''}"
+    with warnings.catch_warnings(), as_bad_input(BadInput, needs, "."):
+        warnings.simplefilter("ignore", UserWarning)  # The user saw warnings about the backbone when it was fitted.
+        embedder = load_embedder(source, side, registry or BUILTIN, fetch=fetch)
+    if content and embedder.fingerprint and embedder.fingerprint != content:
+        raise BadInput(
+            f"{folder} was made with {description}, content {content[:12]}, and {embedder.name or 'the backbone'} has "
+            f"content {embedder.fingerprint[:12]} here: its features would not fit."
+        )
+    return replace(embedder, about=about)
+
+
+def _find_backbone(folder: Path, name: str, description: str) -> str | Path:
+    """Return the name of a version's backbone, or the path of the one that it holds."""
+    if name.partition(":")[0] not in ("", DEFAULT_EMBEDDER, "timm"):
+        raise BadInput(f"{folder}/{BACKBONE} names {name!r}: name the backbone yourself, as backbone=...")
+    if name:
+        return name
+    if (folder / MODEL).is_file():
+        return folder
+    if (folder / ONNX_BACKBONE).is_file():
+        return folder / ONNX_BACKBONE
+    if description.startswith("timm:"):  # Early files have no name.
+        return description
+    raise BadInput(f"the backbone of {folder} is a function ({description}): give it as backbone=... again.")
+
+
+def _read_thumbnails(path: Path) -> dict[int, bytes]:
+    tensors = read_tensors(path)[0] if path.is_file() else {}
+    with as_bad_input((ValueError, TypeError), f"{path} does not hold pictures: save it again."):
+        return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
+
+
+def read_parameters(
+    tensors: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray] | None, dict[str, np.ndarray] | None]:
+    """Return the arguments `parameters` and `base` of a classifier from tensors that `write_parameters` named."""
+    parameters, base = (
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        for prefix in ("parameters.", "fitted.")
+    )
+    if "basis" in tensors:  # as it was written before readouts had names for what they fit
+        base["basis"] = tensors["basis"]
+    if not all(np.isfinite(value).all() for value in (*parameters.values(), *base.values())):
         raise ValueError("a value is not finite")
-    return values
+    return parameters or None, base or None
 
 
 def _check_arguments(arguments: Mapping[str, Any], features: Any) -> None:
-    """Check types, and that numbers are finite; names and ranges are for the classifier to judge."""
+    """Check types, and that numbers are finite; the classifier itself checks names and ranges."""
     positions, scale = arguments["positions"], arguments["scale"]
     if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
         raise ValueError(f"{positions} positions, {features} features")

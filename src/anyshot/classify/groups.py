@@ -25,12 +25,12 @@ from anyshot.models.law import normalize
 MOST_EXAMPLES = 20_000  # examples beyond which pairs are not compared: their distances take seconds to compute
 SAMPLE = 2_000  # examples from which the dimension of a class is estimated
 PART = 256  # rows that are converted to float64, and compared with all others, at a time: this bounds memory
-# No entry of the log compares these five with other values. What they find: 741 of 2,640 groceries are in 248 groups,
-# and no birds are (docs/log/advice.md).
+# The next five were set once and not tuned. With them 741 of 2,640 photos of groceries are in 248 groups, and no photos
+# of birds are in any (docs/log/advice.md).
 MOST_SECONDS = 30.0  # seconds between two photos of one group
-NEAR = 0.3  # squared distance of two members, as a share of the usual one within a class
-CHANCE = 0.01  # probability that an example has another one so near by chance
-NUMBERED_NEAR = 0.6  # as NEAR, for files with consecutive numbers; also what their median must stay below
+NEAR = 0.3  # squared distance of two near-copies, as a share of the typical one within a class
+CHANCE = 0.01  # probability that an example has an independent one so near
+NUMBERED_NEAR = 0.6  # as NEAR, for files with consecutive numbers; their median distance must be below it too
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
 
 Pairs = Int[np.ndarray, "pair 2"]
@@ -76,7 +76,7 @@ def blocks(count: int) -> list[slice]:
 
 @dataclass(frozen=True)
 class WithinClassDistance:
-    """How far two examples of one class usually are from each other, and in how many dimensions they differ."""
+    """How far two examples of one class typically are from each other, and in how many dimensions they differ."""
 
     distance: float
     """The median squared distance, estimated from the distances to the class means."""
@@ -90,16 +90,17 @@ class WithinClassDistance:
         sums = np.zeros((len(counts), vectors.shape[1]))
         for part in blocks(len(labels)):
             np.add.at(sums, labels[part], vectors[part])
-        several = np.flatnonzero(counts[labels] > 1)
-        if not len(several):
+        members = np.flatnonzero(counts[labels] > 1)  # of classes of two examples or more
+        if not len(members):
             return WithinClassDistance(0.0, 1.0)
 
         def residuals(examples: Labels) -> Float[np.ndarray, "some d"]:
+            """Return differences from class means, scaled up because an example is part of its mean."""
             n = counts[labels[examples], None]
             return (vectors[examples] - sums[labels[examples]] / n) * np.sqrt(n / (n - 1))
 
-        squares = [(residuals(several[part]) ** 2).sum(1) for part in blocks(len(several))]
-        sample = residuals(several[np.random.default_rng(0).permutation(len(several))[:SAMPLE]])
+        squares = [(residuals(members[part]) ** 2).sum(1) for part in blocks(len(members))]
+        sample = residuals(members[np.random.default_rng(0).permutation(len(members))[:SAMPLE]])
         products = sample @ sample.T
         diagonal, size = np.diagonal(products), len(products)
         # The mean square of products of different examples is an unbiased estimate of trace(C^2).
@@ -119,7 +120,7 @@ class Groups:
     """Which examples belong together."""
 
     group: Int[np.ndarray, " example"]
-    """The group of each example; an example alone has one of its own."""
+    """The group of each example, counted from 0; an example that belongs to no other is a group of one."""
     evidence: tuple[str, ...]
     """How the groups were found: times, numbers in names, near-identical features, names; empty if there are none."""
 
@@ -130,12 +131,12 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """Groups of two examples or more."""
+        """The number of groups of two examples or more."""
         return int((np.bincount(self.group) > 1).sum())
 
     @property
     def members(self) -> int:
-        """Examples in such groups."""
+        """The number of examples in such groups."""
         sizes = np.bincount(self.group)
         return int(sizes[sizes > 1].sum())
 
@@ -146,7 +147,7 @@ def find_groups(
     """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
 
     Args:
-        vectors: A vector per example; pass `Float64View(features, as_units=True)` for the same groups as everywhere.
+        vectors: A vector per example; `anyshot fit` and `advise` pass `Float64View(features, as_units=True)`.
         labels: Their classes, counted from 0.
         names: Their file names, where they have any.
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
@@ -154,14 +155,14 @@ def find_groups(
     count = len(labels)
     if not 3 <= count <= MOST_EXAMPLES:
         return Groups(np.arange(count), ())
-    usual = WithinClassDistance.estimate(vectors, labels)
-    found = {
-        "times": _consecutive_in_time(labels, names, times),
-        "numbers in file names": _consecutive_in_number(vectors, labels, names, usual),
-        "near-identical features": _near_pairs(vectors, labels, usual),
+    typical = WithinClassDistance.estimate(vectors, labels)
+    pairs = {
+        "times": _pair_by_time(labels, names, times),
+        "numbers in file names": _pair_by_number(vectors, labels, names, typical),
+        "near-identical features": _pair_by_distance(vectors, labels, typical),
     }
-    evidence = tuple(kind for kind, pairs in found.items() if _is_common(pairs, count))
-    return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(found[kind] for kind in evidence)]), count), evidence)
+    evidence = tuple(kind for kind in pairs if _is_common(pairs[kind], count))
+    return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(pairs[kind] for kind in evidence)]), count), evidence)
 
 
 def find_near_copies(vectors: Vectors, labels: Labels) -> Int[np.ndarray, " example"]:
@@ -169,18 +170,18 @@ def find_near_copies(vectors: Vectors, labels: Labels) -> Int[np.ndarray, " exam
     count = len(labels)
     if count < 3:
         return np.arange(count)
-    pairs = _near_pairs(vectors, labels, WithinClassDistance.estimate(vectors, labels))
+    pairs = _pair_by_distance(vectors, labels, WithinClassDistance.estimate(vectors, labels))
     return _join_pairs(pairs, count) if _is_common(pairs, count) else np.arange(count)
 
 
-def find_bursts(labels: Labels, times: Sequence[float | None]) -> Int[np.ndarray, " example"] | None:
-    """Return the group of each example by the times at which they were taken; None where these tell of no groups."""
-    pairs = _consecutive_in_time(labels, (), times)
-    return _join_pairs(pairs, len(labels)) if len(pairs) and _is_common(pairs, len(labels)) else None
+def find_bursts(labels: Labels, times: Sequence[float | None]) -> Int[np.ndarray, " example"]:
+    """Return the group of each photo, counted from 0: photos of a class in quick succession are a group."""
+    pairs = _pair_by_time(labels, (), times)
+    return _join_pairs(pairs, len(labels)) if _is_common(pairs, len(labels)) else np.arange(len(labels))
 
 
 def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:
-    """Return groups in which examples are together that are so in one of two groupings."""
+    """Return the groups in which two examples are together if they are so in either of two groupings."""
     pairs = [NO_PAIRS]
     for groups in (one, other):
         first, place = np.unique(groups, return_index=True, return_inverse=True)[1:]
@@ -189,8 +190,8 @@ def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " examp
 
 
 def _is_common(pairs: Pairs, count: int) -> bool:
-    """Return whether enough examples are in pairs to speak of groups."""
-    return len(np.unique(pairs)) >= LEAST_SHARE * count
+    """Return whether enough examples are in pairs, so that these are no coincidence."""
+    return len(pairs) > 0 and len(np.unique(pairs)) >= LEAST_SHARE * count
 
 
 def _join_pairs(pairs: Pairs, count: int) -> Int[np.ndarray, " example"]:
@@ -210,7 +211,8 @@ def parse_time(name: str) -> float | None:
     return None
 
 
-def _consecutive_in_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> Pairs:
+def _pair_by_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> Pairs:
+    """Return examples of a class that follow each other within MOST_SECONDS."""
     dated: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for example, label in enumerate(labels.tolist()):
         time = times[example] if example < len(times) else None
@@ -222,8 +224,8 @@ def _consecutive_in_time(labels: Labels, names: Sequence[str], times: Sequence[f
     return _to_array([(a, b) for (earlier, a), (later, b) in neighbours if later - earlier <= MOST_SECONDS])
 
 
-def _consecutive_in_number(vectors: Vectors, labels: Labels, names: Sequence[str], usual: WithinClassDistance) -> Pairs:
-    """Return files with consecutive numbers that are alike, if such files are mostly alike."""
+def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typical: WithinClassDistance) -> Pairs:
+    """Return files of a class with consecutive numbers and near vectors, unless most such files are not near."""
     numbered: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     for example, name in enumerate(names[: len(labels)]):
         if match := _NUMBER.match(name.rpartition(".")[0] or name):
@@ -235,17 +237,18 @@ def _consecutive_in_number(vectors: Vectors, labels: Labels, names: Sequence[str
     distances = np.concatenate(
         [((vectors[pairs[part, 0]] - vectors[pairs[part, 1]]) ** 2).sum(1) for part in blocks(len(pairs))]
     )
-    limit = NUMBERED_NEAR * usual.distance
+    limit = NUMBERED_NEAR * typical.distance
     return pairs[distances <= limit] if np.median(distances) <= limit else NO_PAIRS
 
 
-def _near_pairs(vectors: Vectors, labels: Labels, usual: WithinClassDistance) -> Pairs:
+def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
+    """Return examples of a class that are nearer than independent ones would be."""
     pairs = [NO_PAIRS]
     for label in np.flatnonzero(np.bincount(labels) > 1):
         members = np.flatnonzero(labels == label)
         rows = vectors[members]
         squares = (rows**2).sum(1)
-        limit = min(NEAR * usual.distance, usual.quantile(CHANCE / (len(members) - 1)))
+        limit = min(NEAR * typical.distance, typical.quantile(CHANCE / (len(members) - 1)))
         for part in blocks(len(members)):
             distances = squares[part, None] + squares[part.start :] - 2 * rows[part] @ rows[part.start :].T
             pairs.append(members[part.start + np.argwhere(np.triu(distances <= limit, 1))])

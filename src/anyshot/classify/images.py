@@ -1,40 +1,38 @@
-"""FewShotClassifier on pictures: a backbone, a classifier of its features, and small copies of the exemplars."""
+"""FewShotClassifier on pictures: a backbone, a classifier of its features, and thumbnails of the exemplars."""
 
 import copy
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL import Image
 from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import THUMBNAILS, check_logits, has_backbone, read_classifier, read_folder, save_folder
+from anyshot.classify.files import has_backbone, load_image_folder, save_folder
 from anyshot.classify.groups import MOST_EXAMPLES, find_bursts, parse_time
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, select_splits
-from anyshot.errors import BadInput, as_bad_input
-from anyshot.files import read_json, write_json
+from anyshot.errors import BadInput, MissingFile, as_bad_input
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
 from anyshot.models.features import EmbeddedItem, FeatureBuffer, embed_items, select_pictures
-from anyshot.models.model import Model, read_tensors, write_tensors
+from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
 
-LEARN = 1024  # pictures that are learned at once: their pixels are in memory for their thumbnails
-THUMBNAIL = 144  # pixels of the longer side
+BATCH = 1024  # pictures that are learned at once: their pixels stay in memory until their thumbnails are made
+THUMBNAIL = 144  # pixels of the longer side of a thumbnail
 
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
@@ -58,12 +56,9 @@ class ExampleBatch:
     times: Sequence[float | None]
 
 
-OnLearned = Callable[[ExampleBatch], None]
-
-
 @dataclass(frozen=True)
 class RemovedExamples:
-    """What was taken out of a classifier, and can be put back."""
+    """Examples that were taken out of a classifier, and can be put back."""
 
     support: Support
     thumbnails: dict[int, bytes]
@@ -146,7 +141,7 @@ class ImageClassifier:
         """
         if labels is None:
             if not isinstance(images, str | Path):
-                raise BadInput("pictures need labels: give as many of them, or the folder of class folders.")
+                raise BadInput("pictures need labels: give one for each picture, or a folder of class folders.")
             with select_pictures(Path(images), choose=partial(select_splits, wanted=(), for_test=False)) as items:
                 unread = self.learn(items, [item.class_name for item in items], progress, cache, groups=groups)
             for why in unread:
@@ -155,8 +150,8 @@ class ImageClassifier:
         given = [images] if isinstance(images, str | Path) else list(images)
         names = list(labels)
         if len(given) != len(names):
-            raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: they must be as many.")
-        self.learn([_item(image) for image in given], names, progress, cache, must_read_all=True, groups=groups)
+            raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: give one for each.")
+        self.learn([_make_item(image) for image in given], names, progress, cache, must_read_all=True, groups=groups)
         return self
 
     def learn(
@@ -166,10 +161,10 @@ class ImageClassifier:
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
         must_read_all: bool = False,
-        seen: OnLearned = lambda batch: None,
+        seen: Callable[[ExampleBatch], None] = lambda batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
-        """Learn from the pictures that a reader lists, and return why some could not be read.
+        """Learn from the pictures of a source, and return for each that could not be read the reason.
 
         Args:
             items: The pictures.
@@ -177,7 +172,7 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             must_read_all: Whether a picture that cannot be read is an error.
-            seen: Is called with what was learned, some pictures at a time.
+            seen: Is called with each batch that was learned.
             groups: Which pictures belong together (see `partial_fit`).
         """
         if groups is not None and len(groups) != len(items):
@@ -185,24 +180,24 @@ class ImageClassifier:
         new = copy.copy(self)
         new.classifier = copy.copy(self.classifier)
         unread: list[str] = []
-        done = 0
-        embedded = new._embedded(items, cache, None if must_read_all else unread)
+        n_learned = 0
+        embedded = new._embed(items, cache, None if must_read_all else unread)
         times: Sequence[float | None] = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
-            times = [_time_of(item) for item in items]
-            groups = _name_bursts(labels, times)
-        columns = zip(embedded, labels, [None] * len(items) if groups is None else groups, times, strict=True)
+            times = [_find_time(item) for item in items]
+        groups = _name_bursts(labels, times) if groups is None else groups
+        columns = zip(embedded, labels, groups, times, strict=True)
         readable = (row for row in columns if row[0].features is not None)
-        while batch := list(islice(readable, LEARN)):
+        while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = (list(column) for column in zip(*batch, strict=True))
-            keys = new._learn(examples, np.array(names), None if groups is None else batch_groups)
+            keys = new._learn(examples, np.array(names), batch_groups)
             seen(ExampleBatch(examples, np.array(names), keys, batch_times))
-            done += len(batch)
+            n_learned += len(batch)
             progress(len(batch) / len(items))
-        if not done:
+        if not n_learned:
             why = f" (the first: {unread[0]})" if unread else ""
             raise BadInput(f"there are no pictures to learn from{why}.")
-        progress(1 - done / len(items))  # those that could not be read
+        progress(1 - n_learned / len(items))  # the share of those that could not be read
         self._become(new)
         return unread
 
@@ -212,42 +207,41 @@ class ImageClassifier:
         self.thumbnails = other.thumbnails
         return self
 
-    def _embedded(
+    def _embed(
         self, items: Sequence[Item], cache: FeatureCache | None, unread: list[str] | None = None
     ) -> Iterator[EmbeddedItem]:
-        """The pictures in their order, one by one; why one cannot be read goes to `unread`, or is an error."""
-        for one in chain.from_iterable(embed_items(self.backbone, items, cache)):
-            if one.features is None and unread is None:
-                raise BadInput(one.why)
-            if one.features is None and unread is not None:
-                unread.append(one.why)
-            yield one
+        """Yield pictures with their features, in order; one that cannot be read is an error or listed in `unread`."""
+        for example in chain.from_iterable(embed_items(self.backbone, items, cache)):
+            if example.features is None:
+                if unread is None:
+                    raise BadInput(example.why)
+                unread.append(example.why)
+            yield example
 
-    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: Sequence[Any] | None) -> Keys:
+    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: Sequence[Any]) -> Keys:
+        """Learn from pictures that have features, make thumbnails of the exemplars among them, and return all keys."""
         features = np.stack([example.features for example in examples if example.features is not None])
         self.classifier.partial_fit(features, labels, groups=groups)
-        keys = hash_rows(features)
-        exemplars = self.classifier.exemplar_keys()
-        new = {key: one for key, one in zip(keys.tolist(), examples, strict=True) if key in exemplars}
-        new = {key: one for key, one in new.items() if key not in self.thumbnails}
-        jpegs = map_in_threads(self._thumbnail, new.values())
-        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # a copy of us may share the old ones
+        keys, missing = hash_rows(features), self.classifier.exemplar_keys() - self.thumbnails.keys()
+        new = {key: example for key, example in zip(keys.tolist(), examples, strict=True) if key in missing}
+        jpegs = map_in_threads(self._make_thumbnail, new.values())
+        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # not in place: copies share the old
         self._drop_thumbnails()
         return keys
 
     def _drop_thumbnails(self) -> None:
-        """Forget the pictures of examples that are no exemplars any more."""
+        """Drop the thumbnails of examples that are no exemplars any more."""
         exemplars = self.classifier.exemplar_keys()
         self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in exemplars}
 
-    def _thumbnail(self, example: EmbeddedItem) -> bytes:
+    def _make_thumbnail(self, example: EmbeddedItem) -> bytes:
         pixels = example.pixels
-        if pixels is None:  # its features were at hand, and nothing else
+        if pixels is None:  # The features came from the cache, and the picture was not decoded.
             pixels = self.backbone.prepare(example.item.read(), example.item.name, example.item.box)
         return make_thumbnail(pixels)
 
     def merge(self, *others: "ImageClassifier") -> "ImageClassifier":
-        """Take in the classes of others that use the same backbone and head."""
+        """Add the examples of other classifiers with the same backbone and head (see `FewShotClassifier.merge`)."""
         for other in others:
             if self.backbone.fingerprint != other.backbone.fingerprint:
                 one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
@@ -259,7 +253,7 @@ class ImageClassifier:
         return self
 
     def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
-        """Forget these classes."""
+        """Remove these classes."""
         self.classifier.remove(labels)
         self._drop_thumbnails()
         return self
@@ -267,9 +261,10 @@ class ImageClassifier:
     def take_out(self, label: Any, key: int | None = None, x: Any = None) -> "RemovedExamples":
         """Remove a class, or one example of it, and return it for `put_back` (see `FewShotClassifier.take_out`)."""
         support = self.classifier.take_out(label, key, x)
-        gone = {key: jpeg for key in support.keys.tolist() if (jpeg := self.thumbnails.get(key))}
+        keys = self.thumbnails.keys() & set(support.exemplars.keys.tolist())
+        removed = RemovedExamples(support, {key: self.thumbnails[key] for key in keys})
         self._drop_thumbnails()
-        return RemovedExamples(support, gone)
+        return removed
 
     def put_back(self, removed: "RemovedExamples") -> "ImageClassifier":
         """Add again what `take_out` returned."""
@@ -280,47 +275,52 @@ class ImageClassifier:
     # ----------------------------------------------------------------------------------------------------- predicting
 
     @property
-    def classes_(self) -> Shaped[np.ndarray, " way"]:
+    def classes_(self) -> Shaped[np.ndarray, " class"]:
         """The names of the classes, in the order of probabilities."""
         return self.classifier.classes_
 
     def predict(self, images: Pictures | bytes | np.ndarray) -> Labels:
-        """The likeliest class of each picture."""
+        """Return the likeliest class of each picture."""
         return self.classifier.predict(self.features_of(images))
 
-    def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image way"]:
-        """Calibrated probabilities of the classes."""
+    def predict_proba(self, images: Pictures | bytes | np.ndarray) -> Float[np.ndarray, "image class"]:
+        """Return calibrated probabilities of the classes."""
         return self.classifier.predict_proba(self.features_of(images))
 
     def is_known(self, images: Pictures | bytes | np.ndarray) -> Bool[np.ndarray, " image"]:
-        """Whether each picture looks like one of the classes, rather than none of these."""
+        """Return whether each picture looks like one of the classes, rather than none of these."""
         return self.classifier.is_known(self.features_of(images))
 
     def score(self, images: Pictures | bytes | np.ndarray, labels: Iterable[Any]) -> float:
-        """Accuracy."""
+        """Return the accuracy."""
         return float(np.mean(self.predict(images) == np.array(list(labels))))
 
     def features_of(
         self, images: Pictures | bytes | np.ndarray, cache: FeatureCache | None = None
     ) -> Float[np.ndarray, "image ..."]:
-        """Features of pictures: paths, bytes of image files, or uint8 arrays."""
-        one = isinstance(images, str | Path | bytes) or (isinstance(images, np.ndarray) and images.ndim == 3)
-        items = [_item(image) for image in ([images] if one else images)]  # type: ignore[arg-type, union-attr]
+        """Return the features of pictures: paths, bytes of image files, or uint8 arrays."""
+        is_single = isinstance(images, str | Path | bytes) or (isinstance(images, np.ndarray) and images.ndim == 3)
+        items = [_make_item(image) for image in ([images] if is_single else images)]  # type: ignore[arg-type, union-attr]
         if not items:
             raise BadInput("there are no pictures.")
         rows = FeatureBuffer(len(items))
-        for example in self._embedded(items, cache):
+        for example in self._embed(items, cache):
             assert example.features is not None
             rows.add(example.features)
         return rows.array
 
     def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
-        """Features of pictures that have the backbone's size."""
+        """Return the features of pictures that have the backbone's size."""
         return self.backbone.features(pictures)
 
     def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
-        """A picture upright, in colour, cut to the central square of the backbone's size; `name` is for complaints."""
-        item = _item(image, name)
+        """Return a picture upright, in colour, and cut to the central square of the backbone's size.
+
+        Args:
+            image: The picture.
+            name: How error messages call a picture that is no file.
+        """
+        item = _make_item(image, name)
         missing = as_bad_input(FileNotFoundError, f"there is no file {item.name}.")
         with as_bad_input(OSError, f"{item.name} cannot be read as an image", "."), missing:
             return self.backbone.prepare(item.read(), item.name)
@@ -328,23 +328,10 @@ class ImageClassifier:
     # -------------------------------------------------------------------------------------------------------- sharing
 
     def save(self, path: str | Path) -> None:
-        """Write a folder that anyone can load: the classifier's (`anyshot.classify.files`) and the model's tensors."""
+        """Write the classifier to a folder that anyone can load (see `anyshot.classify.files`)."""
         check_is_fitted(self.classifier, "state_")
-        with self.classifier._lock:  # its exemplars and our thumbnails belong together
-            save_folder(self.classifier, Path(path), self.backbone.about, self._write_backbone)
-
-    def _write_backbone(self, folder: Path) -> None:
-        backbone = self.backbone
-        about = {"side": backbone.side, "name": backbone.name, "content": backbone.fingerprint, **backbone.about}
-        write_json(folder / "backbone.json", about)
-        if backbone.file is not None:
-            (folder / "backbone.onnx").write_bytes(backbone.file)
-        jpegs = {f"{key:016x}": torch.frombuffer(bytearray(j), dtype=torch.uint8) for key, j in self.thumbnails.items()}
-        write_tensors(folder / THUMBNAILS, jpegs)
-        if backbone.base_model is not None:
-            backbone.base_model.save(folder / "backbone.safetensors")
-        if backbone.model is not None:
-            backbone.model.save(folder / "model.safetensors")
+        with self.classifier._lock:  # Nobody may learn between the writing of exemplars and of their thumbnails.
+            save_folder(self.classifier, Path(path), self.backbone, self.thumbnails)
 
     @staticmethod
     def load(
@@ -357,92 +344,50 @@ class ImageClassifier:
             backbone: The backbone, where it is a function, which is not in the folder.
             registry: Needed for a head or a backbone that is not ours.
         """
-        folder = Path(path)
-        if not has_backbone(folder):
-            raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
-
-        def read(files: Path, config: Mapping[str, Any]) -> ImageClassifier:
-            made = ImageClassifier(_read_backbone(files, backbone, registry), registry=registry)
-            made.classifier = check_logits(read_classifier(files, config, registry))
-            made.thumbnails = _read_thumbnails(files / THUMBNAILS)
-            return made
-
-        return read_folder(folder, read)
+        embedder, classifier, thumbnails = load_image_folder(Path(path), backbone, registry)
+        loaded = ImageClassifier(embedder, registry=registry)
+        loaded.classifier, loaded.thumbnails = classifier, thumbnails
+        return loaded
 
     def to_onnx(self, path: str | Path) -> None:
-        """Backbone and classifier in one ONNX file; images are "image channel height width", pixels from 0 to 255."""
+        """Write backbone and classifier to an ONNX file for pixels from 0 to 255 "image channel height width"."""
         from anyshot.classify.onnx_export import export_onnx
 
         export_onnx(self.classifier, Path(path), self.backbone)
 
 
-def _read_backbone(
-    folder: Path, backbone: "str | Path | Embed | Embedder | None", registry: Registry | None
-) -> Embedder:
-    """Return the backbone that is given, or that a classifier's folder names or holds."""
-    about = read_json(folder / "backbone.json")
-    side, words = about.pop("side", None), about.get("backbone", "")
-    name, content = about.pop("name", ""), about.pop("content", "")
-    are_words = all(isinstance(value, str) for value in (words, name, content))
-    if type(side) is not int or not 0 < side <= 4096 or not are_words:
-        raise BadInput(f"{folder}/backbone.json does not say of which pictures: side, name, backbone.")
-    fetch = backbone is not None  # a classifier from anyone fetches nothing; who names a backbone asks for it
-    source = _carried(folder, name, words) if backbone is None else backbone
-    needs = f"{folder} needs {words}{f', content {content[:12]}' if content else ''}"
-    with warnings.catch_warnings(), as_bad_input(BadInput, needs, "."):
-        warnings.simplefilter("ignore", UserWarning)  # what there is to say of the backbone was said at the fit
-        made = load_embedder(source, side, registry or BUILTIN, fetch=fetch)
-    if content and made.fingerprint and made.fingerprint != content:
-        raise BadInput(
-            f"{folder} was made with {words}, content {content[:12]}, and {made.name or 'the backbone'} has "
-            f"content {made.fingerprint[:12]} here: its features would not fit."
-        )
-    return replace(made, about=about)
+def load_classifier(folder: Path, registry: Registry = BUILTIN) -> ImageClassifier | FewShotClassifier:
+    """Return the classifier of pictures or of features that a folder holds."""
+    if not folder.exists():
+        raise MissingFile(f"there is no folder {folder}: name one that `anyshot fit` made.")
+    if has_backbone(folder):
+        return ImageClassifier.load(folder, registry=registry)
+    return FewShotClassifier.load(folder, registry)
 
 
-def _carried(folder: Path, name: str, words: str) -> str | Path:
-    """The backbone of a classifier's folder: by its name, or what the folder carries along."""
-    if name.partition(":")[0] not in ("", DEFAULT_EMBEDDER, "timm"):
-        raise BadInput(f"{folder}/backbone.json names {name!r}: name the backbone yourself, as backbone=...")
-    carried = {folder / "model.safetensors": folder, folder / "backbone.onnx": folder / "backbone.onnx"}
-    there = [source for file, source in carried.items() if file.is_file()]
-    name = name or (words if words.startswith("timm:") and not there else "")
-    if not there and not name:
-        raise BadInput(f"the backbone of {folder} is a function ({words}): give it as backbone=... again.")
-    return name or there[0]
-
-
-def _read_thumbnails(path: Path) -> dict[int, bytes]:
-    tensors = read_tensors(path)[0] if path.is_file() else {}
-    with as_bad_input((ValueError, TypeError), f"{path} does not hold pictures: save it again."):
-        return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
-
-
-def _item(image: Picture, name: str = "a picture") -> Item:
-    """A picture that is given by itself as what a reader lists."""
+def _make_item(image: Picture, name: str = "a picture") -> Item:
+    """Return a picture as an item of a source."""
     if isinstance(image, str | Path):
         return Item(str(image), "", None, Path(image).read_bytes)
     return Item(name, "", None, lambda: image)
 
 
-def _time_of(item: Item) -> float | None:
+def _find_time(item: Item) -> float | None:
     """Return when a picture was taken, by its file or the file's name."""
     time = capture_time(item.read)
     return parse_time(item.name) if time is None else time
 
 
-def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None] | None:
-    """Return a name for the burst of each photo, None for one that is in none; None where there are no bursts."""
+def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None]:
+    """Return a name for the burst of each photo, None for one that is in none."""
     bursts = find_bursts(np.unique(np.array(labels), return_inverse=True)[1], times)
-    if bursts is None:
-        return None
     sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
     names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
     return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]
 
 
 def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:
-    """A small JPEG of a picture."""
+    """Return a small JPEG of a picture."""
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     out = io.BytesIO()

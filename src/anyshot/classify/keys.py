@@ -1,33 +1,32 @@
 """Keys that identify examples by their content, and sets of them."""
 
 from collections.abc import Iterable
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt64
+from numpy.typing import ArrayLike
 
 HASHED_ROWS = 256  # rows that are hashed together, so that their float16 copies stay in the processor's cache
 SHORT_ROW = 32  # numbers below which all digits count: rows of so few may differ by less than float16 can tell
 FLOAT16_RANGE = 2.0**-14, 65520.0  # the smallest normal float16, and the first number that rounds to infinity
-ODD, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64 (Steele et al., 2014)
+GAMMA, *MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64 (Steele et al. 2014)
 
 Keys = UInt64[np.ndarray, " example"]
-Rows = Int[np.ndarray, " example"]
+ClassRows = Int[np.ndarray, " example"]
 
 
 def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
-    """Return a key of 64 bits for each row of features: a hash of its numbers as float16.
+    """Return a key of 64 bits for each row of features: a hash of its numbers, rounded to float16.
 
     Rounding to float16 twice is the same as rounding once, so an example has the same key before and after its features
-    were stored as float16, float32 or float64. (Rows of unit length would not do: the rounding changes the length, and
-    any grid has numbers that lie at its edges.) Rows outside the range of float16 are multiplied by a power of two
-    first, which is exact. The hash is not cryptographic: it tells examples apart that nobody made to collide.
+    were stored as float16, float32 or float64. Rows outside the range of float16 are first multiplied by a power of
+    two, which is exact. The hash is not cryptographic: somebody who tries can make two examples collide.
 
-    In a row of fewer than 32 numbers, such as [2048.0] and [2049.0], float16 alone would make one of two examples: the
-    lower half of its key is a hash of all digits. The upper half keeps the order of keys, by which exemplars are drawn.
+    Short rows, such as [2048.0] and [2049.0], may be equal as float16. Below 32 numbers, the lower half of the key is
+    therefore a hash of all digits. The upper half stays as it is, because exemplars are drawn in the order of keys.
     """
     flat = rows.reshape(len(rows), -1)
     parts = [_hash_part(flat[start : start + HASHED_ROWS]) for start in range(0, len(flat), HASHED_ROWS)]
@@ -35,6 +34,7 @@ def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
 
 
 def _hash_part(part: Float[np.ndarray, "example number"]) -> Keys:
+    """Return the keys of rows that are few enough to be copied."""
     exact = np.require(part, np.float64, "C") + 0.0 if part.shape[1] < SHORT_ROW else None  # minus zero is zero
     largest = np.maximum(part.max(1, initial=0), -part.min(1, initial=0))
     is_outside = (largest >= FLOAT16_RANGE[1]) | ((largest < FLOAT16_RANGE[0]) & (largest > 0))
@@ -51,21 +51,17 @@ def _hash_part(part: Float[np.ndarray, "example number"]) -> Keys:
 
 
 def _hash_words(words: UInt64[np.ndarray, "example word"]) -> Keys:
-    return _mix(_mix(words + _offsets(words.shape[1])).sum(1, dtype=np.uint64))
-
-
-@lru_cache(maxsize=8)
-def _offsets(length: int) -> UInt64[np.ndarray, " word"]:
-    """Return a different number for each place of a row, so that the order of its numbers counts."""
-    return _mix(np.arange(1, length + 1, dtype=np.uint64) * np.uint64(ODD))
+    """Return a hash of each row of words; each place adds another number, so that the order of the words matters."""
+    offsets = _mix(np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(GAMMA))
+    return _mix(_mix(words + offsets).sum(1, dtype=np.uint64))
 
 
 def _mix(words: UInt64[np.ndarray, "*any"]) -> UInt64[np.ndarray, "*any"]:
     """Spread every bit of each word over all of its bits, in place (the finaliser of splitmix64)."""
     words ^= words >> np.uint64(30)
-    words *= np.uint64(FIRST)
+    words *= np.uint64(MULTIPLIERS[0])
     words ^= words >> np.uint64(27)
-    words *= np.uint64(SECOND)
+    words *= np.uint64(MULTIPLIERS[1])
     words ^= words >> np.uint64(31)
     return words
 
@@ -84,51 +80,45 @@ def hash_groups(groups: Iterable[Any], keys: Keys) -> Keys:
 
 
 class KeySet:
-    """A set of pairs of a key and the row of a class, in 16 bytes each, sorted by key. It never changes."""
+    """An immutable set of pairs, each the key of an example and the row of its class in the support.
 
-    def __init__(self, keys: Keys | None = None, rows: Rows | None = None) -> None:
-        keys, rows = (
-            keys if keys is not None else np.zeros(0, np.uint64),
-            rows if rows is not None else np.zeros(0, int),
-        )
-        order = np.argsort(keys, kind="stable")
+    It is sorted by key and takes 16 bytes per example.
+    """
+
+    def __init__(self, keys: ArrayLike = (), rows: ArrayLike = ()) -> None:
+        keys, rows = np.asarray(keys, np.uint64), np.asarray(rows, np.int64)
+        is_sorted = (keys[:-1] <= keys[1:]).all()
+        order = slice(None) if is_sorted else np.argsort(keys, kind="stable")
         self.keys, self.rows = keys[order], rows[order]
 
-    def find(self, keys: Keys, rows: Rows) -> Int[np.ndarray, " example"]:
+    def find(self, keys: Keys, rows: ClassRows) -> Int[np.ndarray, " example"]:
         """Return the place of each pair; -1 where it is not in the set."""
         places, start = np.full(len(keys), -1), np.searchsorted(self.keys, keys)
         stop = np.searchsorted(self.keys, keys, "right")
-        for step in range(int((stop - start).max(initial=0))):  # one, but for keys that several classes have
+        for step in range(int((stop - start).max(initial=0))):  # one step, unless several classes have the same key
             pending = np.flatnonzero(start + step < stop)
             here = start[pending] + step
             is_same = self.rows[here] == rows[pending]
             places[pending[is_same]] = here[is_same]
         return places
 
-    def rows_of(self, key: int) -> Rows:
+    def rows_of(self, key: int) -> ClassRows:
         """Return the rows of the classes that have this key, in order."""
         start, stop = (np.searchsorted(self.keys, np.uint64(key), side) for side in ("left", "right"))
         return np.sort(self.rows[start:stop])
 
-    def add(self, keys: Keys, rows: Rows) -> "KeySet":
+    def add(self, keys: Keys, rows: ClassRows) -> "KeySet":
         """Return this set with pairs that are not in it."""
         order = np.argsort(keys, kind="stable")
-        places = np.searchsorted(self.keys, keys[order])
-        return self._make(np.insert(self.keys, places, keys[order]), np.insert(self.rows, places, rows[order]))
+        places = np.searchsorted(self.keys, keys[order])  # Sorting all keys again would take longer than learning one.
+        return KeySet(np.insert(self.keys, places, keys[order]), np.insert(self.rows, places, rows[order]))
 
-    def remove(self, keys: Keys, rows: Rows) -> "KeySet":
+    def remove(self, keys: Keys, rows: ClassRows) -> "KeySet":
         """Return this set without some pairs; those that are not in it are ignored."""
         places = self.find(keys, rows)
-        return self._make(*(np.delete(values, places[places >= 0]) for values in (self.keys, self.rows)))
+        return KeySet(*(np.delete(values, places[places >= 0]) for values in (self.keys, self.rows)))
 
-    def renumber(self, new_rows: Rows) -> "KeySet":
-        """Return this set with another number for each row; those that become -1 are removed with their keys."""
+    def renumber(self, new_rows: ClassRows) -> "KeySet":
+        """Return this set with row r replaced by new_rows[r]; pairs whose new row is -1 are dropped."""
         rows = new_rows[self.rows]
-        return self._make(self.keys[rows >= 0], rows[rows >= 0])
-
-    @staticmethod
-    def _make(keys: Keys, rows: Rows) -> "KeySet":
-        """Return a set of pairs that are sorted."""
-        made = object.__new__(KeySet)
-        made.keys, made.rows = keys, rows
-        return made
+        return KeySet(self.keys[rows >= 0], rows[rows >= 0])

@@ -15,16 +15,16 @@ from anyshot.classify.support import build_support
 from anyshot.models.law import BoundHead
 from anyshot.text import count_noun
 
-Scores = Float[np.ndarray, "example way"]
+Scores = Float[np.ndarray, "example class"]
 
 
 @dataclass(frozen=True)
 class LeaveOneOutAccuracy:
-    """The share of labelled examples that are recognised when left out: each alone, and with its whole group."""
+    """The share of labelled examples that are classified right when left out, each alone or with its whole group."""
 
     alone: float
     in_groups: float | None = None
-    """None where there are no groups, or every class is a single one."""
+    """With whole groups left out; None where there are no groups, or every class is a single one."""
     groups: int = 0
     members: int = 0
     """Examples in groups of two or more."""
@@ -33,12 +33,12 @@ class LeaveOneOutAccuracy:
 
     @property
     def accuracy(self) -> float:
-        """With whole groups left out, where there are groups."""
+        """The accuracy to report: with whole groups left out, where there are groups."""
         return self.alone if self.in_groups is None else self.in_groups
 
     @property
     def sentences(self) -> str:
-        """What the number is, and what it is not."""
+        """The accuracy in words, and why it is optimistic."""
         text = f"Left out one at a time, {self.alone:.1%} of these examples are recognised."
         if self.in_groups is not None:
             text += (
@@ -51,7 +51,7 @@ class LeaveOneOutAccuracy:
 
 @dataclass(frozen=True)
 class LeaveOneOutScores:
-    """What a head says of each example when the example, with its whole group, is not in the support."""
+    """Scores of each example when the example, with its whole group, is not in the support."""
 
     scores: Scores
     """Scores, without the temperature; NaN where nothing of an example's class would be left."""
@@ -89,26 +89,26 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
 
 
 def _accuracy(scores: Scores, labels: Labels) -> float:
-    scored = ~np.isnan(scores[:, 0])
-    return float((scores[scored].argmax(1) == labels[scored]).mean()) if scored.any() else float("nan")
+    is_scored = ~np.isnan(scores[:, 0])
+    return float((scores[is_scored].argmax(1) == labels[is_scored]).mean()) if is_scored.any() else float("nan")
 
 
 def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: Int[np.ndarray, " example"]) -> Scores:
     """Return the scores of every example without its group; NaN where nothing of its class would be left."""
-    order = np.argsort(labels, kind="stable")  # a support holds its examples class by class
-    owner = np.unique(labels[order], return_inverse=True)[1]
-    # A group that the user names may have examples of two classes; what is left out is its part in one of them.
-    groups = np.unique(np.stack([owner, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(labels, kind="stable")  # a support has its exemplars class by class
+    class_index = np.unique(labels[order], return_inverse=True)[1]
+    # A group that the user names may have examples of two classes. It is then one group in each of them.
+    groups = np.unique(np.stack([class_index, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
     if head.head.estimator is not None:
         rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # converted to double some at a time
         ordered = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
         parts = (ordered[part] for part in blocks(len(ordered)))
         support = build_support(parts, labels[order], has_scatter=True)
-        found = estimate(head.head.estimator, support, ordered, owner, groups)[1].logits.numpy()
+        left_out = estimate(head.head.estimator, support, ordered, class_index, groups)[1].logits.numpy()
     else:
         keys = order.astype(np.uint64)
         support = build_support([np.asarray(vectors[order], np.float64)], labels[order], keys, keep=None)
-        found = leave_one_out(head, support, groups, most=len(labels) * len(support.labels))[0]
-    scores = np.full((len(labels), len(support.labels)), np.nan)
-    scores[order[support.counts[owner] > np.bincount(groups)[groups]]] = found
+        left_out = leave_one_out(head, support, groups, max_queries=len(labels) * len(support))[0]
+    scores = np.full((len(labels), len(support)), np.nan)
+    scores[order[support.counts[class_index] > np.bincount(groups)[groups]]] = left_out
     return scores

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.images import load_classifier
 from anyshot.cli.classifiers import CurveOptions
 from anyshot.cli.fitting import make_features_classifier
-from anyshot.cli.folders import open_classifier
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
 from anyshot.data.open import has_features, open_pictures, read_vectors
 from anyshot.data.source import Source, select_splits
@@ -42,7 +42,7 @@ def measure_classifier(
 
     The arguments are those of the verb.
     """
-    classifier = open_classifier(model, options.registry())
+    classifier = load_classifier(model, options.registry())
     choose = partial(select_splits, wanted=split, for_test=True)
     pictures: dict[int, bytes] = {}
     if isinstance(classifier, FewShotClassifier):

@@ -13,10 +13,10 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing
-from anyshot.classify.images import ImageClassifier
+from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.fitting import open_to_learn
-from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
+from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_destination
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
 from anyshot.data.open import open_pictures, read_vectors
 from anyshot.data.source import Source, describe_notes
@@ -45,7 +45,7 @@ def add_examples(
         raise BadInput("with --to all examples get one label, so that there is nothing to correct: leave one out.")
     with open_destination(out or model) as save:
         replaced = describe_existing(out) if out is not None else ""
-        classifier = open_classifier(model, options.registry())
+        classifier = load_classifier(model, options.registry())
         before, report = _count_by_name(classifier), FitReport(classifier=get_estimator(classifier))
         backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
         opened: AbstractContextManager[Source]
@@ -130,7 +130,7 @@ def remove_classes_or_examples(
         raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
     with open_destination(out or model) as save:
         replaced = describe_existing(out) if out is not None else ""
-        classifier = open_classifier(model, options.registry())
+        classifier = load_classifier(model, options.registry())
         if names:
             labels = _labels_by_name(classifier)
             classifier.remove([look_up("class", name, labels) for name in names])
@@ -225,7 +225,7 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> 
         raise BadInput("name at least two classifiers to merge.")
     with open_destination(out) as save:
         replaced = describe_existing(out)
-        first, *others = [open_classifier(model, registry) for model in models]
+        first, *others = [load_classifier(model, registry) for model in models]
         if any(isinstance(other, ImageClassifier) != isinstance(first, ImageClassifier) for other in others):
             raise BadInput("a classifier of pictures and one of features cannot merge.")
         shared = set(_labels_by_name(first)) & {name for other in others for name in _labels_by_name(other)}

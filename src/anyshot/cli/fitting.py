@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import describe_existing, find_files
-from anyshot.classify.images import ImageClassifier
-from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_classifier, open_destination
+from anyshot.classify.files import describe_existing, find_onnx_backbone, is_classifier
+from anyshot.classify.images import ImageClassifier, load_classifier
+from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_destination
 from anyshot.cli.options import ExampleOptions, ReadOptions
 from anyshot.data.open import has_features
 from anyshot.data.source import Source, select_splits
@@ -110,19 +110,18 @@ def export_model(model: str, out: Path, registry: Registry) -> str:
     from anyshot.classify.onnx_export import export_backbone, export_onnx
 
     folder = Path(model)
-    if not (folder / "config.json").is_file():
+    if not is_classifier(folder):
         if folder.is_dir() and not (folder / "model.safetensors").is_file():
-            raise BadInput(f"{folder} is not an image classifier (it has no backbone.json): save one there first.")
+            raise BadInput(
+                f"{folder} is not an image classifier: name a folder that `anyshot fit` made, or a trained model."
+            )
         export_backbone(load_embedder(model, registry=registry), out)
         return f"{out}: images in, features out; --model takes it."
-    classifier = open_classifier(folder, registry)
+    classifier = load_classifier(folder, registry)
     if isinstance(classifier, ImageClassifier) and classifier.backbone.file is None:
         classifier.to_onnx(out)
         return f"{out}: images and prototypes in, logits and vectors out."
     export_onnx(get_estimator(classifier), out)
-    before = (
-        f"; {find_files(folder) / 'backbone.onnx'} gives the features"
-        if isinstance(classifier, ImageClassifier)
-        else ""
-    )
+    is_of_images = isinstance(classifier, ImageClassifier)
+    before = f"; {find_onnx_backbone(folder)} gives the features" if is_of_images else ""
     return f"{out}: features and prototypes in, logits and vectors out{before}."

@@ -1,29 +1,15 @@
-"""Folders of classifiers: open one, and replace one without losing what another process writes."""
+"""Folders of classifiers: replace one without losing what another process writes."""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import has_backbone
 from anyshot.classify.images import ImageClassifier
-from anyshot.errors import MissingFile
 from anyshot.files import locked
-from anyshot.models.registry import BUILTIN, Registry
 from anyshot.text import format_range
 
 Classifier = ImageClassifier | FewShotClassifier
-
-
-def open_classifier(folder: Path, registry: Registry = BUILTIN) -> Classifier:
-    """Load a classifier of pictures or of features from its folder."""
-    if not folder.exists():
-        raise MissingFile(f"there is no folder {folder}: name one that `anyshot fit` made.")
-    return (
-        ImageClassifier.load(folder, registry=registry)
-        if has_backbone(folder)
-        else FewShotClassifier.load(folder, registry)
-    )
 
 
 def get_estimator(classifier: Classifier) -> FewShotClassifier:

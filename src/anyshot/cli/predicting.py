@@ -13,8 +13,7 @@ from rich.table import Table
 from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.images import ImageClassifier
-from anyshot.cli.folders import open_classifier
+from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.options import ReadOptions
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_pictures, read_vectors
@@ -41,7 +40,7 @@ def predict_sources(
         top = 1 if format == "csv" else 3
     if top < 1:
         raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
-    classifier = open_classifier(model, options.registry())
+    classifier = load_classifier(model, options.registry())
     if isinstance(classifier, FewShotClassifier):
         answers = [one for source in sources for one in _classify_features(classifier, source, top, options.layout)]
     else:

@@ -36,8 +36,8 @@ class FitReport:
         self._times: list[float | None] = []
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
-            keys, owner = classifier.support_.all_keys
-            labels = classifier.support_.labels[owner].tolist()
+            keys, rows = classifier.support_.all_keys
+            labels = classifier.support_.labels[rows].tolist()
             self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
 
     def add_pictures(self, batch: ExampleBatch) -> None:

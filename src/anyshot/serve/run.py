@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from anyshot.classify.files import has_backbone
-from anyshot.classify.images import ImageClassifier
+from anyshot.classify.files import is_classifier
+from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.registry import BUILTIN, Registry
 
@@ -18,11 +18,12 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 def open_classifier(model: str, registry: Registry = BUILTIN) -> ImageClassifier:
     """Return a saved classifier, or one without classes on a backbone (a trained model's folder, timm:NAME, ...)."""
     folder = Path(model)
-    if (folder / "config.json").is_file() and has_backbone(folder):
-        return ImageClassifier.load(folder, registry=registry)
-    if (folder / "config.json").is_file():
+    if not is_classifier(folder):
+        return ImageClassifier(model, registry=registry)
+    classifier = load_classifier(folder, registry)
+    if not isinstance(classifier, ImageClassifier):
         raise BadInput(f"{folder} is a classifier of features, and the page takes pictures: fit one of pictures.")
-    return ImageClassifier(model, registry=registry)
+    return classifier
 
 
 def serve(

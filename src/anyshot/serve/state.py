@@ -16,7 +16,7 @@ from fastapi import HTTPException
 from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import read_version
+from anyshot.classify.files import read_save_stamp
 from anyshot.classify.groups import Groups
 from anyshot.classify.images import ImageClassifier
 from anyshot.classify.leave_one_out import leave_out
@@ -47,7 +47,7 @@ class ServedClassifier:
 
     def __init__(self, classifier: ImageClassifier, folder: Path | None = None) -> None:
         self.current, self.folder = classifier, folder
-        self._version = None if folder is None else read_version(folder)
+        self._save_stamp = None if folder is None else read_save_stamp(folder)
         self._change_lock, self._save_lock = threading.Lock(), threading.Lock()
         self._fewer_shots_lock = threading.Lock()
         self._fewer_shots: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
@@ -133,26 +133,33 @@ class ServedClassifier:
             return []
         inner = current.classifier
         support, names = inner.support_, list_class_names(current)
-        vectors, owner, keys = support.examples, support.owner, [f"{key:016x}" for key in support.keys.tolist()]
+        vectors, class_index = support.exemplars.vectors, support.exemplars.class_index
+        keys = [f"{key:016x}" for key in support.exemplars.keys.tolist()]
         groups = Groups(inner.state_.groups, ("features",))
-        result = leave_out(inner.learned_head_, vectors, owner, groups)
+        result = leave_out(inner.learned_head_, vectors, class_index, groups)
         scored = np.flatnonzero(result.is_scored)
-        suspects = rank_suspects(result.scores[scored], owner[scored], scored)
+        suspects = rank_suspects(result.scores[scored], class_index[scored], scored)
         rows = [
             (one.image, f"looks like {names[one.looks_like]}", names[one.looks_like], "")
             for one in sorted(suspects, key=lambda one: one.log_own)
             if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
         ]
-        for one, other, _ in find_copies(vectors, owner):
-            is_conflict = owner[one] != owner[other]  # either of the two labels may be wrong
+        for one, other, _ in find_copies(vectors, class_index):
+            is_conflict = class_index[one] != class_index[other]  # either of the two labels may be wrong
             for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
-                suggestion = names[owner[twin]] if is_conflict else ""
-                rows.append((image, f"is also in {names[owner[twin]]}", suggestion, keys[twin]))
+                suggestion = names[class_index[twin]] if is_conflict else ""
+                rows.append((image, f"is also in {names[class_index[twin]]}", suggestion, keys[twin]))
         kept = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
         return [
-            {"key": keys[image], "name": names[owner[image]], "why": why, "suggestion": suggestion, "other": other}
+            {
+                "key": keys[image],
+                "name": names[class_index[image]],
+                "why": why,
+                "suggestion": suggestion,
+                "other": other,
+            }
             for image, why, suggestion, other in rows
-            if (keys[image], names[owner[image]]) not in kept
+            if (keys[image], names[class_index[image]]) not in kept
         ][:MAX_DOUBTFUL]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
@@ -176,7 +183,7 @@ class ServedClassifier:
         if folder is None or not is_fitted(self.current):
             raise HTTPException(409, "Nothing to save, or the server was started without --save.")
         with self._save_lock, locked(folder) if folder.is_dir() else contextlib.nullcontext():
-            if read_version(folder) != self._version:
+            if read_save_stamp(folder) != self._save_stamp:
                 if not merge:
                     raise HTTPException(
                         409, f"Another program changed {folder} since it was opened. Save with merge=true to keep both."
@@ -184,7 +191,7 @@ class ServedClassifier:
                 other = ImageClassifier.load(folder, self.current.backbone)
                 self._change(lambda classifier: classifier.merge(other))
             self.current.save(folder)
-            self._version = read_version(folder)
+            self._save_stamp = read_save_stamp(folder)
 
     def describe(self) -> dict[str, Any]:
         """Return the classes with counts, recalls and examples, and whether probabilities are calibrated."""
@@ -199,7 +206,9 @@ class ServedClassifier:
                     "name": name,
                     "count": int(support.counts[index]),
                     "recall": None if np.isnan(inner.recalls_[index]) else float(inner.recalls_[index]),
-                    "examples": _list_shown_keys(current, support.keys[support.owner == index]),
+                    "examples": _list_shown_keys(
+                        current, support.exemplars.keys[support.exemplars.class_index == index]
+                    ),
                 }
                 for index, name in enumerate(list_class_names(current))
             ],
@@ -303,5 +312,6 @@ def _count_until_rejection(classifier: FewShotClassifier) -> int | None:
     """Return how many more examples, in classes of two or more, rejection needs; None if it is switched off."""
     if np.isfinite(classifier.threshold_):
         return 0
-    judged = int(np.where(classifier.support_.counts > 1, classifier.support_.exemplar_counts, 0).sum())
-    return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - judged)
+    support = classifier.support_
+    n_available = int(support.exemplar_counts[support.counts > 1].sum())
+    return None if not classifier.reject else max(1, int(np.ceil(1 / classifier.reject - 1e-9)) - 1 - n_available)
