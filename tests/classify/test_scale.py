@@ -227,8 +227,8 @@ def test_an_interrupted_learning_learns_nothing_or_all(seconds):
     with contextlib.suppress(KeyboardInterrupt):
         timer.start()
         fitted.partial_fit(X, y)
-        while True:
-            time.sleep(0.001)
+        timer.join()
+        time.sleep(0.1)  # Python loses an interrupt that comes in a finalizer: then all is learned
     many = int(fitted.support_.counts.sum())
     assert many in (40, 4000)
     assert len(fitted.support_.all_keys[0]) == many
