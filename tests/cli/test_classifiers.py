@@ -168,7 +168,7 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     from PIL import Image
 
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
-    assert "Left out one at a time" in words
+    assert "Left out and asked as if they were new" in words
     assert "other days" in words
     assert "mostly harder. To know how much harder: anyshot test again FOLDER." in words
     words, _, _ = run("anyshot fit photos --model run -o 'my photos'", monkeypatch)

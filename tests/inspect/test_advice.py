@@ -390,7 +390,7 @@ def test_fit_and_advise_give_one_accuracy(tmp_path, monkeypatch):
     words = run("anyshot fit all.npz -o model", monkeypatch).out
     advice = advise(X, y, ["posterior"], episodes=20, holdout=(later, y))
     assert f"with whole groups left out it is {advice.left_out.in_groups:.1%}" in words
-    assert f"Left out one at a time, {advice.left_out.alone:.1%}" in words
+    assert f"Left out and asked as if they were new, {advice.left_out.alone:.1%}" in words
     result = json.loads(run("anyshot test model later.npz --json", monkeypatch).out)
     assert result["accuracy"] == pytest.approx(advice.holdout.accuracy)
 

@@ -86,6 +86,15 @@ def test_single_images_and_a_single_class_are_taken():
     assert (FewShotClassifier("logistic").fit(x[:1], y[:1]).predict(query) == y[0]).all()
 
 
+def test_a_class_of_which_no_example_is_kept_is_learned_from_its_mean():
+    x, y, query, answer = digits(20)
+    assert (FewShotClassifier("logistic", keep=0).fit(x, y).predict(query) == answer).mean() > 0.8
+    moment = np.where(y == 3, 1000, np.arange(len(y)))  # one moment of more images than are kept
+    fitted = FewShotClassifier("logistic", keep=8).fit(x, y, groups=moment)
+    assert fitted.single_group_classes_.tolist() == [3]
+    assert (fitted.predict(query) == answer)[answer == 3].mean() > 0.5
+
+
 def test_it_takes_no_base():
     x, y, *_ = digits(5)
     with pytest.raises(BadInput, match="logistic takes no base"):

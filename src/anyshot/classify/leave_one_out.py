@@ -39,7 +39,7 @@ class LeaveOneOutAccuracy:
     @property
     def sentences(self) -> str:
         """The accuracy in words, and why it is optimistic."""
-        text = f"Left out one at a time, {self.alone:.1%} of these examples are recognised."
+        text = f"Left out and asked as if they were new, {self.alone:.1%} of these examples are recognised."
         if self.in_groups is not None:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} of near-copies or of one moment "

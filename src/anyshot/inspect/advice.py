@@ -52,8 +52,9 @@ class Advice:
     def headline(self) -> str:
         """The answer in a sentence or two: which head, how accurate, what next."""
         where = "of the examples held out" if self.holdout else "of these examples, left out,"
-        found = f"Use {self.best}: it recognises {self.accuracy:.1%} {where} among {len(self.classes)} classes."
-        return " ".join(filter(None, (found, self.regression_advice, self.next_step)))
+        use = f"{self.regression_advice} The best other head is" if self.regression_advice else "Use"
+        found = f"{use} {self.best}: it recognises {self.accuracy:.1%} {where} among {len(self.classes)} classes."
+        return f"{found} {self.next_step}".rstrip()
 
     @property
     def doubts(self) -> list[str]:

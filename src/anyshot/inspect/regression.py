@@ -48,8 +48,8 @@ def compare_with_regression(case: AdviceCase) -> RegressionComparison:
     ours, theirs = right.mean(1)
     advice = ""
     if lead > half:
-        advice = f"With as many examples as these, logistic regression is {100 * lead:.1f} points ahead: --head "
-        advice += f"{HEAD} --keep {int(case.counts.max())}."
+        advice = f"Use {HEAD} (--head {HEAD} --keep {int(case.counts.max())}): with as many examples as these it is "
+        advice += f"{100 * lead:.1f} points ahead of {best}."
     sentences = [
         f"Two thirds of {len(rows)} examples learned and the others asked, three times: logistic regression is right "
         f"on {theirs:.1%}, {best} on {ours:.1%} (a difference of {100 * lead:+.1f} ± {100 * half:.1f} points).",

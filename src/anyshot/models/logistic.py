@@ -5,7 +5,7 @@ looks only at what tells classes apart, which needs more examples. So it can be 
 more, and falls behind where some have few (docs/posterior.md has the numbers; `anyshot advise` tells of your own).
 
 The weights are fitted by scikit-learn to the examples that the classifier keeps (`keep`, 32 of a class by default: more
-are better). Against "none of these" speaks the
+are better). A class of which none is kept is learned from its mean. Against "none of these" speaks the
 same evidence as of the posterior.
 """
 
@@ -18,7 +18,17 @@ from torch import Tensor
 
 from anyshot.errors import BadInput
 from anyshot.models import gaussian
-from anyshot.models.law import Counts, Estimator, Examples, Head, LeaveOneOut, Moments, Parameters, Prototypes
+from anyshot.models.law import (
+    Counts,
+    Estimator,
+    Examples,
+    Head,
+    LeaveOneOut,
+    Moments,
+    Parameters,
+    Prototypes,
+    normalize,
+)
 
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # scikit-learn's C, of which the likeliest of left-out examples is taken
 FOLDS = 3  # parts of the examples, each of which is left out once; groups are left out whole
@@ -37,14 +47,14 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
         examples: Unit vectors that are part of the support, some of each class.
         base: Not used: `fit_base` refuses it.
     """
-    way, choices = len(moments.counts), []
-    scores, is_asked = _leave_folds_out(examples, way, STRENGTHS)
-    answers = examples.owner[is_asked]
+    way, choices, known = len(moments.counts), [], _add_means(moments, examples)
+    scores, is_asked = _leave_folds_out(known, way, STRENGTHS)
+    answers = known.owner[is_asked]
     for strength, score in zip(STRENGTHS, scores[:, is_asked], strict=True):
         factor, loss = gaussian.likeliest_factor(score, answers, torch.ones(len(answers)).double(), 1.0)
         choices.append((loss, strength, factor))
     _, strength, factor = min(choices)
-    weights = _fit_weights(examples.vectors, examples.owner, way, _up_to(strength))[-1]
+    weights = _fit_weights(known.vectors, known.owner, way, _up_to(strength))[-1]
     found = {"weights": weights, "strength": weights.new_tensor(strength), "scale": weights.new_tensor(factor)}
     return gaussian.fit(moments, examples) | found
 
@@ -57,10 +67,20 @@ def _up_to(strength: float) -> tuple[float, ...]:
 def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) -> LeaveOneOut:
     """Return logits of examples that were left out by folds, with the evidence of each left out by itself."""
     strengths = _up_to(float(parameters["strength"]))
-    scores, is_asked = _leave_folds_out(examples, len(moments.counts), strengths)
+    scores, is_asked = _leave_folds_out(_add_means(moments, examples), len(moments.counts), strengths)
+    scores, is_asked = scores[:, : len(examples.owner)], is_asked[: len(examples.owner)]
     evidence = gaussian.leave_one_out(moments, examples, parameters).evidence
     evidence = evidence[is_asked[moments.counts[examples.owner] > _group_sizes(examples)]]
     return LeaveOneOut(parameters["scale"] * scores[-1][is_asked], evidence, examples.owner[is_asked])
+
+
+def _add_means(moments: Moments, examples: Examples) -> Examples:
+    """Return the examples and, last, the mean of each class of which there is none: it stands for them, as a group."""
+    missing = torch.nonzero(torch.bincount(examples.owner, minlength=len(moments.counts)) == 0)[:, 0]
+    groups = torch.arange(len(examples.owner)) if examples.groups is None else examples.groups
+    new_groups = int(groups.max()) + 1 + torch.arange(len(missing)) if len(groups) else torch.arange(len(missing))
+    vectors = normalize(moments.prototypes[missing].to(examples.vectors))
+    return Examples(*map(torch.cat, ((examples.vectors, vectors), (examples.owner, missing), (groups, new_groups))))
 
 
 def _group_sizes(examples: Examples) -> Int[Tensor, " image"]:
@@ -76,7 +96,7 @@ def _leave_folds_out(
     Classes whose examples are a single group are in every fold.
     """
     vectors, owner, groups = examples
-    groups = torch.arange(len(owner)) if groups is None else groups
+    assert groups is not None
     first = torch.full((int(groups.max()) + 1,), -1)
     first[groups.flip(0)] = torch.arange(len(groups)).flip(0)  # the first example of each group
     is_asked = (torch.bincount(owner[first], minlength=way) > 1)[owner]
