@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from anyshot.errors import BadInput
+from anyshot.study.runner import run_study
 from anyshot.study.study import StudySource, find_study, list_pretrainings
 
 ROOT = Path(__file__).parents[1]
@@ -47,11 +49,17 @@ def test_feat_with_and_without_layernorm_differ_in_that_alone():
     assert {each.head for each in recipes if each.layer_norm} == {"feat-norm", "cosine-feat-norm"}
 
 
-def test_models_that_begin_with_the_authors_weights(tmp_path, monkeypatch):
-    (tmp_path / "weights").mkdir()
-    for name in ("frn-mini", "frn-tiered", "feat-mini", "feat-tiered"):
-        (tmp_path / "weights" / f"{name}.pth").touch()
+@pytest.mark.parametrize(
+    ("only", "sentence"),
+    [("mini/frn", r"weights/frn-mini\.pth.*mini-resnet12-frn"), ("cub", "there is no store .*cub")],
+)
+def test_only_the_weights_that_chosen_models_begin_with_are_asked_for(only, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=sentence):
+        run_study(StudySource(find_study("paper-authors")), tmp_path / "out", tmp_path / "data", only)
+
+
+def test_models_that_begin_with_the_authors_weights():
     recipes = StudySource(find_study("paper-authors")).load().recipes
     assert len(recipes) == 4 * (2 * 4 + 2)
     frns = [each for each in recipes if "frn" in each.head]

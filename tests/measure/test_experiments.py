@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from helpers.own_study import recipe, store
 
 from anyshot import BadInput
-from anyshot.measure.experiments import consistency, term_ratio
+from anyshot.measure import engine, evaluate
+from anyshot.measure.experiments import consistency, embed_split, model_terms, term_ratio
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram
 from anyshot.models.heads import HEADS
 from anyshot.models.law import BoundHead
+from anyshot.models.model import Model
 
 LABELS = np.repeat(np.arange(6), 20)
 
@@ -49,3 +52,26 @@ def test_term_ratio_is_two_where_the_support_reconstructs_perfectly():
     assert ridged["mean"] > 2.1
     assert ridged["within_query"] <= ridged["deviation"]
     assert ridged["agreement"] > 80
+
+
+def test_grams_of_a_wide_network_are_made_as_needed(tmp_path, monkeypatch):
+    """Those of the 12,000 test images of mini-ImageNet would take 10 GB of ResNet-12, of tiered-ImageNet 170 GB."""
+    embedded = embed_split(store(tmp_path), Model(recipe("frn"), 1).eval())
+    expected = model_terms(embedded, 10, 0, 4)
+    monkeypatch.setattr(engine, "BANK_BYTES", 0)
+    assert isinstance(embedded.vectors(), engine.LazyVectors)
+    ratios = model_terms(embedded, 10, 0, 4)
+    for name in ("mean", "deviation", "within_query", "agreement"):
+        assert ratios[name] == pytest.approx(expected[name], rel=1e-3)
+
+
+def test_a_readout_is_fitted_without_the_features_of_all_training_images_at_once(tmp_path, monkeypatch):
+    data, model = store(tmp_path), Model(recipe("proto"), 1).eval()
+    expected = evaluate.fit_readouts_on_training_classes(model, data)("pca4")
+    lengths = []
+    vectors = Model.vectors
+    monkeypatch.setattr(Model, "vectors", lambda self, maps: lengths.append(len(maps)) or vectors(self, maps))
+    monkeypatch.setattr(evaluate, "PIECE", 64)
+    fitted = evaluate.fit_readouts_on_training_classes(model, data)("pca4")
+    assert lengths == [64, 64, 64, 64]
+    assert all(torch.equal(fitted[name], expected[name]) for name in expected)

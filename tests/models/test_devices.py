@@ -171,6 +171,15 @@ def test_features_too_many_for_a_gpu_stay_in_main_memory(gpu, monkeypatch):
     assert to_gpu(torch.ones(10), "cpu").device.type == "cpu"
 
 
+def test_the_memory_of_a_gpu_is_asked_for_by_its_number(gpu, monkeypatch):
+    """Older versions of torch refuse "cuda", the default device; all take None for it."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (100, 100))
+    for device in ("cuda", "cuda:1"):
+        to_gpu(torch.ones(10), device)
+    assert asked == [None, 1]
+
+
 @pytest.fixture
 def one_process():
     """A process group of this process alone: what several run is run, and nothing is sent."""

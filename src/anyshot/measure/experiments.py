@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 
 from anyshot.data.store import Store, open_store
 from anyshot.errors import BadInput
-from anyshot.measure.engine import Logits, Vectors, visit_logits
+from anyshot.measure.engine import Logits, Vectors, compute_vectors, visit_logits
 from anyshot.measure.evaluate import model_columns
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.plan import Plan, Protocol
@@ -91,6 +92,11 @@ class EmbeddedSplit(NamedTuple):
     labels: Int[np.ndarray, " image"]
     class_names: tuple[str, ...]
 
+    def vectors(self) -> Vectors:
+        """Return the vectors of the images; Gram matrices of a wide network only as they are needed."""
+        maps = torch.from_numpy(self.features)
+        return compute_vectors(maps, self.model.embed, self.model.bound_head.parameters)
+
     def about(self) -> Row:
         """Return the columns of the side experiments that identify the model."""
         columns = model_columns(self.model, self.data)
@@ -129,7 +135,7 @@ def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries
     learned = model.bound_head.parameters
     readings = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = Protocol((2,), 5, queries, episodes, seed).plan(embedded.labels, embedded.class_names)
-    shares = zip(SCORES, consistency(model.vectors(embedded.features), readings, plan), strict=True)
+    shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
     about = embedded.about()
     return [
         round_row({**about, "score": score, "episodes": episodes, "consistency": percent, "ci95": interval})
@@ -143,5 +149,5 @@ def model_terms(embedded: EmbeddedSplit, episodes: int, seed: int, queries: int 
     if model.head.score is not dot or "alpha" not in model.learned or "beta" in model.learned:
         raise BadInput(f"the ratio of terms is FRN's; {model.recipe.name} is a {model.recipe.head}.")
     plan = Protocol((5,), 5, queries, episodes, seed).plan(embedded.labels, embedded.class_names)
-    ratio = term_ratio(model.vectors(embedded.features), model.bound_head.parameters, plan)
+    ratio = term_ratio(embedded.vectors(), model.bound_head.parameters, plan)
     return embedded.about() | round_row(ratio, 5)

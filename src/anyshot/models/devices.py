@@ -64,8 +64,10 @@ def to_gpu(x: Tensor, device: torch.device | str) -> Tensor:
 
     Episodes then run on the GPU. They need double precision, which only CUDA has.
     """
-    is_cuda = torch.device(device).type == "cuda"
-    return x.to(device) if is_cuda and x.nbytes < GPU_SHARE * torch.cuda.mem_get_info(device)[0] else x
+    place = torch.device(device)
+    # By its number, or None for the current GPU: older versions of torch do not take "cuda", the default device.
+    is_small = place.type == "cuda" and x.nbytes < GPU_SHARE * torch.cuda.mem_get_info(place.index)[0]
+    return x.to(device) if is_small else x
 
 
 def is_amp_on() -> bool:

@@ -26,6 +26,7 @@ from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_cl
 from anyshot.measure.plan import Plan
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.devices import training_device, use_device
+from anyshot.models.model import find_model
 from anyshot.progress import print_message
 from anyshot.recipe import Recipe
 from anyshot.study import cost
@@ -110,6 +111,9 @@ def run_study(
         print_message(f"{cold} A short training then ranks them too low, and as too robust.")
     out, data = out.resolve(), data.resolve()
     everything = [*list_pretrainings(recipes), *recipes]
+    for recipe in everything:
+        if isinstance(recipe.start, str):
+            find_model(Path(recipe.start), f"; {recipe.name} begins with it")
     inputs = _prepare_data(study, recipes, data, images)
     folders = [out / recipe.name for recipe in everything]
     check_inputs([(folder, inputs.get(recipe, {})) for recipe, folder in zip(everything, folders, strict=True)])

@@ -22,7 +22,6 @@ from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 from anyshot.models.features import as_packing_embedding
 from anyshot.models.heads import HEADS
-from anyshot.models.model import find_model
 from anyshot.models.registry import BUILTIN, Registry, run_python_file, user_code_errors
 from anyshot.progress import OnMessage
 from anyshot.recipe import Recipe
@@ -95,8 +94,6 @@ class StudySource:
         for recipe in [*study.recipes, *list_pretrainings(study.recipes)]:
             if not recipe.frozen:
                 study.registry.backbone(recipe.backbone)
-            if isinstance(recipe.start, str):
-                find_model(Path(recipe.start))
             look_up("store in this study", recipe.data, study.stores)
             check_names("augmentation", recipe.augment, NAMES)
             for readout in study.readouts_of(recipe):
