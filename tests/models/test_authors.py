@@ -122,6 +122,17 @@ def test_a_training_begins_with_their_file(tmp_path):
         assert learner.model.learned["scale"].item() == scale
 
 
+def test_drop_blocks_grow_anew_in_finetuning(tmp_path):
+    """FEAT's code counts batches from the start of a training, not from that of the pretraining."""
+    start = load_model(feat_file(tmp_path / "model.pth"))
+    start.backbone.blocks[2].norms[0].num_batches_tracked.fill_(40_000)
+    learner = Learner(recipe("feat", backbone="resnet12-feat", width=64, size=84), BUILTIN, 3, "cpu", start)
+    assert learner.model.backbone.blocks[2].norms[0].num_batches_tracked == 0
+    assert torch.equal(
+        learner.model.backbone.blocks[2].norms[0].running_var, start.backbone.blocks[2].norms[0].running_var
+    )
+
+
 def test_the_verb_makes_a_model_of_it(tmp_path, monkeypatch, capsys):
     path = feat_file(tmp_path / "max_acc.pth")
     assert exit_code(monkeypatch, "convert", path, "-o", tmp_path / "feat") == 0

@@ -1,6 +1,8 @@
 """Everything that runs on a GPU runs on a pretended one, which refuses what a real one does."""
 
 import copy
+import os
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from anyshot.models.devices import to_gpu
 from anyshot.models.law import BoundHead, fold_logits
 from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN
-from anyshot.study import launch, runner
+from anyshot.study import cost, launch, runner
 from anyshot.train import parallel, training
 from anyshot.train.training import Learner, train
 
@@ -59,7 +61,7 @@ def test_updates_run_on_a_gpu(gpu, head):
 
 
 @pytest.mark.parametrize("augment", [("resized-crop", "flip", "jitter"), ("crop", "flip")])
-@pytest.mark.parametrize("backbone", ["conv4", "resnet12", "efficientnet-lite0"])
+@pytest.mark.parametrize("backbone", BUILTIN.backbones)
 def test_backbones_train_and_embed_on_a_gpu(gpu, backbone, augment):
     learner = Learner(recipe("proto", backbone=backbone, augment=augment, size=32), BUILTIN, 3, "cuda:0")
     images = np.random.default_rng(0).integers(0, 256, (8, 40, 40, 3), np.uint8)
@@ -100,10 +102,13 @@ def test_readouts_are_fitted_where_their_vectors_are(gpu, readout):
     torch.testing.assert_close(on_gpu.square(), on_cpu.square(), rtol=1e-3, atol=1e-4)  # signs of directions are free
 
 
-def test_features_on_a_gpu_are_evaluated(gpu):
+@pytest.mark.parametrize("head", [name for name, head in BUILTIN.heads.items() if not head.needs_training])
+def test_features_on_a_gpu_are_evaluated(gpu, head, monkeypatch):
+    # The GPU is pretended in this thread alone.
+    monkeypatch.setattr(engine, "map_in_threads", lambda work, tasks, ahead: map(work, tasks))
     labels = torch.arange(6).repeat_interleave(10)
     features = torch.randn(60, 4) + 3 * torch.randn(6, 4)[labels]
-    asked = {"shots": (1, 2), "way": 3, "queries": 4, "episodes": 20}
+    asked = {"heads": [head], "shots": (2,), "way": 3, "queries": 4, "episodes": 2}
     on_gpu = anyshot.evaluate(features.to("cuda:0"), labels.to("cuda:0"), **asked)
     assert str(on_gpu) == str(anyshot.evaluate(features, labels, **asked))
 
@@ -111,8 +116,8 @@ def test_features_on_a_gpu_are_evaluated(gpu):
 def episodes_on(device, head, readout, registry=BUILTIN):
     """The recalls of a head and readout, with its features on a device."""
     torch.manual_seed(0)
-    labels = np.arange(9).repeat(12)
-    maps = (torch.randn(9, 2, 8)[labels] + torch.randn(108, 2, 8)).to(device)
+    labels, positions = np.arange(9).repeat(12), 1 if "linear-proto" in head else 2
+    maps = (torch.randn(9, positions, 8)[labels] + torch.randn(108, positions, 8)).to(device)
     model = Model(recipe(head, batch=16 if head in ("linear", "class-matrix") else 0), 1, registry)
     parameters = model.bound_head.parameters
     if head == "feat":
@@ -123,7 +128,7 @@ def episodes_on(device, head, readout, registry=BUILTIN):
     return compute_readout_recalls([(BoundHead(model.head, parameters), readout)], vectors, fitted, plan, (1, 3))[0]
 
 
-@pytest.mark.parametrize("head", ["proto", "cosine-proto", "feat", "frn", "frn-old", "cosine-frn", "unit-proto"])
+@pytest.mark.parametrize("head", [name for name, head in BUILTIN.heads.items() if head.estimator is None])
 @pytest.mark.parametrize("bank", ["kept", "lazy"])
 def test_episodes_run_where_the_features_are(gpu, head, bank, monkeypatch):
     if bank == "lazy":  # Gram matrices too many to keep
@@ -178,6 +183,37 @@ def test_the_memory_of_a_gpu_is_asked_for_by_its_number(gpu, monkeypatch):
     for device in ("cuda", "cuda:1"):
         to_gpu(torch.ones(10), device)
     assert asked == [None, 1]
+
+
+def test_batches_are_pinned_and_networks_laid_out_as_a_gpu_likes_them(gpu, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(len(self)) or self)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    learner = Learner(recipe("proto", backbone="resnet12"), BUILTIN, 1, "cuda:0")
+    learner.read_batch(np.zeros((8, 16, 16, 1), np.uint8), 0)
+    assert pinned == [8]
+    assert torch.backends.cudnn.benchmark
+    assert learner.model.backbone.blocks[1].convs[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("device", "visible", "workers"), [("", "3", 2), ("cuda", "3", 2), ("cuda:1", "3,5", 1)])
+def test_a_worker_sees_its_gpu_alone_unless_the_user_named_one(device, visible, workers, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(devices, "_device", device)
+    assert cost.plan_workers([recipe("proto", seed=seed) for seed in range(3)], BUILTIN)[0] == workers
+    with launch.get_launcher("here", 1, 1, tmp_path) as submit:
+        assert submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == visible
+
+
+def test_processes_wait_hours_for_the_one_that_validates(tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, timeout: given.update(timeout=timeout))
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    with launch.get_launcher("here", 1, 1, tmp_path):
+        assert given["timeout"] >= timedelta(hours=10), "torch's own limit is minutes"
 
 
 @pytest.fixture
@@ -258,6 +294,19 @@ def test_low_memory_is_an_option_that_renames_nothing(monkeypatch):
     learner = Learner(recipe("proto", backbone="resnet12"), BUILTIN, 1, "cpu")
     assert learner.model.backbone.recompute
     assert learner.recipe.id == recipe("proto", backbone="resnet12").id
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_amp_is_an_option_that_renames_nothing(can, monkeypatch):
+    monkeypatch.setattr(devices, "_amp", True)
+    monkeypatch.setattr(training, "has_bfloat16", lambda: can)
+    if can:
+        learner = Learner(recipe("proto"), BUILTIN, 1, "cpu")
+        assert learner.amp
+        assert learner.recipe.id == recipe("proto").id
+    else:
+        with pytest.raises(anyshot.BadInput, match="this CPU cannot multiply"):
+            Learner(recipe("proto"), BUILTIN, 1, "cpu")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def study(
     from anyshot.study.runner import plan_study, run_study, run_study_early
     from anyshot.study.study import StudySource, find_study
 
-    use_device(training.device)
+    use_device(training.device, training.amp, training.low_memory)
     path = find_study(name)
     source = StudySource(path, heads or None)
     folder = out or Path("runs") / (f"{path.stem}-ready" if ready else path.stem)

@@ -213,6 +213,9 @@ class Learner:
                 f"{other.backbone} of width {other.width} for {start.channels} channels is another."
             )
         self.model.backbone.load_state_dict(given)
+        for name, value in self.model.backbone.named_buffers():
+            if name.endswith("num_batches_tracked"):
+                value.zero_()  # DropBlock grows with the batches of this training, as in the code of FEAT's authors
         if self.recipe.start_scale:
             with torch.no_grad():
                 self.model.learned["scale"].copy_(start.learned["scale"])
