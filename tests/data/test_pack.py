@@ -15,6 +15,7 @@ from PIL import Image
 from anyshot.data import benchmarks
 from anyshot.data import pack as packing
 from anyshot.data.benchmarks import published_splits
+from anyshot.data.frames import Frames
 from anyshot.data.pack import divide_classes, pack
 from anyshot.data.pictures import FileBytes, decode_picture
 from anyshot.data.store import open_store
@@ -63,6 +64,13 @@ def test_cub_boxes(cub, tmp_path):
     image = Image.open(cub / "images" / "001.Bird_1" / "0.jpg").convert("RGB").crop((4, 2, 12, 8))
     whole = image.resize((int(8 * 8 / 6), 8), Image.Resampling.BILINEAR).crop((1, 0, 9, 8))
     assert np.abs(store.part("val").items[0].astype(int) - np.asarray(whole)).max() <= 1
+
+
+def test_cub_boxes_can_be_squashed_as_by_the_authors_of_frn(cub, tmp_path):
+    store = pack("cub", cub, tmp_path / "s", fit="squash", box=True)
+    image = Image.open(cub / "images" / "001.Bird_1" / "0.jpg").convert("RGB").crop((4, 2, 12, 8))
+    squashed = image.resize((92, 92), Image.Resampling.BILINEAR)
+    assert np.array_equal(store.part("val").items[0], np.asarray(squashed))
 
 
 def test_cub_from_its_archive(cub, tmp_path):
@@ -195,8 +203,21 @@ def test_meta_inat(inat, tmp_path, form):
         "2 bird 2": "test",
     }
     assert store.items.shape == (151, 84, 84, 3)
+    assert "192270" in store.about["notes"][0], "a copy with other numbers of images is noted"
     whole = Image.open(inat / "train_val_images/Aves/1/0.jpg").resize((84, 84), Image.Resampling.BILINEAR)
     assert np.array_equal(store.items[0], np.asarray(whole))
+
+
+def test_benchmarks_are_packed_as_whole_frames(cub, inat, tmp_path):
+    """Encoded pictures of 4:3 keep their proportions in every kind that has photos."""
+    (tmp_path / "ids.txt").write_text("2")
+    sources = {"cub": (cub, {}), "mini": (mini_folders(tmp_path / "mini", False), {})}
+    sources["meta-inat"] = (inat, {"test_ids": tmp_path / "ids.txt"})
+    for kind, (source, options) in sources.items():
+        store = pack(kind, source, tmp_path / kind / "store", size=30, fit="frame", **options)
+        assert isinstance(store.items, Frames), kind
+        assert store.items[0].shape == decode_picture(files.encoded(0, kind="JPEG"), 30, "frame").shape, kind
+        assert store.items.sides.max() > 30, kind
 
 
 def test_meta_inat_needs_ids_it_knows(inat, tmp_path):

@@ -36,6 +36,7 @@ IMAGES = {
     "cub": {"train": 5903, "val": 2927, "test": 2958},
     "mini": {"train": 38400, "val": 9600, "test": 12000},
     "tiered": {"train": 448695, "val": 124261, "test": 206209},
+    "meta-inat": {"train": 192270, "test": 51716},
 }
 
 

@@ -18,7 +18,7 @@ from anyshot.measure.grid import build_paired_grids
 from anyshot.measure.recalls import Recalls
 from anyshot.measure.sensitivity import bootstrap_episodes, residual_deviation
 from anyshot.tables import Row
-from anyshot.text import format_number
+from anyshot.text import format_decimals, format_number
 
 SHARES = (16, 4, 1)  # a look is after this fraction of the episodes: all but the last take a third of its time together
 LEAST_EPISODES = 100  # of a look, so that the mean of their differences is nearly normal
@@ -56,7 +56,7 @@ def run_until_apart(
     apart = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
     lines = [f"After {episodes} of {looks[-1]} episodes, {apart} of {len(rows)} pairs of heads are told apart."]
     lines += [
-        f"{row['head']} against {row['against']}: {row['what']} {row['difference']:+.2f} "
+        f"{row['head']} against {row['against']}: {row['what']} {format_decimals(row['difference'], '+')} "
         f"({format_number(row['low'])} to {format_number(row['high'])})"
         for row in rows
     ]

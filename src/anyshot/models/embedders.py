@@ -31,6 +31,7 @@ from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, f
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.tables import read_table
+from anyshot.text import format_decimals
 
 DEFAULT_EMBEDDER = "efficientnet-lite0"
 MIN_SIDE, MAX_SIDE = 32, 1024  # pixels of the pictures that efficientnet-lite0 can be given
@@ -364,5 +365,6 @@ def _read_sensitivity(model: Model, run: Path) -> dict[str, str]:
     mine = (recipe.data, recipe.backbone, recipe.label, "own")
     for row in read_table(table):
         if tuple(row.get(key) for key in ("data", "backbone", "head", "readout")) == mine:
-            return {"sensitivity": f"{row['sensitivity']:.2f} ({row['low']:.2f} to {row['high']:.2f})"}
+            score, low, high = (format_decimals(row[name]) for name in ("sensitivity", "low", "high"))
+            return {"sensitivity": f"{score} ({low} to {high})"}
     return {}
