@@ -1,10 +1,12 @@
 """What is published says what the run says; models that come with a study are tested as they were."""
 
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.shell import exit_code
 
 from anyshot.errors import BadInput
 from anyshot.report.runs import read_runs
@@ -68,7 +70,23 @@ def test_models_of_one_train_shot_are_published_without_a_sensitivity(ran, tmp_p
     publish(*ran, tmp_path / "own", only="2-shot")
     assert {row["train_shot"] for row in read_table(tmp_path / "own" / "table.csv")} == {2}
     assert not (tmp_path / "own" / "sensitivity.csv").exists()
-    assert "Sensitivity" not in (tmp_path / "own" / "README.md").read_text(encoding="utf-8")
+    page = (tmp_path / "own" / "README.md").read_text(encoding="utf-8")
+    assert "Data and backbone: tiny/conv4." in page
+    assert "Sensitivity" not in page
+
+
+def test_the_page_names_the_setting_and_commands_that_work(ran, published, tmp_path, monkeypatch, capsys):
+    """A study of the user's is named by its file, in whose folder the commands of the page are run."""
+    source, run, data = ran
+    page = (published / "README.md").read_text(encoding="utf-8")
+    assert "| tiny/conv4 | cosine-proto" in page
+    monkeypatch.chdir(source.path.parent)
+    study, again = re.findall("`(anyshot .+?)`", page)
+    assert exit_code(monkeypatch, *study.split()[1:], "--out", run, "--data", data) == 0  # all models are done
+    assert "is the most robust" in capsys.readouterr().out
+    again = again.replace("FOLDER", str(tmp_path / "own"))
+    assert exit_code(monkeypatch, *again.split()[1:], "--run", run, "--data", data) == 0
+    assert (tmp_path / "own" / "README.md").read_text(encoding="utf-8") == page
 
 
 def test_each_model_has_its_side_experiments(ran, published):

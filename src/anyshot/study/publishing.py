@@ -230,7 +230,8 @@ def describe_folder(source: StudySource, only: str, folder: Path) -> str:
     words = [source.path.stem if is_builtin else source.path.name]  # a study of the user's is named by its file
     words += ["--heads", *source.heads] if source.heads else []
     words += ["--only", only] if only else []
-    scored = [grid for grid in build_grids(read_table(folder / "table.csv")) if grid.has_sensitivity]
+    grids = build_grids(read_table(folder / "table.csv"))
+    scored = [grid for grid in grids if grid.has_sensitivity]
     columns = ["setting", "head", "readout", "sensitivity", "over episodes", "over new classes", "by seed"]
     columns += ["noise floor", "deviation", "trend"]
     cells, path = [], folder / "sensitivity.csv"
@@ -245,6 +246,7 @@ def describe_folder(source: StudySource, only: str, folder: Path) -> str:
         Path(__file__).with_name("published.md"),
         name=source.path.stem,
         command=" ".join(words),
+        settings=", ".join(dict.fromkeys(grid.setting for grid in grids)),
         summaries=(first, summaries.sensitivity_summary(scored), summaries.gain_summary(scored)) if cells else (),
         tables=[path.stem for path in folder.glob("*.csv")],
         figures=[path.stem for path in drawn],
