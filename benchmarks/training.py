@@ -2,11 +2,12 @@
 
 First table: CPU time of the bare Conv-4 forward and backward pass, ours (channels last, pooling before the
 activation, an allocator that keeps memory) against a naive eager one (channels first, activation before pooling) in a
-process with the allocator's defaults. Then how many operations of its convolutions each backbone does in a second, in
-the layout it has and with channels last, beside a product of two large matrices. Last: a full update (augment,
-forward, fold, backward, step) of every head and train shot as a share of the bare backbone's speed. Contenders
-alternate in one run, and the best of all rounds counts, so that other programs on the machine matter little. One
-thread; batches of 256 images.
+process with the allocator's defaults. Then a full update with the plain blocks and with the fused ones (a recipe's
+`fused`), and the convolutions alone, in images per second. Then how many operations of its convolutions each backbone
+does in a second, in the layout it has and with channels last, beside a product of two large matrices. Last: a full
+update (augment, forward, fold, backward, step) of every head and train shot as a share of the bare backbone's speed.
+Contenders alternate in one run, and the best of all rounds counts, so that other programs on the machine matter little.
+One thread; batches of 256 images.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -77,6 +79,30 @@ def backbones(size: int, rounds: int) -> None:
         times.append(once(ours))
     per_image = [1e3 * min(each) / IMAGES for each in (times, theirs)]
     print(f"{size:3}  {per_image[0]:6.2f}  {per_image[1]:6.2f}  {per_image[1] / per_image[0]:5.2f} x", flush=True)
+
+
+def blocks(size: int, rounds: int) -> None:
+    """Images per second of a full update with plain and with fused blocks, and of the convolutions alone."""
+    images = np.random.default_rng(0).integers(0, 256, (IMAGES, size, size, 3), dtype=np.uint8)
+    target = torch.arange(IMAGES // 8).repeat_interleave(8)
+    steps = {}
+    for name, fused in (("plain", False), ("fused", True)):
+        recipe = Recipe(
+            data="none", head="proto", train_shot=8, way=IMAGES // 8, size=size, augment=AUGMENT, fused=fused
+        )
+        learner = Learner(recipe, BUILTIN, 3, "cpu")
+        learner.model.train()
+        steps[name] = partial(learner.update, images, target, 8, 0, 1e-6)
+    network = nn.Sequential(*(part for conv in Conv4().convs for part in (conv, nn.AvgPool2d(2))))
+    network.to(memory_format=torch.channels_last)
+    steps["convolutions"] = bare(network, _images(size))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()
+    for _ in range(rounds):
+        for name, step in steps.items():
+            times[name].append(once(step))
+    print("  ".join(f"{name} {IMAGES / min(taken):.0f}" for name, taken in times.items()), flush=True)
 
 
 def operations(size: int, rounds: int) -> None:
@@ -144,6 +170,8 @@ def main() -> None:
     print("bare Conv-4, ms per image, forward and backward\nsize    ours   naive")
     for size in sorted({32, 84, args.size}):
         backbones(size, max(1, args.rounds * 32 // size))
+    print("\nimages per second of a full update at 84x84, and of its convolutions and pooling alone")
+    blocks(84, args.rounds)
     print(f"\nGFLOP per training image at {args.size}x{args.size}, and per second: as it is, with channels last")
     operations(args.size, args.rounds)
     print(f"\na full update at {args.size}x{args.size}, as a share of the bare backbone's speed")

@@ -47,8 +47,8 @@ def pack(
 ) -> None:
     """Turn images or embeddings, wherever they are, into a store.
 
-    A store is a folder that training and testing read from; its pictures are squares of one size. Interrupted, the same
-    command goes on.
+    A store is a folder that training and testing read from; its pictures are squares of one size, or whole photos
+    (--fit frame). Interrupted, the same command goes on.
 
     Args:
         kind: cub, mini, tiered, meta-inat, folder, table, huggingface, features or npz.
