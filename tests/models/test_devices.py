@@ -137,14 +137,6 @@ def test_readouts_fitted_on_the_cpu_read_vectors_on_a_gpu(gpu, readout):
     np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
 
 
-@pytest.mark.parametrize("episodes", [10, 100_000])
-def test_a_table_of_pairs_is_made_where_the_vectors_are(gpu, episodes, monkeypatch):
-    """Many episodes on few images look products up in a table."""
-    monkeypatch.setattr(engine, "choose_method", lambda *given: "pairs" if episodes > 10 else "sums")
-    on_gpu, on_cpu = (episodes_on(device, "cosine-proto", "own") for device in ("cuda:0", "cpu"))
-    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
-
-
 def test_validation_and_test_run_on_the_gpu_and_not_on_the_cpu(gpu, tmp_path, monkeypatch):
     """A ResNet-12 FRN would need 339 ms per episode on a CPU."""
     seen = []

@@ -1,19 +1,12 @@
 """The evaluation engine: a bank of vectors and a plan in, the recall of every class in every episode out.
 
-Each image is embedded once. Chunks of episodes, about as large as the cache, run on all cores. Two ways lead to the
-inner products of prototypes and queries, and `cheaper` chooses between them by counting operations:
+Each image is embedded once. Chunks of episodes, about as large as the cache, are gathered from the bank. The support is
+summed in nested bags, so that all test shots cost little more than the largest, and one product with the queries serves
+every score that needs only inner products. Heads that refine their prototypes start from the same sums.
 
-    sums    the support is summed in nested bags, so that all test shots cost little more than the largest; one product
-            with the queries serves every score. Cost grows with the length of the vectors and the number of episodes.
-    pairs   the inner products of all pairs of images are a table made once, and an episode only looks them up: for many
-            episodes on few images. What a prototype is to a query is then a mean of table entries.
-
-Heads that refine their prototypes start from the same sums. Vectors too many to keep (Grams of a wide network) are made
-from the features of each chunk, or of each block of the table, when they are needed.
+Vectors too many to keep (Grams of a wide network) are made from the features of each chunk when they are needed.
 """
 
-import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,8 +41,7 @@ Keep = Callable[[int, int, Logits], None]
 CHUNK_FLOATS = 12_000_000  # queries and prototypes of a chunk: few and large operations, still near the cache
 DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once costs half of drawing each chunk's
 BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
-TABLE_BYTES = 3 << 28  # the largest table of pairs
-BLOCK = 128  # images of a block of the table
+PIECE = 128  # images whose vectors are made at a time
 MADE_FLOATS = 1 << 22  # of vectors that are made at a time: 20 Gram matrices of ResNet-12, in four times 17 MB
 FITTED_EPISODES = 8  # that a thread fits a head to at a time
 
@@ -72,19 +64,14 @@ class LazyVectors:
         """Where the vectors are made."""
         return self.maps.device
 
-    @property
-    def work(self) -> int:
-        """Multiply-adds to make one vector: those of a Gram, the only long one."""
-        return self.maps.shape[1] * self.maps.shape[2] ** 2
-
     def split(self, size: int) -> Iterator[Tensor]:
         """Return all vectors in pieces."""
-        return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, BLOCK)))
+        return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, PIECE)))
 
     def at(self, images: Int[Tensor, " image"]) -> Tensor:
         """Return the vectors of some images; a list of parts would take their memory twice."""
         vectors = torch.empty(len(images), self.shape[1], dtype=self.maps.dtype, device=self.device)
-        step = max(1, min(BLOCK, MADE_FLOATS // self.shape[1]))
+        step = max(1, min(PIECE, MADE_FLOATS // self.shape[1]))
         for start in range(0, len(images), step):
             vectors[start : start + step] = self.embed(self.maps[images[start : start + step]], self.parameters)
         return vectors
@@ -145,19 +132,14 @@ def visit_logits(
     patterns = expand_patterns(shots, plan)
     readings = [reading.to(vectors.device) for reading in readings]
     bank = _Bank(vectors, readings)
-    method = choose_method(vectors, plan, len(patterns), readings)
     size = CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns)))
     is_inner = all(reading.inner for reading in readings)
     size = max(1, min(size, 64 if is_inner else 16))
-    table = bank.table() if method == "pairs" else None
-    local = threading.local()
 
     def run(part: tuple[int, EpisodeBatch]) -> int:
         start, draw = part
         with torch.inference_mode():
-            if not hasattr(local, "buffers"):
-                local.buffers = {}
-            chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], local.buffers)
+            chunk = _Chunk(bank, draw, patterns[:, start : start + len(draw.classes)])
             for index, reading in enumerate(readings):
                 keep(index, start, chunk.logits(reading))
         return len(draw.classes)
@@ -174,29 +156,6 @@ def visit_logits(
     is_serial = is_inner or isinstance(vectors, LazyVectors) or vectors.device.type != "cpu"
     for episodes in map(run, chunks()) if is_serial else map_in_threads(run, chunks(), ahead=4):
         progress(episodes)
-
-
-def choose_method(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[BoundHead]) -> str:
-    """Return 'sums' or 'pairs', whichever costs fewer multiply-adds in all.
-
-    An entry looked up in the table counts as 180 of them while the table fits a cache, as 400 where it does not
-    (measured with benchmarks/evaluation.py on two cores).
-
-    sums:  an episode gathers its support and queries (d each) and multiplies prototypes with queries
-    pairs: a table of images^2 products (half, by symmetry), then support x query look-ups an episode
-    Vectors that are not kept are made once an episode, or once a pair of blocks of the table.
-    """
-    (images, d), work = vectors.shape, vectors.work if isinstance(vectors, LazyVectors) else 0
-    if any(reading.inner is None for reading in readings) or images * images * 4 > TABLE_BYTES:
-        return "sums"
-    queries = plan.way * plan.queries
-    look_up = 180 if images * images * 4 <= 1 << 24 else 400
-    gathered = plan.way * (plan.shot + plan.queries) * 8  # a number read from far costs as much as 8 multiply-adds
-    made = plan.way * (plan.shot + plan.queries) * work
-    sums = plan.episodes * (made + d * (gathered + patterns * plan.way * queries))
-    entries = plan.episodes * plan.way * plan.shot * (queries + plan.shot)
-    pairs = images * images * (d + work / BLOCK) / 2 + look_up * entries
-    return "pairs" if pairs < sums else "sums"
 
 
 def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episode way"]:
@@ -244,8 +203,11 @@ def score_support(
 
 def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
     """Return the vectors of some images in double precision, which of all of them would take twice their memory."""
-    places = torch.from_numpy(images).to(vectors.device)
-    return (vectors.at(places) if isinstance(vectors, LazyVectors) else vectors[places]).cpu().double()
+    return _vectors_at(vectors, torch.from_numpy(images).to(vectors.device)).cpu().double()
+
+
+def _vectors_at(vectors: Vectors, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
+    return vectors.at(images) if isinstance(vectors, LazyVectors) else vectors[images]
 
 
 class _Bank:
@@ -255,15 +217,20 @@ class _Bank:
         self.vectors = vectors
         self.d = vectors.shape[1]
         self.centre: Tensor | None = None
-        self.late: Tensor | None = None  # what chunks still have to subtract
+        self.is_kept = isinstance(vectors, Tensor)
+        """Whether `vectors` are as episodes take them; else `at` makes or centres those of a chunk."""
         if any(reading.inner is not None and reading.inner.centred for reading in readings):
             total = sum(piece.sum(0, dtype=torch.float64) for piece in vectors.split(4096))
             assert isinstance(total, Tensor)
             self.centre = (total / vectors.shape[0]).to(next(iter(vectors.split(1))).dtype)
-            if isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES:
+            self.is_kept = isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES
+            if isinstance(vectors, Tensor) and self.is_kept:
                 self.vectors = vectors - self.centre
-            else:
-                self.late = self.centre
+
+    def at(self, images: Int[Tensor, " image"]) -> Float[Tensor, "image d"]:
+        """Return the vectors of some images, about the centre if there is one."""
+        vectors = _vectors_at(self.vectors, images)
+        return vectors if self.is_kept or self.centre is None else vectors - self.centre
 
     @cached_property
     def square(self) -> Float[Tensor, " image"]:
@@ -277,43 +244,16 @@ class _Bank:
         assert centre is not None
         return self._each(lambda piece: piece @ centre)
 
-    def table(self) -> Float[Tensor, "image image"]:
-        """Inner products of all pairs; of vectors that are not kept, block by block."""
-        if isinstance(self.vectors, Tensor) and self.late is None:
-            return self.vectors @ self.vectors.mT
-        images = self.vectors.shape[0]
-        table = torch.empty(images, images, device=self.vectors.device)
-        for row, left in enumerate(self._pieces(BLOCK)):
-            for column, right in enumerate(itertools.islice(self._pieces(BLOCK), row + 1)):
-                block = left @ right.mT
-                table[row * BLOCK :, column * BLOCK :][: len(left), : len(right)] = block
-                table[column * BLOCK :, row * BLOCK :][: len(right), : len(left)] = block.mT
-        return table
-
-    def _pieces(self, size: int) -> Iterator[Tensor]:
-        return (piece if self.late is None else piece - self.late for piece in self.vectors.split(size))
-
     def _each(self, compute: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
-        return torch.cat([compute(piece) for piece in self._pieces(4096)])
-
-
-Buffers = dict[str, Tensor]
-
-
-def _buffer(buffers: Buffers, name: str, like: Tensor, *shape: int) -> Tensor:
-    """Return memory that a thread reuses for every chunk: fresh pages cost more than what is written to them."""
-    if name not in buffers or buffers[name].shape != shape:
-        buffers[name] = torch.empty(shape, dtype=like.dtype, device=like.device)
-    return buffers[name]
+        images = torch.arange(self.vectors.shape[0], device=self.vectors.device)
+        return torch.cat([compute(self.at(some)) for some in images.split(4096 if self.is_kept else PIECE)])
 
 
 class _Chunk:
     """A few episodes, and the products that all readings share."""
 
-    def __init__(
-        self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, buffers: Buffers
-    ) -> None:
-        self.bank, self.table, self.buffers = bank, table, buffers
+    def __init__(self, bank: _Bank, draw: EpisodeBatch, patterns: np.ndarray) -> None:
+        self.bank = bank
         device = bank.vectors.device
         self.shots = torch.from_numpy(np.array(patterns.swapaxes(0, 1), order="C")).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
@@ -323,12 +263,12 @@ class _Chunk:
     @cached_property
     def _rows(self) -> tuple[Tensor, Int[Tensor, "episode way shot"], Int[Tensor, "episode query"]]:
         """Vectors, and where those of the support and the queries lie among them."""
-        if isinstance(self.bank.vectors, Tensor):
+        if isinstance(self.bank.vectors, Tensor) and self.bank.is_kept:
             return self.bank.vectors, self.support_images, self.query_images
-        both = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
-        images, place = both.unique(return_inverse=True)
+        all_images = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
+        images, place = all_images.unique(return_inverse=True)
         support, query = place.split([self.support_images.numel(), self.query_images.numel()])
-        return self.bank.vectors.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
+        return self.bank.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
 
     def logits(self, reading: BoundHead) -> Logits:
         if inner := reading.inner:
@@ -366,8 +306,9 @@ class _Chunk:
     @cached_property
     def _products(self) -> tuple[Tensor, Tensor, Tensor]:
         """Inner products of prototypes with queries and of each with itself, about the centre if there is one."""
-        qp, pp = self._by_sums() if self.table is None else self._by_pairs(self.table)
-        k = self.shots[..., None]
+        k, sums = self.shots[..., None], self._sums
+        qp = torch.bmm(sums.flatten(1, 2), self._query.mT).unflatten(1, self.shots.shape[1:])
+        pp = torch.linalg.vector_norm(sums, dim=-1).square()
         return qp.div_(k), self.bank.square[self.query_images][:, None, None], pp[..., None] / (k * k)
 
     def _about_zero(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -381,49 +322,22 @@ class _Chunk:
         pm = (self._at_shots(along.transpose(1, 2)[:, [step - 1 for step in self.steps]]) / self.shots)[..., None]
         return qp + (qm + (pm + mm)), qq + (2 * qm + mm), pp + (2 * pm + mm)
 
-    def _by_sums(self) -> tuple[Tensor, Tensor]:
-        sums = self._sums
-        qp = torch.bmm(sums.flatten(1, 2), self._query.mT).unflatten(1, self.shots.shape[1:])
-        return qp, torch.linalg.vector_norm(sums, dim=-1).square()
-
-    def _by_pairs(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        images = len(table)
-        support = self.support_images.transpose(1, 2)  # episode shot way
-        flat = table.view(-1)
-        qp = flat[(support * images)[..., None] + self.query_images[:, None, None]]
-        among = flat[(self.support_images * images)[..., None] + self.support_images[:, :, None]]
-        grown = among.cumsum(-1).cumsum(-2).diagonal(dim1=-2, dim2=-1)  # |sum of the first k|^2 for every k
-        last = [step - 1 for step in self.steps]
-        return self._at_shots(qp.cumsum(1)[:, last]), self._at_shots(grown[..., last].transpose(1, 2))
-
     @cached_property
     def _query(self) -> Float[Tensor, "episode query d"]:
         vectors, _, places = self._rows
-        episodes, queries = places.shape
-        query = _buffer(self.buffers, "query", vectors, episodes * queries, self.bank.d)
-        torch.index_select(vectors, 0, places.flatten(), out=query)
-        if self.bank.late is not None:
-            query -= self.bank.late
-        return query.view(episodes, queries, self.bank.d)
+        return F.embedding(places, vectors)
 
     @cached_property
     def _sums(self) -> Float[Tensor, "episode pattern way d"]:
         """The sum of each class's first vectors, gathered and added without a tensor of the support."""
         vectors, places, _ = self._rows
-        episodes, way, _ = places.shape
-        sums = _buffer(self.buffers, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
-        before = 0
-        for number, step in enumerate(self.steps):
-            bag = places[..., before:step].reshape(episodes * way, -1)
-            added = F.embedding_bag(bag, vectors, mode="sum").unflatten(0, (episodes, way))
-            if self.bank.late is not None:
-                added -= (step - before) * self.bank.late
-            if number:
-                torch.add(sums[:, number - 1], added, out=sums[:, number])
-            else:
-                sums[:, 0] = added
+        sums, before = list[Tensor](), 0
+        for step in self.steps:
+            bag = places[..., before:step].flatten(0, 1)
+            added = F.embedding_bag(bag, vectors, mode="sum").unflatten(0, places.shape[:2])
+            sums.append(sums[-1] + added if sums else added)
             before = step
-        return self._at_shots(sums)
+        return self._at_shots(torch.stack(sums, 1))
 
     @cached_property
     def _one_shot_a_pattern(self) -> bool:
