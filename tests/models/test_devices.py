@@ -14,9 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import anyshot
 from anyshot.data.augmentation import augment
 from anyshot.measure import engine
-from anyshot.measure.engine import compute_vectors
+from anyshot.measure.engine import compute_readout_recalls, compute_vectors, lazy_readout_fits
 from anyshot.measure.plan import Plan
-from anyshot.measure.readouts import compute_readout_recalls, lazy_readout_fits
 from anyshot.models import devices
 from anyshot.models.backbones import ResNet12
 from anyshot.models.devices import to_gpu

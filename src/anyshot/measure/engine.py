@@ -9,7 +9,7 @@ Vectors too many to keep (Grams of a wide network) are made from the features of
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -32,18 +32,21 @@ from anyshot.models.law import (
     mean_pool,
     move_parameters,
 )
-from anyshot.progress import OnProgress, no_progress
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress, scale_progress
+from anyshot.text import group_by
 
+Base = Callable[[], tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]]
+FitReadout = Callable[[str], Parameters]
+"""What a readout has learned from base classes, by the readout's name."""
 Recall = Float[np.ndarray, "head pattern episode way"]
 Logits = Float[Tensor, "episode pattern way query"]
 Keep = Callable[[int, int, Logits], None]
 
 CHUNK_FLOATS = 12_000_000  # queries and prototypes of a chunk: few and large operations, still near the cache
-DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once costs half of drawing each chunk's
 BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
 PIECE = 128  # images whose vectors are made at a time
 MADE_FLOATS = 1 << 22  # of vectors that are made at a time: 20 Gram matrices of ResNet-12, in four times 17 MB
-FITTED_EPISODES = 8  # that a thread fits a head to at a time
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,50 @@ def compute_vectors(
         return lazy.at(torch.arange(len(maps), device=maps.device))
 
 
+def compute_readout_recalls(
+    pairs: Sequence[tuple[BoundHead, str]],
+    vectors: Vectors,
+    fitted: FitReadout,
+    plan: Plan,
+    shots: Shots,
+    registry: Registry = BUILTIN,
+    progress: OnProgress = no_progress,
+) -> list[Float[np.ndarray, "pattern episode way"]]:
+    """Return the recalls of each head and readout; those that read the same vectors share their inner products.
+
+    Args:
+        pairs: Heads, each with the name of a readout.
+        vectors: The vector of every image.
+        fitted: Returns what a readout has learned; called only for readouts that have something to fit.
+        plan: The episodes.
+        shots: As in `compute_recalls`.
+        registry: What readouts are looked up in.
+        progress: Called with shares of the whole that add up to 1.
+    """
+    names = [name if registry.readout(name).apply else "" for _, name in pairs]
+    groups = group_by(range(len(pairs)), lambda index: names[index])
+    out: dict[int, np.ndarray] = {}
+    for name, members in groups.items():
+        readout = registry.readout(name or "own")
+        learned = move_parameters(fitted(name), vectors.device) if readout.fit else {}
+        bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
+        readings = [registry.readout(pairs[index][1]).bind(pairs[index][0], learned) for index in members]
+        share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
+        out |= dict(zip(members, compute_recalls(bank, readings, plan, shots, share), strict=True))
+    return [out[index] for index in range(len(pairs))]
+
+
+def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:
+    """Return a function that fits a readout on first use, on the vectors and labels that `base` returns."""
+    base = cache(base)
+
+    def fitted(name: str) -> Parameters:
+        fit = registry.readout(name).fit
+        return {} if fit is None else fit(*base())
+
+    return fitted
+
+
 def compute_recalls(
     vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shots: Shots, progress: OnProgress = no_progress
 ) -> Recall:
@@ -103,7 +150,7 @@ def compute_recalls(
 
     Args:
         vectors: The vector of every image.
-        readings: Heads with their parameters.
+        readings: Heads with their parameters; one that has an estimator and no parameters is fitted to each support.
         plan: The episodes.
         shots: A list of shots, or an array of patterns of one shot a class (for all episodes, or for each).
         progress: Called with the number of episodes that are done.
@@ -136,25 +183,19 @@ def visit_logits(
     is_inner = all(reading.inner for reading in readings)
     size = max(1, min(size, 64 if is_inner else 16))
 
-    def run(part: tuple[int, EpisodeBatch]) -> int:
-        start, draw = part
+    def run(start: int) -> int:
+        stop = min(start + size, plan.episodes)
         with torch.inference_mode():
-            chunk = _Chunk(bank, draw, patterns[:, start : start + len(draw.classes)])
+            chunk = _Chunk(bank, plan.draw(start, stop), patterns[:, start:stop])
             for index, reading in enumerate(readings):
                 keep(index, start, chunk.logits(reading))
-        return len(draw.classes)
-
-    def chunks() -> Iterator[tuple[int, EpisodeBatch]]:
-        drawn_at_once = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
-        for first in range(0, plan.episodes, drawn_at_once):
-            drawn = plan.draw(first, min(first + drawn_at_once, plan.episodes))
-            for start in range(0, len(drawn.classes), size):
-                yield first + start, EpisodeBatch(*(array[start : start + size] for array in drawn))
+        return stop - start
 
     # Of a few large operations threads inside them keep all cores busy; of many small factorisations a thread a chunk.
     # Vectors that are made when needed are large, and a chunk of them in every thread would fill the memory.
     is_serial = is_inner or isinstance(vectors, LazyVectors) or vectors.device.type != "cpu"
-    for episodes in map(run, chunks()) if is_serial else map_in_threads(run, chunks(), ahead=4):
+    starts = range(0, plan.episodes, size)
+    for episodes in map(run, starts) if is_serial else map_in_threads(run, starts, ahead=4):
         progress(episodes)
 
 
@@ -168,29 +209,6 @@ def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episo
     return right.mean(-1).transpose(0, 1)
 
 
-def compute_fitted_recalls(
-    head: Head, vectors: Vectors, plan: Plan, shots: Shots, progress: OnProgress
-) -> Float[np.ndarray, "pattern episode way"]:
-    """Return the recalls of a head that is fitted to each support: one fit per episode and pattern."""
-    patterns = expand_patterns(shots, plan)
-    out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
-
-    def run(first: int) -> int:
-        draw = plan.draw(first, min(first + FITTED_EPISODES, plan.episodes))
-        for episode, images in enumerate(draw.query.reshape(len(draw.query), -1)):
-            query = _in_double(vectors, images)
-            for number, counts in enumerate(patterns[:, first + episode]):
-                support = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
-                owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
-                logits = score_support(head, _in_double(vectors, support), owner, query)
-                out[number, first + episode] = recall_of_logits(logits.mT[None, None], plan)[0, 0]
-        return len(draw.query)
-
-    for episodes in map_in_threads(run, range(0, plan.episodes, FITTED_EPISODES), ahead=4):
-        progress(episodes / plan.episodes)
-    return out
-
-
 def score_support(
     head: Head, support: Float[Tensor, "image d"], owner: Int[Tensor, " image"], query: Float[Tensor, "query d"]
 ) -> Float[Tensor, "query way"]:
@@ -201,11 +219,6 @@ def score_support(
     return bound.score(bound.transform(query), head.refined(moments.prototypes, moments.counts, bound.parameters))
 
 
-def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
-    """Return the vectors of some images in double precision, which of all of them would take twice their memory."""
-    return _vectors_at(vectors, torch.from_numpy(images).to(vectors.device)).cpu().double()
-
-
 def _vectors_at(vectors: Vectors, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
     return vectors.at(images) if isinstance(vectors, LazyVectors) else vectors[images]
 
@@ -214,7 +227,7 @@ class _Bank:
     """The vectors, about their mean where a score is the same wherever the origin lies, and what is known of each."""
 
     def __init__(self, vectors: Vectors, readings: Sequence[BoundHead]) -> None:
-        self.vectors = vectors
+        self.original = self.vectors = vectors
         self.d = vectors.shape[1]
         self.centre: Tensor | None = None
         self.is_kept = isinstance(vectors, Tensor)
@@ -271,6 +284,8 @@ class _Chunk:
         return self.bank.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
 
     def logits(self, reading: BoundHead) -> Logits:
+        if reading.head.estimator is not None and not reading.parameters:
+            return self._fitted(reading.head)
         if inner := reading.inner:
             return inner.from_products(*self._about_zero() if not inner.centred else self._products, self.bank.d)
         means, query = self._sums / self.shots[..., None], self._query
@@ -283,6 +298,20 @@ class _Chunk:
         # All patterns as rows of one product: one product per pattern would read the queries as many times.
         logits = score.by_prototype(query, means.flatten(1, 2), alike=self._one_shot_a_pattern)
         return logits.unflatten(1, means.shape[1:3])
+
+    def _fitted(self, head: Head) -> Logits:
+        """Return the logits of a head that is fitted to each support: one fit per episode and pattern."""
+        logits = []
+        for support, images, patterns in zip(self.support_images, self.query_images, self.shots, strict=True):
+            query = self._in_double(images)
+            for counts in patterns:
+                owner = torch.arange(len(counts)).repeat_interleave(counts.cpu())
+                chosen = torch.cat([some[:count] for some, count in zip(support, counts, strict=True)])
+                logits.append(score_support(head, self._in_double(chosen), owner, query).mT)
+        return torch.stack(logits).unflatten(0, self.shots.shape[:2])
+
+    def _in_double(self, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
+        return _vectors_at(self.bank.original, images).cpu().double()
 
     def _refined(self, reading: BoundHead, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
         head, vectors = reading.head, self.bank.vectors
