@@ -362,8 +362,9 @@ def evaluate_model(
         registry,
     )
     columns = [model_columns(model, model.recipe.data) | {"readout": readout} for readout in readouts]
-    episodes = plan.about(), tuple(unequal or protocol.shots), plan.classes
-    return [Recalls(one, *episodes, array, patterns) for one, array in zip(columns, arrays, strict=True)]
+    shots: tuple[int | str, ...] = tuple(unequal) or protocol.shots
+    tested = plan.about(), shots, plan.classes
+    return [Recalls(one, *tested, array, patterns) for one, array in zip(columns, arrays, strict=True)]
 
 
 def evaluate_store(
