@@ -43,36 +43,30 @@ if TYPE_CHECKING:  # for type checkers and editors; the table below does the sam
     from anyshot.study.study import Study as Study
     from anyshot.study.study import packed as packed
 
-# Public names and their modules, imported when a name is first used, so that `import anyshot` takes no time.
-_MODULES = {
-    "BUILTIN": "models.registry",
-    "Backbone": "models.backbones",
-    "BadInput": "errors",
-    "ClassBank": "classify.bank",
-    "FewShotClassifier": "classify.classifier",
-    "Head": "models.law",
-    "ImageClassifier": "classify.images",
-    "MissingFile": "errors",
-    "PACKAGE": "models.registry",  # the name of BUILTIN in version 0.1
-    "Protocol": "measure.plan",
-    "Readout": "models.readouts",
-    "Recalls": "measure.recalls",
-    "Recipe": "recipe",
-    "Registry": "models.registry",
-    "Study": "study.study",
-    "advise": "inspect.advice",
-    "apply_corrections": "inspect.corrections",
-    "decompose": "measure.sensitivity",
-    "evaluate": "measure.evaluate",
-    "list_backbones": "models.registry",
-    "list_heads": "models.registry",
-    "list_readouts": "models.registry",
-    "load_model": "models.model",
-    "open_source": "data.open",
-    "packed": "study.study",
-    "rank_unlabelled": "inspect.unlabelled",
-    "read_recalls": "measure.recalls",
+# Modules and their public names, imported when a name is first used, so that `import anyshot` takes no time.
+_NAMES = {
+    "classify.bank": "ClassBank",
+    "classify.classifier": "FewShotClassifier",
+    "classify.images": "ImageClassifier",
+    "data.open": "open_source",
+    "errors": "BadInput MissingFile",
+    "inspect.advice": "advise",
+    "inspect.corrections": "apply_corrections",
+    "inspect.unlabelled": "rank_unlabelled",
+    "measure.evaluate": "evaluate",
+    "measure.plan": "Protocol",
+    "measure.recalls": "Recalls read_recalls",
+    "measure.sensitivity": "decompose",
+    "models.backbones": "Backbone",
+    "models.law": "Head",
+    "models.model": "load_model",
+    "models.readouts": "Readout",
+    # PACKAGE is the name of BUILTIN in version 0.1.
+    "models.registry": "BUILTIN PACKAGE Registry list_backbones list_heads list_readouts",
+    "recipe": "Recipe",
+    "study.study": "Study packed",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [*_MODULES, "__version__"]
 
 

@@ -41,7 +41,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Raises:
         BadInput: If `path` is a device or a pipe, or the system refuses the write.
     """
-    try:
+    with os_error_as_bad_input(f"could not write {path}"):
         path = Path(os.path.realpath(path)) if path.is_symlink() else path
         if path.exists() and not (path.is_file() or path.is_dir()):  # a file would take the place of /dev/null
             raise BadInput(f"could not write {path}: it is a device or a pipe; name a file.")
@@ -56,10 +56,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
             _swap_into_place(staging, path)
             if not is_nested:
                 _fsync(path.parent)
-    except OSError as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"could not write {path}: {error.strerror or error}.") from error
 
 
 @contextlib.contextmanager

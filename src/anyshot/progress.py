@@ -29,6 +29,11 @@ def no_progress(amount: int | float) -> None:
     """Ignore progress: the default of library functions."""
 
 
+def scale_progress(progress: OnProgress, by: float) -> OnProgress:
+    """Return a callback for a part of the work, which reports its progress as a share of the whole."""
+    return lambda amount: progress(amount * by)
+
+
 def progress(title: str, total: float, every: float = 10.0) -> AbstractContextManager[Advance]:
     """Show progress while the context lasts.
 
@@ -69,9 +74,13 @@ def _print_lines(title: str, total: float, every: float) -> Iterator[Advance]:
         if now - last >= every and done > 0:
             last = now
             # Before the first percent what is done is mostly preparation, which says nothing of the rest.
-            left = f", {(now - start) * (total - done) / done:.0f} s left" if done >= 0.01 * total else ""
+            left = f", {_clock((now - start) * (total - done) / done)} left" if done >= 0.01 * total else ""
             print(f"{title}: {done / total:4.0%}{left}  {note}".rstrip(), file=sys.stderr, flush=True)
 
     yield advance
     if last > start:  # Whoever saw it begin also sees it end.
-        print(f"{title}: 100%, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        print(f"{title}: 100%, {_clock(time.monotonic() - start)}", file=sys.stderr, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds // 3600:.0f} h {seconds // 60 % 60:02.0f} min"

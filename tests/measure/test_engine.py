@@ -1,4 +1,4 @@
-"""The engine equals the slow law for every head, shot, way and pattern of shots, by either of its two ways."""
+"""The engine equals the slow law for every head, shot, way and pattern of shots."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestCentroid
 
 from anyshot.measure import engine
-from anyshot.measure.engine import choose_method, compute_recalls, visit_logits
+from anyshot.measure.engine import compute_recalls, visit_logits
 from anyshot.measure.plan import Plan
 from anyshot.models.gram import gram
 from anyshot.models.heads import HEADS
@@ -53,18 +53,15 @@ def fast_logits(one: BoundHead, vectors: torch.Tensor, plan: Plan, shots) -> tor
     return torch.cat([pieces[start] for start in sorted(pieces)])
 
 
-@pytest.fixture(params=["sums", "pairs", "late centre"])
-def way_of_computing(request, monkeypatch):
-    method = "pairs" if request.param == "pairs" else "sums"
-    plain = engine.choose_method
-    monkeypatch.setattr(engine, "choose_method", lambda *a: method if all(r.inner for r in a[3]) else plain(*a))
+@pytest.fixture(params=["whole bank", "chunk by chunk"])
+def way_of_centring(request, monkeypatch):
     monkeypatch.setattr(engine, "CHUNK_FLOATS", 2_000)  # several chunks
-    if request.param == "late centre":
+    if request.param == "chunk by chunk":
         monkeypatch.setattr(engine, "BANK_BYTES", 0)
 
 
 @pytest.mark.parametrize("name", laws.ALL_HEADS)
-@pytest.mark.usefixtures("way_of_computing")
+@pytest.mark.usefixtures("way_of_centring")
 def test_nested_shots_equal_a_direct_computation(name):
     one, vectors = reading(name)
     plan = Plan(bank()[1], way=3, shot=8, queries=3, episodes=6)
@@ -81,7 +78,7 @@ def test_nested_shots_equal_a_direct_computation(name):
 
 
 @pytest.mark.parametrize("name", laws.ALL_HEADS)
-@pytest.mark.usefixtures("way_of_computing")
+@pytest.mark.usefixtures("way_of_centring")
 def test_unequal_shots_equal_a_direct_computation(name):
     one, vectors = reading(name)
     plan = Plan(bank()[1], way=3, shot=8, queries=2, episodes=5)
@@ -144,27 +141,15 @@ def test_a_score_of_ones_own_needs_no_inner_products():
     )
 
 
-def test_the_cheaper_way_depends_on_the_numbers():
-    few = Plan(np.repeat(np.arange(20), 50), episodes=10_000)
-    many = Plan(np.repeat(np.arange(20), 600), episodes=100)
-    one = [BoundHead(HEADS["proto"], {})]
-    small, large = torch.empty(1_000, 1600), torch.empty(12_000, 1).expand(12_000, 1600)
-    assert choose_method(small, few, 6, one) == "pairs"
-    assert choose_method(large, many, 6, one) == "sums"
-    assert choose_method(small, few, 6, [BoundHead(HEADS["frn"], {})]) == "sums"
-
-
 @pytest.mark.parametrize("name", ["frn", "frn-old", "cosine-frn"])
-@pytest.mark.parametrize("method", ["sums", "pairs"])
-def test_grams_that_do_not_fit_are_made_when_needed(name, method, monkeypatch):
+def test_grams_that_do_not_fit_are_made_when_needed(name, monkeypatch):
     one, _ = reading(name)
     maps, labels = bank()
     maps = maps[:, :1]  # one position, five channels: FRN's one shot is refined from its features, its five are not
     plan = Plan(labels, way=4, shot=5, queries=3, episodes=20)
     expected = fast_logits(one, gram(maps, {}), plan, (1, 5))
     monkeypatch.setattr(engine, "BANK_BYTES", 0)
-    monkeypatch.setattr(engine, "BLOCK", 10)
-    monkeypatch.setattr(engine, "choose_method", lambda *a: method if one.inner else "sums")
+    monkeypatch.setattr(engine, "PIECE", 10)
     lazy = engine.compute_vectors(maps, gram, {})
     assert isinstance(lazy, engine.LazyVectors)
     torch.testing.assert_close(fast_logits(one, lazy, plan, (1, 5)), expected, rtol=1e-5, atol=1e-6)

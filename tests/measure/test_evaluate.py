@@ -57,7 +57,6 @@ def test_a_memory_map_is_read_where_it_lies(tmp_path, monkeypatch):
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
     expected = evaluate(FEATURES, LABELS, **SMALL)
     monkeypatch.setattr(engine, "BANK_BYTES", 0)  # as if it did not fit into memory
-    monkeypatch.setattr(engine, "TABLE_BYTES", 0)
     assert_same(evaluate(mapped, LABELS, **SMALL), expected)
 
 

@@ -269,10 +269,9 @@ def test_the_view_tells_models_done_and_begun_and_the_last_accuracy(undisturbed,
     models.append(WatchedModel(recipe("proto"), folders[0], tmp_path / "never"))
     models.append(WatchedModel(recipe("proto"), tmp_path / "never", tmp_path / "never"))
     watch = Watch(models)
-    assert watch.sentence.startswith("2 of 4 models done, 1 begun, 75% of all epochs")
-    ((name, epochs, accuracy),) = watch.running
-    assert (name, epochs) == ("tiny/conv4/proto/4-shot/seed-0", "4/4")
-    assert accuracy.endswith(" %")
+    assert watch.note.startswith("2 of 4 models done; tiny/conv4/proto/4-shot/seed-0 4/4 ")
+    assert watch.note.endswith(" %")
+    assert watch.epochs == 12, "of 16"
 
 
 # ----------------------------------------------------------------------------------------------------- order and choice

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from anyshot.cli.options import DeviceOptions, OptionalOut, OutOption
 
 if TYPE_CHECKING:
-    from anyshot.measure.experiments import EmbeddedSplit
+    from anyshot.measure.evaluate import EmbeddedSplit
     from anyshot.tables import Row
 
 

@@ -15,7 +15,7 @@ from anyshot.inspect.shot_curve import EpisodePool
 from anyshot.machine import release_memory
 from anyshot.measure.evaluate import evaluate
 from anyshot.measure.plan import Plan
-from anyshot.measure.readouts import scale_progress
+from anyshot.progress import scale_progress
 from anyshot.text import format_range
 
 SHOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # shots that are measured, as far as the examples reach

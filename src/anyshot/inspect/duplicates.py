@@ -7,7 +7,7 @@ from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.copies import find_copies
 from anyshot.inspect.likeness import PictureSketch
 from anyshot.inspect.sections import Section, Table, picture_cell
-from anyshot.measure.readouts import scale_progress
+from anyshot.progress import scale_progress
 from anyshot.text import count_noun
 
 PROGRESS = 0.3  # share of the time of all advice, roughly

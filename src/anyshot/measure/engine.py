@@ -1,22 +1,15 @@
 """The evaluation engine: a bank of vectors and a plan in, the recall of every class in every episode out.
 
-Each image is embedded once. Chunks of episodes, about as large as the cache, run on all cores. Two ways lead to the
-inner products of prototypes and queries, and `cheaper` chooses between them by counting operations:
+Each image is embedded once. Chunks of episodes, about as large as the cache, are gathered from the bank. The support is
+summed in nested bags, so that all test shots cost little more than the largest, and one product with the queries serves
+every score that needs only inner products. Heads that refine their prototypes start from the same sums.
 
-    sums    the support is summed in nested bags, so that all test shots cost little more than the largest; one product
-            with the queries serves every score. Cost grows with the length of the vectors and the number of episodes.
-    pairs   the inner products of all pairs of images are a table made once, and an episode only looks them up: for many
-            episodes on few images. What a prototype is to a query is then a mean of table entries.
-
-Heads that refine their prototypes start from the same sums. Vectors too many to keep (Grams of a wide network) are made
-from the features of each chunk, or of each block of the table, when they are needed.
+Vectors too many to keep (Grams of a wide network) are made from the features of each chunk when they are needed.
 """
 
-import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -39,19 +32,21 @@ from anyshot.models.law import (
     mean_pool,
     move_parameters,
 )
-from anyshot.progress import OnProgress, no_progress
+from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress, scale_progress
+from anyshot.text import group_by
 
+Base = Callable[[], tuple[Float[Tensor, "image d"], Int[Tensor, " image"]]]
+FitReadout = Callable[[str], Parameters]
+"""What a readout has learned from base classes, by the readout's name."""
 Recall = Float[np.ndarray, "head pattern episode way"]
 Logits = Float[Tensor, "episode pattern way query"]
 Keep = Callable[[int, int, Logits], None]
 
 CHUNK_FLOATS = 12_000_000  # queries and prototypes of a chunk: few and large operations, still near the cache
-DRAW_NUMBERS = 1 << 20  # indices drawn at a time: drawing many episodes at once costs half of drawing each chunk's
 BANK_BYTES = 1 << 30  # a bank up to this size is kept and centred as a whole; a larger one chunk by chunk
-TABLE_BYTES = 3 << 28  # the largest table of pairs
-BLOCK = 128  # images of a block of the table
+PIECE = 128  # images whose vectors are made at a time
 MADE_FLOATS = 1 << 22  # of vectors that are made at a time: 20 Gram matrices of ResNet-12, in four times 17 MB
-FITTED_EPISODES = 8  # that a thread fits a head to at a time
 
 
 @dataclass(frozen=True)
@@ -72,19 +67,14 @@ class LazyVectors:
         """Where the vectors are made."""
         return self.maps.device
 
-    @property
-    def work(self) -> int:
-        """Multiply-adds to make one vector: those of a Gram, the only long one."""
-        return self.maps.shape[1] * self.maps.shape[2] ** 2
-
     def split(self, size: int) -> Iterator[Tensor]:
         """Return all vectors in pieces."""
-        return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, BLOCK)))
+        return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, PIECE)))
 
     def at(self, images: Int[Tensor, " image"]) -> Tensor:
         """Return the vectors of some images; a list of parts would take their memory twice."""
         vectors = torch.empty(len(images), self.shape[1], dtype=self.maps.dtype, device=self.device)
-        step = max(1, min(BLOCK, MADE_FLOATS // self.shape[1]))
+        step = max(1, min(PIECE, MADE_FLOATS // self.shape[1]))
         for start in range(0, len(images), step):
             vectors[start : start + step] = self.embed(self.maps[images[start : start + step]], self.parameters)
         return vectors
@@ -106,6 +96,50 @@ def compute_vectors(
         return lazy.at(torch.arange(len(maps), device=maps.device))
 
 
+def compute_readout_recalls(
+    pairs: Sequence[tuple[BoundHead, str]],
+    vectors: Vectors,
+    fitted: FitReadout,
+    plan: Plan,
+    shots: Shots,
+    registry: Registry = BUILTIN,
+    progress: OnProgress = no_progress,
+) -> list[Float[np.ndarray, "pattern episode way"]]:
+    """Return the recalls of each head and readout; those that read the same vectors share their inner products.
+
+    Args:
+        pairs: Heads, each with the name of a readout.
+        vectors: The vector of every image.
+        fitted: Returns what a readout has learned; called only for readouts that have something to fit.
+        plan: The episodes.
+        shots: As in `compute_recalls`.
+        registry: What readouts are looked up in.
+        progress: Called with shares of the whole that add up to 1.
+    """
+    names = [name if registry.readout(name).apply else "" for _, name in pairs]
+    groups = group_by(range(len(pairs)), lambda index: names[index])
+    out: dict[int, np.ndarray] = {}
+    for name, members in groups.items():
+        readout = registry.readout(name or "own")
+        learned = move_parameters(fitted(name), vectors.device) if readout.fit else {}
+        bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
+        readings = [registry.readout(pairs[index][1]).bind(pairs[index][0], learned) for index in members]
+        share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
+        out |= dict(zip(members, compute_recalls(bank, readings, plan, shots, share), strict=True))
+    return [out[index] for index in range(len(pairs))]
+
+
+def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:
+    """Return a function that fits a readout on first use, on the vectors and labels that `base` returns."""
+    base = cache(base)
+
+    def fitted(name: str) -> Parameters:
+        fit = registry.readout(name).fit
+        return {} if fit is None else fit(*base())
+
+    return fitted
+
+
 def compute_recalls(
     vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shots: Shots, progress: OnProgress = no_progress
 ) -> Recall:
@@ -116,7 +150,7 @@ def compute_recalls(
 
     Args:
         vectors: The vector of every image.
-        readings: Heads with their parameters.
+        readings: Heads with their parameters; one that has an estimator and no parameters is fitted to each support.
         plan: The episodes.
         shots: A list of shots, or an array of patterns of one shot a class (for all episodes, or for each).
         progress: Called with the number of episodes that are done.
@@ -145,58 +179,24 @@ def visit_logits(
     patterns = expand_patterns(shots, plan)
     readings = [reading.to(vectors.device) for reading in readings]
     bank = _Bank(vectors, readings)
-    method = choose_method(vectors, plan, len(patterns), readings)
     size = CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns)))
     is_inner = all(reading.inner for reading in readings)
     size = max(1, min(size, 64 if is_inner else 16))
-    table = bank.table() if method == "pairs" else None
-    local = threading.local()
 
-    def run(part: tuple[int, EpisodeBatch]) -> int:
-        start, draw = part
+    def run(start: int) -> int:
+        stop = min(start + size, plan.episodes)
         with torch.inference_mode():
-            if not hasattr(local, "buffers"):
-                local.buffers = {}
-            chunk = _Chunk(bank, table, draw, patterns[:, start : start + len(draw.classes)], local.buffers)
+            chunk = _Chunk(bank, plan.draw(start, stop), patterns[:, start:stop])
             for index, reading in enumerate(readings):
                 keep(index, start, chunk.logits(reading))
-        return len(draw.classes)
-
-    def chunks() -> Iterator[tuple[int, EpisodeBatch]]:
-        drawn_at_once = size * max(1, DRAW_NUMBERS // (size * plan.way * (plan.shot + plan.queries)))
-        for first in range(0, plan.episodes, drawn_at_once):
-            drawn = plan.draw(first, min(first + drawn_at_once, plan.episodes))
-            for start in range(0, len(drawn.classes), size):
-                yield first + start, EpisodeBatch(*(array[start : start + size] for array in drawn))
+        return stop - start
 
     # Of a few large operations threads inside them keep all cores busy; of many small factorisations a thread a chunk.
     # Vectors that are made when needed are large, and a chunk of them in every thread would fill the memory.
     is_serial = is_inner or isinstance(vectors, LazyVectors) or vectors.device.type != "cpu"
-    for episodes in map(run, chunks()) if is_serial else map_in_threads(run, chunks(), ahead=4):
+    starts = range(0, plan.episodes, size)
+    for episodes in map(run, starts) if is_serial else map_in_threads(run, starts, ahead=4):
         progress(episodes)
-
-
-def choose_method(vectors: Vectors, plan: Plan, patterns: int, readings: Sequence[BoundHead]) -> str:
-    """Return 'sums' or 'pairs', whichever costs fewer multiply-adds in all.
-
-    An entry looked up in the table counts as 180 of them while the table fits a cache, as 400 where it does not
-    (measured with benchmarks/evaluation.py on two cores).
-
-    sums:  an episode gathers its support and queries (d each) and multiplies prototypes with queries
-    pairs: a table of images^2 products (half, by symmetry), then support x query look-ups an episode
-    Vectors that are not kept are made once an episode, or once a pair of blocks of the table.
-    """
-    (images, d), work = vectors.shape, vectors.work if isinstance(vectors, LazyVectors) else 0
-    if any(reading.inner is None for reading in readings) or images * images * 4 > TABLE_BYTES:
-        return "sums"
-    queries = plan.way * plan.queries
-    look_up = 180 if images * images * 4 <= 1 << 24 else 400
-    gathered = plan.way * (plan.shot + plan.queries) * 8  # a number read from far costs as much as 8 multiply-adds
-    made = plan.way * (plan.shot + plan.queries) * work
-    sums = plan.episodes * (made + d * (gathered + patterns * plan.way * queries))
-    entries = plan.episodes * plan.way * plan.shot * (queries + plan.shot)
-    pairs = images * images * (d + work / BLOCK) / 2 + look_up * entries
-    return "pairs" if pairs < sums else "sums"
 
 
 def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episode way"]:
@@ -209,29 +209,6 @@ def recall_of_logits(logits: Logits, plan: Plan) -> Float[Tensor, "pattern episo
     return right.mean(-1).transpose(0, 1)
 
 
-def compute_fitted_recalls(
-    head: Head, vectors: Vectors, plan: Plan, shots: Shots, progress: OnProgress
-) -> Float[np.ndarray, "pattern episode way"]:
-    """Return the recalls of a head that is fitted to each support: one fit per episode and pattern."""
-    patterns = expand_patterns(shots, plan)
-    out = np.empty((len(patterns), plan.episodes, plan.way), np.float32)
-
-    def run(first: int) -> int:
-        draw = plan.draw(first, min(first + FITTED_EPISODES, plan.episodes))
-        for episode, images in enumerate(draw.query.reshape(len(draw.query), -1)):
-            query = _in_double(vectors, images)
-            for number, counts in enumerate(patterns[:, first + episode]):
-                support = np.concatenate([draw.support[episode, c, :k] for c, k in enumerate(counts)])
-                owner = torch.from_numpy(np.repeat(np.arange(plan.way), counts))
-                logits = score_support(head, _in_double(vectors, support), owner, query)
-                out[number, first + episode] = recall_of_logits(logits.mT[None, None], plan)[0, 0]
-        return len(draw.query)
-
-    for episodes in map_in_threads(run, range(0, plan.episodes, FITTED_EPISODES), ahead=4):
-        progress(episodes / plan.episodes)
-    return out
-
-
 def score_support(
     head: Head, support: Float[Tensor, "image d"], owner: Int[Tensor, " image"], query: Float[Tensor, "query d"]
 ) -> Float[Tensor, "query way"]:
@@ -242,28 +219,31 @@ def score_support(
     return bound.score(bound.transform(query), head.refined(moments.prototypes, moments.counts, bound.parameters))
 
 
-def _in_double(vectors: Vectors, images: Int[np.ndarray, " some"]) -> Float[Tensor, "some d"]:
-    """Return the vectors of some images in double precision, which of all of them would take twice their memory."""
-    places = torch.from_numpy(images).to(vectors.device)
-    return (vectors.at(places) if isinstance(vectors, LazyVectors) else vectors[places]).cpu().double()
+def _vectors_at(vectors: Vectors, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
+    return vectors.at(images) if isinstance(vectors, LazyVectors) else vectors[images]
 
 
 class _Bank:
     """The vectors, about their mean where a score is the same wherever the origin lies, and what is known of each."""
 
     def __init__(self, vectors: Vectors, readings: Sequence[BoundHead]) -> None:
-        self.vectors = vectors
+        self.original = self.vectors = vectors
         self.d = vectors.shape[1]
         self.centre: Tensor | None = None
-        self.late: Tensor | None = None  # what chunks still have to subtract
+        self.is_kept = isinstance(vectors, Tensor)
+        """Whether `vectors` are as episodes take them; else `at` makes or centres those of a chunk."""
         if any(reading.inner is not None and reading.inner.centred for reading in readings):
             total = sum(piece.sum(0, dtype=torch.float64) for piece in vectors.split(4096))
             assert isinstance(total, Tensor)
             self.centre = (total / vectors.shape[0]).to(next(iter(vectors.split(1))).dtype)
-            if isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES:
+            self.is_kept = isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES
+            if isinstance(vectors, Tensor) and self.is_kept:
                 self.vectors = vectors - self.centre
-            else:
-                self.late = self.centre
+
+    def at(self, images: Int[Tensor, " image"]) -> Float[Tensor, "image d"]:
+        """Return the vectors of some images, about the centre if there is one."""
+        vectors = _vectors_at(self.vectors, images)
+        return vectors if self.is_kept or self.centre is None else vectors - self.centre
 
     @cached_property
     def square(self) -> Float[Tensor, " image"]:
@@ -277,43 +257,16 @@ class _Bank:
         assert centre is not None
         return self._each(lambda piece: piece @ centre)
 
-    def table(self) -> Float[Tensor, "image image"]:
-        """Inner products of all pairs; of vectors that are not kept, block by block."""
-        if isinstance(self.vectors, Tensor) and self.late is None:
-            return self.vectors @ self.vectors.mT
-        images = self.vectors.shape[0]
-        table = torch.empty(images, images, device=self.vectors.device)
-        for row, left in enumerate(self._pieces(BLOCK)):
-            for column, right in enumerate(itertools.islice(self._pieces(BLOCK), row + 1)):
-                block = left @ right.mT
-                table[row * BLOCK :, column * BLOCK :][: len(left), : len(right)] = block
-                table[column * BLOCK :, row * BLOCK :][: len(right), : len(left)] = block.mT
-        return table
-
-    def _pieces(self, size: int) -> Iterator[Tensor]:
-        return (piece if self.late is None else piece - self.late for piece in self.vectors.split(size))
-
     def _each(self, compute: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
-        return torch.cat([compute(piece) for piece in self._pieces(4096)])
-
-
-Buffers = dict[str, Tensor]
-
-
-def _buffer(buffers: Buffers, name: str, like: Tensor, *shape: int) -> Tensor:
-    """Return memory that a thread reuses for every chunk: fresh pages cost more than what is written to them."""
-    if name not in buffers or buffers[name].shape != shape:
-        buffers[name] = torch.empty(shape, dtype=like.dtype, device=like.device)
-    return buffers[name]
+        images = torch.arange(self.vectors.shape[0], device=self.vectors.device)
+        return torch.cat([compute(self.at(some)) for some in images.split(4096 if self.is_kept else PIECE)])
 
 
 class _Chunk:
     """A few episodes, and the products that all readings share."""
 
-    def __init__(
-        self, bank: _Bank, table: Tensor | None, draw: EpisodeBatch, patterns: np.ndarray, buffers: Buffers
-    ) -> None:
-        self.bank, self.table, self.buffers = bank, table, buffers
+    def __init__(self, bank: _Bank, draw: EpisodeBatch, patterns: np.ndarray) -> None:
+        self.bank = bank
         device = bank.vectors.device
         self.shots = torch.from_numpy(np.array(patterns.swapaxes(0, 1), order="C")).to(device)  # episode pattern way
         self.steps: list[int] = self.shots.unique().tolist()
@@ -323,14 +276,16 @@ class _Chunk:
     @cached_property
     def _rows(self) -> tuple[Tensor, Int[Tensor, "episode way shot"], Int[Tensor, "episode query"]]:
         """Vectors, and where those of the support and the queries lie among them."""
-        if isinstance(self.bank.vectors, Tensor):
+        if isinstance(self.bank.vectors, Tensor) and self.bank.is_kept:
             return self.bank.vectors, self.support_images, self.query_images
-        both = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
-        images, place = both.unique(return_inverse=True)
+        all_images = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
+        images, place = all_images.unique(return_inverse=True)
         support, query = place.split([self.support_images.numel(), self.query_images.numel()])
-        return self.bank.vectors.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
+        return self.bank.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
 
     def logits(self, reading: BoundHead) -> Logits:
+        if reading.head.estimator is not None and not reading.parameters:
+            return self._fitted(reading.head)
         if inner := reading.inner:
             return inner.from_products(*self._about_zero() if not inner.centred else self._products, self.bank.d)
         means, query = self._sums / self.shots[..., None], self._query
@@ -343,6 +298,20 @@ class _Chunk:
         # All patterns as rows of one product: one product per pattern would read the queries as many times.
         logits = score.by_prototype(query, means.flatten(1, 2), alike=self._one_shot_a_pattern)
         return logits.unflatten(1, means.shape[1:3])
+
+    def _fitted(self, head: Head) -> Logits:
+        """Return the logits of a head that is fitted to each support: one fit per episode and pattern."""
+        logits = []
+        for support, images, patterns in zip(self.support_images, self.query_images, self.shots, strict=True):
+            query = self._in_double(images)
+            for counts in patterns:
+                owner = torch.arange(len(counts)).repeat_interleave(counts.cpu())
+                chosen = torch.cat([some[:count] for some, count in zip(support, counts, strict=True)])
+                logits.append(score_support(head, self._in_double(chosen), owner, query).mT)
+        return torch.stack(logits).unflatten(0, self.shots.shape[:2])
+
+    def _in_double(self, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
+        return _vectors_at(self.bank.original, images).cpu().double()
 
     def _refined(self, reading: BoundHead, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
         head, vectors = reading.head, self.bank.vectors
@@ -366,8 +335,9 @@ class _Chunk:
     @cached_property
     def _products(self) -> tuple[Tensor, Tensor, Tensor]:
         """Inner products of prototypes with queries and of each with itself, about the centre if there is one."""
-        qp, pp = self._by_sums() if self.table is None else self._by_pairs(self.table)
-        k = self.shots[..., None]
+        k, sums = self.shots[..., None], self._sums
+        qp = torch.bmm(sums.flatten(1, 2), self._query.mT).unflatten(1, self.shots.shape[1:])
+        pp = torch.linalg.vector_norm(sums, dim=-1).square()
         return qp.div_(k), self.bank.square[self.query_images][:, None, None], pp[..., None] / (k * k)
 
     def _about_zero(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -381,49 +351,22 @@ class _Chunk:
         pm = (self._at_shots(along.transpose(1, 2)[:, [step - 1 for step in self.steps]]) / self.shots)[..., None]
         return qp + (qm + (pm + mm)), qq + (2 * qm + mm), pp + (2 * pm + mm)
 
-    def _by_sums(self) -> tuple[Tensor, Tensor]:
-        sums = self._sums
-        qp = torch.bmm(sums.flatten(1, 2), self._query.mT).unflatten(1, self.shots.shape[1:])
-        return qp, torch.linalg.vector_norm(sums, dim=-1).square()
-
-    def _by_pairs(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        images = len(table)
-        support = self.support_images.transpose(1, 2)  # episode shot way
-        flat = table.view(-1)
-        qp = flat[(support * images)[..., None] + self.query_images[:, None, None]]
-        among = flat[(self.support_images * images)[..., None] + self.support_images[:, :, None]]
-        grown = among.cumsum(-1).cumsum(-2).diagonal(dim1=-2, dim2=-1)  # |sum of the first k|^2 for every k
-        last = [step - 1 for step in self.steps]
-        return self._at_shots(qp.cumsum(1)[:, last]), self._at_shots(grown[..., last].transpose(1, 2))
-
     @cached_property
     def _query(self) -> Float[Tensor, "episode query d"]:
         vectors, _, places = self._rows
-        episodes, queries = places.shape
-        query = _buffer(self.buffers, "query", vectors, episodes * queries, self.bank.d)
-        torch.index_select(vectors, 0, places.flatten(), out=query)
-        if self.bank.late is not None:
-            query -= self.bank.late
-        return query.view(episodes, queries, self.bank.d)
+        return F.embedding(places, vectors)
 
     @cached_property
     def _sums(self) -> Float[Tensor, "episode pattern way d"]:
         """The sum of each class's first vectors, gathered and added without a tensor of the support."""
         vectors, places, _ = self._rows
-        episodes, way, _ = places.shape
-        sums = _buffer(self.buffers, "sums", vectors, episodes, len(self.steps), way, vectors.shape[1])
-        before = 0
-        for number, step in enumerate(self.steps):
-            bag = places[..., before:step].reshape(episodes * way, -1)
-            added = F.embedding_bag(bag, vectors, mode="sum").unflatten(0, (episodes, way))
-            if self.bank.late is not None:
-                added -= (step - before) * self.bank.late
-            if number:
-                torch.add(sums[:, number - 1], added, out=sums[:, number])
-            else:
-                sums[:, 0] = added
+        sums, before = list[Tensor](), 0
+        for step in self.steps:
+            bag = places[..., before:step].flatten(0, 1)
+            added = F.embedding_bag(bag, vectors, mode="sum").unflatten(0, places.shape[:2])
+            sums.append(sums[-1] + added if sums else added)
             before = step
-        return self._at_shots(sums)
+        return self._at_shots(torch.stack(sums, 1))
 
     @cached_property
     def _one_shot_a_pattern(self) -> bool:

@@ -9,15 +9,15 @@
 [('proto', 1), ('proto', 4), ('proto', 16)]
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -25,11 +25,17 @@ from anyshot.data.store import Store, StoreSplit
 from anyshot.errors import BadInput, look_up
 from anyshot.measure.comparisons import paired_difference
 from anyshot.measure.early import compare_accuracies, list_looks, run_until_apart
-from anyshot.measure.engine import LazyVectors, compute_fitted_recalls, compute_vectors
-from anyshot.measure.inputs import Maps, check_dirichlet, check_features, check_kind, check_labels
+from anyshot.measure.engine import (
+    FitReadout,
+    LazyVectors,
+    Vectors,
+    compute_readout_recalls,
+    compute_vectors,
+    lazy_readout_fits,
+)
+from anyshot.measure.inputs import Maps, check_features, check_kind, check_labels
 from anyshot.measure.intervals import LEAST_WITHOUT
-from anyshot.measure.plan import UNEQUAL, Plan, Protocol, Shots, expand_patterns, shot_patterns
-from anyshot.measure.readouts import FitReadout, compute_readout_recalls, lazy_readout_fits, scale_progress
+from anyshot.measure.plan import UNEQUAL, Plan, Protocol, expand_patterns, shot_patterns
 from anyshot.measure.recalls import Recalls
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import to_gpu
@@ -38,7 +44,7 @@ from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Embed, Head, Parameters, move_parameters
 from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN, Registry, untrained_parameters
-from anyshot.progress import OnProgress, no_progress
+from anyshot.progress import OnProgress, no_progress, scale_progress
 from anyshot.tables import CellKey, GridKey, Row
 from anyshot.text import format_number, group_by
 
@@ -183,7 +189,8 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     Raises:
         BadInput: Features, labels, shots or names do not fit.
     """
-    check_dirichlet(dirichlet)
+    if dirichlet is not None and not dirichlet > 0:
+        raise BadInput(f"the Dirichlet concentration must be above 0, not {dirichlet}.")
     heads = (heads,) if isinstance(heads, str) else heads
     maps = check_features(features)
     names, codes = check_labels(labels, len(maps))
@@ -198,15 +205,19 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     def test(episodes: int) -> Evaluation:
         part = replace(plan, episodes=episodes)
         patterns, shot_names = shot_patterns(shots, part)
-        task = _Task(maps, base, parameters or {}, part, patterns, registry)
         arrays: dict[Pair, np.ndarray] = {}
         for (how, _), pairs in groups.items():
-            arrays |= task.compute_recalls(how, pairs, share)
-        tested = [pair for pair in product(heads, readouts) if pair in arrays]
-        columns = [{**(about or {}), "head": h, "readout": r, **head_columns(h, registry.head(h))} for h, r in tested]
+            read = _bind(maps, base, parameters or {}, how, pairs, registry)
+            recalls = compute_readout_recalls(*read, part, patterns, registry, share)
+            arrays |= dict(zip(pairs, recalls, strict=True))
         unequal = expand_patterns(patterns, part) if isinstance(shots, str) else None
-        wrapped = _wrap_recalls(columns, [arrays[pair] for pair in tested], part, shot_names, unequal, dirichlet)
-        return Evaluation(part, wrapped, copies=copies)
+        tested = part.about(), tuple(shot_names), part.classes
+        every = [
+            Recalls({**(about or {}), **_columns(*pair, registry)}, *tested, arrays[pair], unequal, dirichlet)
+            for pair in product(heads, readouts)
+            if pair in arrays
+        ]
+        return Evaluation(part, every, copies=copies)
 
     if not stop_early:
         return test(plan.episodes)
@@ -224,34 +235,22 @@ def _largest(shots: Sequence[int] | str) -> int:
     return 32 if isinstance(shots, str) else max(shots, default=1)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What all heads of an evaluation share."""
-
-    maps: Maps
-    base: Labelled | None
-    parameters: Mapping[str, Parameters]
-    plan: Plan
-    patterns: Shots
-    registry: Registry
-
-    def compute_recalls(
-        self, how: Embed, pairs: Sequence[Pair], progress: OnProgress
-    ) -> dict[Pair, Float[np.ndarray, "pattern episode way"]]:
-        """Return the recalls of heads and readouts that embed images in the same way."""
-        registry, arrays = self.registry, {}
-        names = dict.fromkeys(name for name, _ in pairs)
-        learned = {n: self.parameters.get(n) or untrained_parameters(n, self.maps, registry) for n in names}
-        used = learned[pairs[0][0]]
-        vectors = compute_vectors(self.maps, how, used)
-        head = registry.head(pairs[0][0])
-        if head.estimator is not None:
-            arrays[pairs[0]] = compute_fitted_recalls(head, vectors, self.plan, self.patterns, progress)
-            pairs = pairs[1:]
-        bound = [(BoundHead(registry.head(name), learned[name]), readout) for name, readout in pairs]
-        fitted = lazy_readout_fits(partial(_base_vectors, self.base, how, used, self.maps.device), registry)
-        recalls = compute_readout_recalls(bound, vectors, fitted, self.plan, self.patterns, registry, progress)
-        return arrays | dict(zip(pairs, recalls, strict=True))
+def _bind(
+    maps: Maps,
+    base: Labelled | None,
+    parameters: Mapping[str, Parameters],
+    how: Embed,
+    pairs: Sequence[Pair],
+    registry: Registry,
+) -> tuple[list[tuple[BoundHead, str]], Vectors, FitReadout]:
+    """Return heads that embed images alike with their parameters, the vectors, and what fits readouts."""
+    heads = {name: registry.head(name) for name, _ in pairs}
+    learned = {name: parameters.get(name) or untrained_parameters(name, maps, registry) for name in heads}
+    used = learned[pairs[0][0]]
+    # A head with an estimator is fitted to each support, whatever it has learned.
+    bound = {name: BoundHead(head, {} if head.estimator else learned[name]) for name, head in heads.items()}
+    fitted = lazy_readout_fits(partial(_base_vectors, base, how, used, maps.device), registry)
+    return [(bound[name], readout) for name, readout in pairs], compute_vectors(maps, how, used), fitted
 
 
 def _fitting_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Registry) -> list[Pair]:
@@ -276,22 +275,6 @@ def _group_by_embedding(
     return group_by(pairs, bank)
 
 
-def _wrap_recalls(
-    columns: Iterable[Row],
-    arrays: Iterable[Float[np.ndarray, "pattern episode way"]],
-    plan: Plan,
-    shots: Sequence[int | str],
-    patterns: np.ndarray | None,
-    dirichlet: float | None = None,
-) -> list[Recalls]:
-    """Return arrays of recalls on one plan with what each was computed from."""
-    about, classes = plan.about(), plan.draw(0, plan.episodes).classes
-    return [
-        Recalls(one, about, tuple(shots), classes, array, patterns, dirichlet)
-        for one, array in zip(columns, arrays, strict=True)
-    ]
-
-
 def _base_vectors(
     base: Labelled | None, how: Embed, parameters: Parameters, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -303,6 +286,10 @@ def _base_vectors(
     maps = check_features(base[0]).to(device)
     vectors = torch.cat(list(LazyVectors(maps, how, move_parameters(parameters, device)).split(256)))
     return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1]).to(device)
+
+
+def _columns(head: str, readout: str, registry: Registry) -> Row:
+    return {"head": head, "readout": readout, **head_columns(head, registry.head(head))}
 
 
 def head_columns(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
@@ -317,41 +304,32 @@ def model_columns(model: Model, data: str) -> Row:
     return key._asdict() | {"model": recipe.id, **head_columns(recipe.head, model.head, recipe.mixed)}
 
 
-def evaluate_model(
-    model: Model,
-    data: str,
-    features: Float[np.ndarray, "image position channel"],
-    fitted: FitReadout,
-    readouts: Sequence[str],
-    plan: Plan,
-    shots: Sequence[int] | Sequence[str],
-    registry: Registry = BUILTIN,
-) -> list[Recalls]:
-    """Return the recalls of a trained model on its features of the test images, one per readout.
+class EmbeddedSplit(NamedTuple):
+    """A split of a store as features of a trained model, and what its readouts have learned."""
 
-    Args:
-        model: The trained model.
-        data: The name of the data, for the table.
-        features: Its features of the test images.
-        fitted: What readouts have learned (`fit_readouts_on_training_classes`).
-        readouts: Names of the readouts.
-        plan: The episodes.
-        shots: Test shots, or kinds of unequal ones.
-        registry: What readouts are looked up in.
-    """
-    kinds = [kind for kind in shots if isinstance(kind, str)]
-    patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in kinds]) if kinds else None
-    bound = [(model.bound_head, readout) for readout in readouts]
-    wanted: Any = shots if patterns is None else patterns
-    maps = to_gpu(torch.from_numpy(features), next(model.parameters()).device)
-    vectors = compute_vectors(maps, model.embed, model.bound_head.parameters)
-    arrays = compute_readout_recalls(bound, vectors, fitted, plan, wanted, registry)
-    columns = [model_columns(model, data) | {"readout": readout} for readout in readouts]
-    return _wrap_recalls(columns, arrays, plan, shots, patterns)
+    data: str
+    model: Model
+    features: Float[np.ndarray, "image position channel"]
+    labels: Int[np.ndarray, " image"]
+    class_names: Sequence[str]
+    fitted: FitReadout
+
+    def vectors(self) -> Vectors:
+        """Return the vectors of the images; Gram matrices of a wide network only as they are needed."""
+        maps = to_gpu(torch.from_numpy(self.features), next(self.model.parameters()).device)
+        return compute_vectors(maps, self.model.embed, self.model.bound_head.parameters)
+
+    def about(self) -> Row:
+        """Return the columns of the side experiments that identify the model."""
+        columns = model_columns(self.model, self.data)
+        return {name: columns[name] for name in ("data", "backbone", "head", "train_shot")}
 
 
-def fit_readouts_on_training_classes(model: Model, store: Store, registry: Registry = BUILTIN) -> FitReadout:
-    """Return a function that fits a readout of a trained model on first use."""
+def embed_split(store: Store, model: Model, split: str = "test", registry: Registry = BUILTIN) -> EmbeddedSplit:
+    """Embed a split once, for all that will be asked of it; readouts are fitted on training classes when needed."""
+    if store.is_features != model.recipe.frozen:
+        holds, wants = ("features", "images") if store.is_features else ("images", "features")
+        raise BadInput(f"{store.path} holds {holds}, and this model wants {wants}: name a store of {wants}.")
 
     def base() -> tuple[Tensor, Tensor]:
         # Features of all images at once would take 29 GB of ResNet-12 on tiered-ImageNet, their vectors 1 GB.
@@ -359,7 +337,40 @@ def fit_readouts_on_training_classes(model: Model, store: Store, registry: Regis
         pieces = (part.items[start : start + PIECE] for start in range(0, len(part.items), PIECE))
         return torch.cat([model.vectors(read(piece)) for piece in pieces]), torch.from_numpy(part.labels)
 
-    return lazy_readout_fits(base, registry)
+    part, fitted = store.part(split), lazy_readout_fits(base, registry)
+    return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names, fitted)
+
+
+def evaluate_model(
+    embedded: EmbeddedSplit,
+    readouts: Sequence[str],
+    protocol: Protocol,
+    registry: Registry = BUILTIN,
+    unequal: Sequence[str] = (),
+) -> list[Recalls]:
+    """Return the recalls of a trained model, one per readout.
+
+    Args:
+        embedded: Its features of the test images.
+        readouts: Names of the readouts.
+        protocol: Shots and episodes.
+        registry: What readouts are looked up in.
+        unequal: Kinds of unequal shots, in place of the protocol's shots.
+    """
+    model, plan = embedded.model, protocol.plan(embedded.labels, embedded.class_names)
+    patterns = np.concatenate([shot_patterns(kind, plan)[0] for kind in unequal]) if unequal else None
+    arrays = compute_readout_recalls(
+        [(model.bound_head, readout) for readout in readouts],
+        embedded.vectors(),
+        embedded.fitted,
+        plan,
+        protocol.shots if patterns is None else patterns,
+        registry,
+    )
+    columns = [model_columns(model, model.recipe.data) | {"readout": readout} for readout in readouts]
+    shots: tuple[int | str, ...] = tuple(unequal) or protocol.shots
+    tested = plan.about(), shots, plan.classes
+    return [Recalls(one, *tested, array, patterns) for one, array in zip(columns, arrays, strict=True)]
 
 
 def evaluate_store(

@@ -6,22 +6,19 @@ Swapped predictors (Fig. 5) are a readout; gains by test shot and offsets by tra
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
 
-from anyshot.data.store import Store, open_store
+from anyshot.data.store import open_store
 from anyshot.errors import BadInput
-from anyshot.measure.engine import Logits, Vectors, compute_vectors, visit_logits
-from anyshot.measure.evaluate import model_columns
+from anyshot.measure.engine import Logits, Vectors, visit_logits
+from anyshot.measure.evaluate import EmbeddedSplit, embed_split
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.plan import Plan, Protocol
 from anyshot.models.gram import gram, pack_symmetric, reconstruct, unpack_symmetric
 from anyshot.models.heads import HEADS
 from anyshot.models.law import BoundHead, Counts, Head, Parameters, Prototypes, cosine, dot, euclidean
-from anyshot.models.model import Model, load_model
+from anyshot.models.model import load_model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.tables import Row, round_row
 
@@ -81,35 +78,6 @@ def _twice(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Pr
     """Return H^2 instead of H."""
     once = unpack_symmetric(reconstruct(prototypes, counts, parameters))
     return pack_symmetric(once @ once)
-
-
-class EmbeddedSplit(NamedTuple):
-    """Images of a store as features of a trained model."""
-
-    data: str
-    model: Model
-    features: Float[np.ndarray, "image position channel"]
-    labels: Int[np.ndarray, " image"]
-    class_names: tuple[str, ...]
-
-    def vectors(self) -> Vectors:
-        """Return the vectors of the images; Gram matrices of a wide network only as they are needed."""
-        maps = torch.from_numpy(self.features)
-        return compute_vectors(maps, self.model.embed, self.model.bound_head.parameters)
-
-    def about(self) -> Row:
-        """Return the columns of the side experiments that identify the model."""
-        columns = model_columns(self.model, self.data)
-        return {name: columns[name] for name in ("data", "backbone", "head", "train_shot")}
-
-
-def embed_split(store: Store, model: Model, split: str = "test") -> EmbeddedSplit:
-    """Embed the images of a split once, for all that will be asked of them."""
-    if store.is_features != model.recipe.frozen:
-        holds, wants = ("features", "images") if store.is_features else ("images", "features")
-        raise BadInput(f"{store.path} holds {holds}, and this model wants {wants}: name a store of {wants}.")
-    part = store.part(split)
-    return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names)
 
 
 def embed_each(

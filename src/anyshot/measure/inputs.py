@@ -66,9 +66,3 @@ def check_kind(store: Store, embed: Embedder | None) -> None:
     reads_any = embed.model is not None and embed.model.recipe.frozen and not (content and embed.fingerprint)
     if not reads_any and (not content or content != embed.fingerprint):
         raise BadInput(f"{store.path} holds features already: leave the model out.")
-
-
-def check_dirichlet(concentration: float | None) -> None:
-    """Raise BadInput where a concentration is given that no Dirichlet distribution has."""
-    if concentration is not None and not concentration > 0:
-        raise BadInput(f"the Dirichlet concentration must be above 0, not {concentration}.")

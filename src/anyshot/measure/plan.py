@@ -128,6 +128,11 @@ class Plan:
         return np.bincount(self.labels)
 
     @cached_property
+    def classes(self) -> Int[np.ndarray, "episode way"]:
+        """The classes of every episode."""
+        return self.draw(0, self.episodes).classes
+
+    @cached_property
     def id(self) -> str:
         """A hash of the episodes themselves: equal ids, equal episodes."""
         digest = hashlib.sha256()

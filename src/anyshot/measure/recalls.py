@@ -109,6 +109,11 @@ def write_recalls(path: Path, recalls: Sequence[Recalls]) -> None:
     if first.patterns is not None:
         arrays["patterns"] = first.patterns.astype(np.int32)
     arrays |= {f"recall{number}": one.recall for number, one in enumerate(recalls)}
+    write_npz(path, **arrays)
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> None:
+    """Write arrays as a compressed .npz file, whole or not at all."""
     with atomic_write(path) as aside, aside.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 

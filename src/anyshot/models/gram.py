@@ -30,12 +30,15 @@ def gram(features: Features, parameters: Parameters) -> Vectors:
 
 def pack_symmetric(matrix: Float[Tensor, "*batch channel channel"]) -> Vectors:
     """Return the upper triangles of symmetric matrices, off-diagonal entries times sqrt 2, to keep inner products."""
-    return _Pack.apply(matrix)
+    triangle = _triangle(matrix.shape[-1], matrix.device, matrix.dtype)
+    return _gather(matrix.flatten(-2), triangle.sources) * triangle.weight
 
 
 def unpack_symmetric(vectors: Vectors) -> Float[Tensor, "*batch channel channel"]:
     """Return the matrices that `pack_symmetric` packed."""
-    return _Unpack.apply(vectors)
+    channel = _channel(vectors.shape[-1])
+    triangle = _triangle(channel, vectors.device, vectors.dtype)
+    return _gather(vectors / triangle.weight, triangle.places).unflatten(-1, (channel, channel))
 
 
 def class_overlap(classes: Float[Tensor, "way d"]) -> Float[Tensor, ""]:
@@ -50,31 +53,6 @@ def class_overlap(classes: Float[Tensor, "way d"]) -> Float[Tensor, ""]:
     total = classes.sum(0)
     pairs = (total.square().sum() - classes.square().sum()) / 2
     return pairs / torch.einsum("ii->", unpack_symmetric(total)).square()
-
-
-class _Pack(torch.autograd.Function):
-    """Packing keeps inner products, so packing and unpacking are each other's gradient, and neither needs a scatter."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor) -> Tensor:
-        triangle = _triangle(matrix.shape[-1], matrix.device, matrix.dtype)
-        return _gather(matrix.flatten(-2), triangle.sources).mul_(triangle.weight)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return unpack_symmetric(gradient)
-
-
-class _Unpack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> Tensor:
-        channel = _channel(vectors.shape[-1])
-        triangle = _triangle(channel, vectors.device, vectors.dtype)
-        return _gather(vectors / triangle.weight, triangle.places).unflatten(-1, (channel, channel))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return pack_symmetric((gradient + gradient.mT) / 2)
 
 
 def _gather(x: Float[Tensor, "*batch d"], places: Tensor) -> Float[Tensor, "*batch taken"]:
@@ -134,7 +112,10 @@ def _invert(
 
 
 class _RidgeInverse(torch.autograd.Function):
-    """(S + r I)^-1 of packed matrices by Cholesky; its gradient is two products."""
+    """(S + r I)^-1 of packed matrices by Cholesky; its gradient is two products.
+
+    Packing keeps inner products, so the gradient of a packed matrix is the packed gradient of the matrix.
+    """
 
     @staticmethod
     def forward(ctx: Any, grams: Tensor, ridge: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from anyshot.machine import count_cores
-from anyshot.measure.engine import LazyVectors, compute_recalls, compute_vectors
+from anyshot.measure.engine import compute_recalls, compute_vectors
 from anyshot.measure.plan import Protocol
 from anyshot.models.devices import to_gpu, training_device, use_threads
 from anyshot.models.model import Model
@@ -30,7 +30,6 @@ TIMED_IMAGES = 8  # of an update that is timed on a CPU: enough to estimate by, 
 TIMED_EPISODES = 2
 TIMED_WAY = 5  # classes of an episode that is timed for a protocol of all classes
 FORWARD_SHARE = 1 / 3  # of an update's time that embedding an image takes: the backward pass costs twice the forward
-LARGEST_KEPT = 50_000  # numbers; vectors that have more (Gram matrices) are made in each episode, as by the engine
 
 
 def plan_workers(recipes: Sequence[Recipe], registry: Registry, workers: int = 0) -> tuple[int, int]:
@@ -112,8 +111,7 @@ def seconds_per_episode(recipe: Recipe, registry: Registry, protocol: Protocol) 
     labels = np.arange(protocol.way or TIMED_WAY).repeat(max(protocol.shots) + protocol.queries)
     plan = replace(protocol, episodes=TIMED_EPISODES, way=protocol.way or TIMED_WAY).plan(labels, [])
     maps = to_gpu(torch.rand(len(labels), *shape), training_device())
-    lazy = LazyVectors(maps, model.embed, model.bound_head.to(maps.device).parameters)
-    vectors = lazy if lazy.shape[1] > LARGEST_KEPT else compute_vectors(maps, model.embed, lazy.parameters)
+    vectors = compute_vectors(maps, model.embed, model.bound_head.parameters)
     return _shortest(lambda: compute_recalls(vectors, [model.bound_head], plan, protocol.shots), 1) / TIMED_EPISODES
 
 

@@ -1,7 +1,8 @@
 """Launchers: run the models of a study in processes of this machine, under torchrun, on Ray or on Slurm.
 
-A launcher is a context that yields `submit(work, job)`, which returns something with `done()` and `result()`. Launchers
-differ in nothing else: the jobs, their order, resuming and the tables belong to the study.
+A launcher is a context that yields `submit(work, job)`, which returns a future, an object with `done()` and `result()`.
+The result is the error message of the job, empty where it went well. Launchers differ in nothing else: the jobs, their
+order, resuming and the tables belong to the study.
 All machines must see the folders of data and results. The job of a lost worker is started again and resumes.
 """
 
@@ -9,33 +10,17 @@ import multiprocessing
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from anyshot.errors import BadInput, as_bad_input
 
 Work = Callable[[Any], str]
-
-
-@runtime_checkable
-class PendingJob(Protocol):
-    """A submitted job."""
-
-    def done(self) -> bool:
-        """Return whether the job has ended."""
-        ...
-
-    def result(self) -> str:
-        """Wait for the job and return its error message, empty where it went well."""
-        ...
-
-
-Submit = Callable[[Work, Any], PendingJob]
+Submit = Callable[[Work, Any], Any]
 RETRIES = 5  # of a job whose machine was lost
 # How long a process of torchrun waits for the others. One validates and tests while the others wait: hours for a large
 # model, where torch's own limit is 10 minutes.
@@ -67,17 +52,25 @@ def _use_processes(workers: int) -> Iterator[Submit]:
     own_gpus = context.Queue()
     for number in range(workers):
         own_gpus.put(gpus[number % len(gpus)] if gpus else "")
-    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), own_gpus)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (own_gpus,)) as pool:
         try:
             yield pool.submit
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _start_worker(parent: int, own_gpus: Any) -> None:
+def _start_worker(own_gpus: Any) -> None:
     if gpu := own_gpus.get():
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    exit_with_parent(parent)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """End this process when its parent ends: a worker must not outlive its study, however the study ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def visible_gpus(count: int) -> list[str]:
@@ -90,17 +83,6 @@ def visible_gpus(count: int) -> list[str]:
     return (chosen or [str(number) for number in range(count)])[:count]
 
 
-def exit_with_parent(parent: int) -> None:
-    """End this process when its parent ends: a worker must not outlive its study, however the study ended."""
-
-    def follow() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
 @contextmanager
 def _use_torchrun() -> Iterator[Submit]:
     """Run one job after the other, each in all processes that torchrun started."""
@@ -111,7 +93,7 @@ def _use_torchrun() -> Iterator[Submit]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=GROUP_TIMEOUT)
 
-    def submit(work: Work, job: Any) -> PendingJob:
+    def submit(work: Work, job: Any) -> Any:
         if failure := work(job):  # it may have failed in this process only: the others must not wait for it
             raise BadInput(failure)
         future: Future[str] = Future()
@@ -134,7 +116,7 @@ def _use_ray(address: str | None, threads: int) -> Iterator[Submit]:
         ray.init(address, log_to_driver=False, logging_level="warning")
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
 
-    def submit(work: Work, job: Any) -> PendingJob:
+    def submit(work: Work, job: Any) -> Any:
         task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(work)
         return task.remote(job).future()
 
@@ -160,7 +142,7 @@ def use_slurm(logs: Path, threads: int, cluster: str = "slurm") -> Iterator[Subm
     executor.update_parameters(name="anyshot", timeout_min=24 * 60, cpus_per_task=threads)
     jobs: list[Any] = []
 
-    def submit(work: Work, job: Any) -> PendingJob:
+    def submit(work: Work, job: Any) -> Any:
         jobs.append(executor.submit(_Requeued(work), job))
         return jobs[-1]
 

@@ -17,8 +17,8 @@ from typing import Any
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write, builtin_study_folders, read_json, write_text
 from anyshot.measure.comparisons import accuracy_differences, paired_gains, study_tables
-from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
-from anyshot.measure.experiments import embed_split, model_consistency, model_terms, supports_consistency
+from anyshot.measure.evaluate import embed_split, evaluate_model
+from anyshot.measure.experiments import model_consistency, model_terms, supports_consistency
 from anyshot.measure.grid import Grid, build_grids
 from anyshot.measure.recalls import Recalls
 from anyshot.models.model import Model, load_model
@@ -191,18 +191,15 @@ def _side_experiments(
     for recipe in recipes:
         model = load_model(run / recipe.name, study.registry)
         store = open_training_features(recipe, study.store(recipe.data, data), study.registry)
-        embedded = embed_split(store, model)
+        embedded = embed_split(store, model, registry=study.registry)
         about, seed = embedded.about(), {"seed": recipe.seed}
         if supports_consistency(model.head):
             tables["consistency"] += [row | seed for row in model_consistency(embedded, *episodes)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(embedded, *episodes) | seed)
         tables["learned"] += [about | seed | row for row in _learned_numbers(model)]
-        plan = protocol.plan(embedded.labels, embedded.class_names)
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
-        fitted = fit_readouts_on_training_classes(model, store, study.registry)
-        tested = embedded.features, fitted, readouts, plan, UNEQUAL, study.registry
-        unequal += evaluate_model(model, recipe.data, *tested)
+        unequal += evaluate_model(embedded, readouts, protocol, study.registry, UNEQUAL)
         advance(1.0, recipe.name)
     tables |= _unequal_tables(unequal)
     return {name: table for name, table in tables.items() if table}

@@ -12,8 +12,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from zipfile import ZIP_LZMA, ZipFile, ZipInfo
 
 import numpy as np
 import torch
@@ -21,9 +19,9 @@ import torch
 from anyshot.data.arrays import read_npz
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write, read_json, write_json
-from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
-from anyshot.measure.readouts import FitReadout
-from anyshot.measure.recalls import write_recalls
+from anyshot.measure.engine import FitReadout
+from anyshot.measure.evaluate import EmbeddedSplit, embed_split, evaluate_model
+from anyshot.measure.recalls import write_npz, write_recalls
 from anyshot.models.law import Parameters
 from anyshot.models.model import load_model, read_tensors, write_tensors
 from anyshot.progress import progress
@@ -48,7 +46,7 @@ def run_ready(source: StudySource, out: Path, only: str = "") -> list[Row]:
     recipes = select_recipes(recipes, only)
     study = replace(study, recipes=recipes)
     test = read_npz(folder / "test.npz")
-    plan = study.protocol.plan(test["labels"].astype(np.int64), test["classes"].tolist())
+    labels, classes = test["labels"].astype(np.int64), test["classes"].tolist()
     with progress("testing", float(len(recipes))) as advance:
         for recipe in recipes:
             result, here = study.result(recipe, out / recipe.name), folder / recipe.name
@@ -57,9 +55,10 @@ def run_ready(source: StudySource, out: Path, only: str = "") -> list[Row]:
                 with atomic_write(out / recipe.name / "model.safetensors") as aside:
                     shutil.copyfile(here / "model.safetensors", aside)
                 model = load_model(here, study.registry)
-                tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
                 features = read_npz(here / "features.npz")["features"].astype(np.float32)
-                write_recalls(result, evaluate_model(model, recipe.data, features, _fitted(here), *tested))
+                embedded = EmbeddedSplit(recipe.data, model, features, labels, classes, _fitted(here))
+                tested = study.readouts_of(recipe), study.protocol, study.registry
+                write_recalls(result, evaluate_model(embedded, *tested))
             advance(1.0, recipe.name)
     return write_tables(study, recipes, out)
 
@@ -69,8 +68,9 @@ def write_ready(source: StudySource, study: Study, recipes: Sequence[Recipe], ru
     folder = _folder(source.path)
     if len({recipe.data for recipe in recipes}) != 1:
         raise BadInput("models that come with a study must share one data set.")
-    test = study.store(recipes[0].data, data).part("test")
-    _write_arrays(folder / "test.npz", labels=test.labels.astype(np.int16), classes=np.array(test.class_names))
+    store = study.store(recipes[0].data, data)
+    test = store.part("test")
+    write_npz(folder / "test.npz", labels=test.labels.astype(np.int16), classes=np.array(test.class_names))
     with progress("embedding", float(len(recipes))) as advance:
         for recipe in recipes:
             here = folder / recipe.name
@@ -78,16 +78,15 @@ def write_ready(source: StudySource, study: Study, recipes: Sequence[Recipe], ru
             halves = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
             write_tensors(here / "model.safetensors", halves, about)
             write_json(here / "recipe.json", read_json(run / recipe.name / "recipe.json"))
-            model = load_model(here, study.registry)
-            features = model.features(test.items)
-            fitted = fit_readouts_on_training_classes(model, study.store(recipe.data, data), study.registry)
+            embedded = embed_split(store, load_model(here, study.registry), registry=study.registry)
+            features, fitted = embedded.features, embedded.fitted
             names = [name for name in study.readouts_of(recipe) if study.registry.readout(name).fit]
             halves = {f"{name}.{part}": value.half() for name in names for part, value in fitted(name).items()}
             if halves:
                 write_tensors(here / "readouts.safetensors", halves, {})
             if not np.abs(features).max() < torch.finfo(torch.float16).max:
                 raise BadInput(f"the features of {recipe.name} do not fit into float16.")
-            _write_arrays(here / "features.npz", features=features.astype(np.float16))
+            write_npz(here / "features.npz", features=features.astype(np.float16))
             advance(1.0, recipe.name)
     return folder
 
@@ -105,13 +104,3 @@ def _fitted(folder: Path) -> FitReadout:
         return {name.removeprefix(prefix): value.float() for name, value in tensors.items() if name.startswith(prefix)}
 
     return fitted
-
-
-def _write_arrays(path: Path, **arrays: Any) -> None:
-    """Write arrays as np.savez_compressed does, but with LZMA, which is a tenth smaller."""
-    with atomic_write(path) as aside, ZipFile(aside, "w", ZIP_LZMA) as archive:
-        for name, array in arrays.items():
-            entry = ZipInfo(f"{name}.npy")  # has a fixed date, so that equal arrays are equal bytes
-            entry.compress_type = ZIP_LZMA
-            with archive.open(entry, "w") as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)

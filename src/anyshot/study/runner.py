@@ -7,7 +7,7 @@ its recalls, and the study's tables are functions of these.
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +22,7 @@ from anyshot.files import read_json, write_json
 from anyshot.machine import keep_freed_memory
 from anyshot.measure.comparisons import study_tables
 from anyshot.measure.early import compare_deviations, list_looks, run_until_apart
-from anyshot.measure.evaluate import evaluate_model, fit_readouts_on_training_classes
-from anyshot.measure.plan import Plan
+from anyshot.measure.evaluate import embed_split, evaluate_model
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.devices import training_device, use_device
 from anyshot.models.model import find_model
@@ -31,7 +30,7 @@ from anyshot.progress import print_message
 from anyshot.recipe import Recipe
 from anyshot.study import cost
 from anyshot.study.inputs import check_inputs, describe_inputs, record_inputs
-from anyshot.study.launch import PendingJob, Submit, get_launcher
+from anyshot.study.launch import Submit, get_launcher
 from anyshot.study.study import Study, StudySource, list_pretrainings, pack_missing, select_recipes
 from anyshot.study.watch import WatchedModel, watch_study
 from anyshot.tables import Row, write_table
@@ -224,9 +223,9 @@ def _run_jobs(jobs: Sequence[Job], submit: Submit) -> None:
         raise BadInput(failures[0] + more)
 
 
-def _wait_for_any(running: Iterable[PendingJob]) -> list[PendingJob]:
-    """Return the jobs that have ended, after there is one."""
-    while not (ended := [pending for pending in running if pending.done()]):
+def _wait_for_any(running: Mapping[Any, Job]) -> list[Any]:
+    """Return the futures that have ended, after there is one."""
+    while not (ended := [future for future in running if future.done()]):
         time.sleep(0.1)
     return ended
 
@@ -260,24 +259,21 @@ def run_model(
     if is_done(recipe, result):
         return
     store = open_training_features(recipe, store, study.registry)
-    plan = _check_model(study, recipe, store)
+    _check_model(study, recipe, store)
     record_inputs(folder, inputs or {})
     model = train(recipe, store, folder, study.registry).to(training_device())
-    if plan is not None and is_first():
-        features, fitted = (
-            model.features(store.part("test").items),
-            fit_readouts_on_training_classes(model, store, study.registry),
-        )
-        tested = study.readouts_of(recipe), plan, study.protocol.shots, study.registry
-        write_recalls(result, evaluate_model(model, recipe.data, features, fitted, *tested))
+    if not recipe.batch and is_first():
+        embedded = embed_split(store, model, registry=study.registry)
+        write_recalls(result, evaluate_model(embedded, study.readouts_of(recipe), study.protocol, study.registry))
     wait_for_all()
 
 
-def _check_model(study: Study, recipe: Recipe, store: Store) -> Plan | None:
-    """Return the episodes of a model's test; raise BadInput where its data has too few images to train or test it."""
+def _check_model(study: Study, recipe: Recipe, store: Store) -> None:
+    """Raise BadInput where the data of a model has too few images to train or test it."""
     check_recipe(recipe, store, study.registry)
     test = store.part("test")
-    return None if recipe.batch else study.protocol.plan(test.labels, test.class_names)
+    if not recipe.batch:
+        study.protocol.plan(test.labels, test.class_names)
 
 
 def _count_images(store: Store) -> tuple[int, int, int]:
