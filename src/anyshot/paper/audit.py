@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from anyshot.paper import claims, tables
+from anyshot.paper import claims
+from anyshot.paper.checks import SUMMARIES, Check, check_claim, check_tables
 from anyshot.paper.printed import numbers
 from anyshot.paper.rounding import Verdict
-from anyshot.paper.tables import Check
 from anyshot.show.pages import fill_template
 from anyshot.show.summaries import Summary
 
@@ -24,8 +24,9 @@ KINDS = {
 
 
 def run_checks() -> list[Check]:
-    """All checks: the claims, then the tables."""
-    return [*claims.checks(), *tables.checks()]
+    """All checks: the claims, which are the functions of `claims` with a public name, then the tables."""
+    functions = (one for one in vars(claims).values() if getattr(one, "__module__", "") == claims.__name__)
+    return [*(check_claim(one) for one in functions if not one.__name__.startswith("_")), *check_tables()]
 
 
 def kind(check: Check) -> str:
@@ -34,7 +35,7 @@ def kind(check: Check) -> str:
         return "claim"
     if check.id.endswith("/twice"):
         return "twice"
-    return "summary" if check.where in tables.SUMMARIES else "grid"
+    return "summary" if check.where in SUMMARIES else "grid"
 
 
 def counts(checks: Sequence[Check]) -> Summary:
