@@ -191,7 +191,7 @@ def test_half_of_the_cells_missing(tmp_path: Path) -> None:
     (grid, *_) = data_of(page)["grids"].values()
     assert grid["why"] == "12 of its 24 cells are missing"
     assert set(grid["views"]) == {"accuracy"}
-    assert len(grid["views"]["accuracy"]["cells"]) == 12
+    assert len(grid["views"]["accuracy"]) == 12
     assert "12 of its 24 cells are missing" in page
 
 

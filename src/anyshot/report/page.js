@@ -30,14 +30,6 @@
     place.querySelector("svg").setAttribute("aria-hidden", "true"); // the place has a label, and a table behind it
     return view;
   }
-  function fill(skeleton, values, notes, title) {
-    const copy = structuredClone(skeleton);
-    const box = (cell, i) => ({...cell, x2: cell.x + 1, xm: cell.x + 0.5, y2: cell.y + 1, ym: cell.y + 0.5, note: notes[i]});
-    for (const layer of copy.layer) layer.data = {values: values[layer.data?.name ?? copy.data.name].map(box)};
-    delete copy.data;
-    copy.title = {...copy.title, text: title[0], subtitle: title.slice(1)};
-    return copy;
-  }
 
   // ---- the answer: expected accuracy under the reader's distribution of shots; report/answer.py has the words
   const sliders = all("#shots input[type=range]");
@@ -142,7 +134,9 @@
       at(`about-${side}`).textContent = grid.about;
       const values = grid.views[view];
       if (values) {
-        const spec = fill(page.skeletons[values.skeleton], values, grid.notes, [grid.title, `${view}, ${grid.score}`]);
+        const chart = page.charts[`${view} ${grid.shots}`];
+        const title = {...chart.title, text: grid.title, subtitle: `${view}, ${grid.score}`};
+        const spec = {...chart, title, data: {values}};
         drawn.push(spec);
         await draw(at(`chart-${side}`), spec);
         if (mine !== asked) return;

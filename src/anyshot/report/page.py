@@ -17,7 +17,7 @@ from anyshot.measure.grid import Grid, format_shot, shot_sort_key
 from anyshot.paper import audit as paper_audit
 from anyshot.report import answer, tables
 from anyshot.report.charts import Figure, draw_figures, ranking
-from anyshot.report.explorer import Explorer
+from anyshot.report.explorer import Explorer, explore
 from anyshot.report.methods import CITATION, methods
 from anyshot.report.runs import Findings
 from anyshot.show.pages import fill_template
@@ -69,7 +69,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     choices = answer.list_choices(findings)
     shots = sorted({shot for choice in choices for shot in choice.cells}, key=shot_sort_key)
     pairs = answer.list_paired_intervals(findings, choices)
-    figures, explorer = draw_figures(findings, choices), Explorer(findings, choices)
+    figures, explorer = draw_figures(findings, choices), explore(findings, choices)
     answered = _answer_context(findings, choices, shots, pairs)
     listed = _listed_tables(findings, choices, shots, audit=audit)
     paragraphs = methods(findings, choices, paired=any(pairs.values()))
@@ -85,7 +85,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
         **answered,
         **listed,
         "options": explorer.options,
-        "chosen": explorer.chosen(),
+        "chosen": explorer.chosen,
         "figures": figures,
         "grids": explorer.summaries,
         "methods": paragraphs,
@@ -101,7 +101,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
             "paired": {name: _by_place(halves, shots) for name, halves in pairs.items()},
             "specs": specs,
             "grids": explorer.data,
-            "skeletons": explorer.skeletons,
+            "charts": explorer.charts,
             "files": {"table.csv": _table_csv(findings), **_table_files(listed, explorer, figures), **texts},
         },
     }

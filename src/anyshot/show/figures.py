@@ -5,8 +5,7 @@ in the paper's heatmaps. Colours are told apart by colour-blind readers (Okabe a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ SEQUENTIAL = ["#f7fbff", "#9ecae1", "#3182bd"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
 _DASH = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#555")
 CELL = 46  # pixels
-GAP = 0.2  # between the cells and a margin, in cells
 Notes = Mapping[tuple[int | str, int], str]
 NO_NOTES: Notes = {}
 
@@ -43,46 +41,113 @@ def save_chart(chart: Chart, path: Path) -> None:
 
 def heatmap(grid: Grid) -> alt.LayerChart:
     """Draw the residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
-    return apply_theme(_heatmap(grid, limit([grid])))
-
-
-def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
-    *_, last = steps(grid, limit)
-    subtitle = "accuracy; one train shot or test shot has no sensitivity"
-    if grid.has_sensitivity:
-        subtitle = f"sensitivity {format_decimals(grid.parts.sensitivity)}"
-    return last.chart([f"{grid.name}, {grid.setting}", subtitle])
+    return apply_theme(_heatmap(grid, largest_residual([grid])))
 
 
 def draw_heatmaps(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
     """Draw heatmaps on one colour scale, so that they compare."""
-    end = limit(grids)
-    return apply_theme(alt.concat(*(_heatmap(grid, end) for grid in grids), columns=columns, spacing=30))
+    limit = largest_residual(grids)
+    return apply_theme(alt.concat(*(_heatmap(grid, limit) for grid in grids), columns=columns, spacing=30))
+
+
+def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
+    view, subtitle = "accuracy", "accuracy; one train shot or test shot has no sensitivity"
+    if grid.has_sensitivity:
+        view, subtitle = "residual", f"sensitivity {format_decimals(grid.parts.sensitivity)}"
+    return draw_view(grid, view, limit, [f"{grid.name}, {grid.setting}", subtitle])
 
 
 def calculation(grid: Grid) -> alt.HConcatChart:
     """Draw how the residual comes about: accuracies, offsets to the group, offsets without the model bias."""
-    return apply_theme(alt.hconcat(*(panel.chart() for panel in steps(grid)), spacing=30))
+    views = list_views(grid)
+    titles = {"accuracy": ["accuracy", f"{grid.name}, {grid.setting}"]}
+    if "residual" in views:
+        titles["offsets"] = ["minus test bias", "offsets to the group"]
+        sensitivity = format_decimals(grid.parts.sensitivity)
+        titles["residual"] = ["minus model bias", f"residual, sensitivity {sensitivity}"]
+    limit = float(np.abs(views.get("offsets", 0)).max()) or 1.0
+    return apply_theme(alt.hconcat(*(draw_view(grid, view, limit, titles[view]) for view in views), spacing=30))
 
 
-def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> list["Panel"]:
-    """Return the panels of `calculation`; the first alone where a grid has no sensitivity.
+def largest_residual(grids: Sequence[Grid]) -> float:
+    """Return the largest residual or model bias, for one symmetric scale for all."""
+    parts = [part for grid in grids for part in (grid.parts.residual, grid.parts.model_bias)]
+    return max((float(np.abs(part).max()) for part in parts), default=0.0) or 1.0
+
+
+def list_views(grid: Grid) -> dict[str, Float[np.ndarray, "test_shot train_shot"]]:
+    """Return what a heatmap can show: accuracies and, of a grid with a sensitivity, offsets and residual."""
+    views = {"accuracy": grid.accuracy}
+    if grid.has_sensitivity:
+        views |= {"offsets": grid.accuracy - grid.parts.test_bias[:, None], "residual": grid.parts.residual}
+    return views
+
+
+def list_cells(grid: Grid, view: str, limit: float, notes: Notes = NO_NOTES) -> list[dict[str, Any]]:
+    """Return the cells of a heatmap, those of its margins included; a missing cell is left out.
 
     Args:
         grid: The grid.
-        limit: The end of the colour scale, for grids that are to be compared.
+        view: accuracy, offsets or residual.
+        limit: The end of the colour scale.
         notes: What a reader sees over a cell, by test shot and train shot.
     """
-    raw = Panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, notes=notes, room_above=True)
-    if not grid.has_sensitivity:
-        return [raw]
-    parts, mean = grid.parts, grid.parts.test_bias
-    offsets = grid.accuracy - mean[:, None]
-    limit = limit or float(np.abs(offsets).max()) or 1.0
-    middle = ["minus test bias", "offsets to the group"]
-    last = ["minus model bias", f"residual, sensitivity {format_decimals(parts.sensitivity)}"]
-    without_test_bias = Panel(grid, offsets, middle, limit, right=mean, notes=notes, room_above=True)
-    return [raw, without_test_bias, Panel(grid, parts.residual, last, limit, mean, parts.model_bias, notes)]
+    trains, inside = _train_names(grid), list_views(grid)[view]
+    limit = 0.0 if view == "accuracy" else limit
+    cells = [
+        _cell(name, str(test), inside[y, x], limit) | ({"note": notes[test, train]} if notes else {})
+        for y, test in enumerate(grid.test_shots)
+        for x, (name, train) in enumerate(zip(trains, grid.train_shots, strict=True))
+        if np.isfinite(inside[y, x])
+    ]
+    if view == "residual":
+        cells += [_cell(*place, limit) for place in zip(trains, repeat("model bias"), grid.parts.model_bias)]
+    if view != "accuracy":
+        cells += [_cell("mean", str(test), mean) | {"margin": True} for test, mean in grid.means.items()]
+    return cells
+
+
+def _train_names(grid: Grid) -> list[str]:
+    return ["mixed"] if grid.mixed and len(grid.train_shots) == 1 else [*map(str, grid.train_shots)]
+
+
+def _cell(train: str, test: str, value: float, limit: float = 0.0) -> dict[str, Any]:
+    """One box and its number; the ink is white where the box is dark."""
+    text = format_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
+    ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
+    return {"train": train, "test": test, "value": float(value), "text": text, "ink": ink}
+
+
+def draw_view(
+    grid: Grid, view: str, limit: float, title: Sequence[str] = ("",), data: alt.Data | None = None, **ends: float
+) -> alt.LayerChart:
+    """Draw a view of a grid as a heatmap.
+
+    Args:
+        grid: The grid.
+        view: accuracy, offsets or residual.
+        limit: The end of the colour scale of offsets and residuals.
+        title: The title and lines below it.
+        data: What `list_cells` returns, where a page supplies it for many grids of the same shots.
+        ends: Of the colour scale of accuracies: domainMin and domainMax.
+    """
+    colours: dict[str, Any] = {"range": DIVERGING, "domainMin": -limit, "domainMax": limit, "domainMid": 0}
+    if view == "accuracy":
+        colours = {"range": SEQUENTIAL, "zero": False, **ends}
+    # An empty first row leaves room for the model bias, so that the views of a grid stand level.
+    above, right = "model bias" if view == "residual" else " ", [] if view == "accuracy" else ["mean"]
+    bare = alt.Axis(labelAngle=0, ticks=False, domain=False, labelPadding=6)
+    x = alt.X("train:O", title="train shot", axis=bare, scale=alt.Scale(domain=[*_train_names(grid), *right]))
+    y = alt.Y("test:O", title="test shot", axis=bare, scale=alt.Scale(domain=[above, *map(str, grid.test_shots)]))
+    colour = alt.Color("value:Q", scale=alt.Scale(interpolate="rgb", **colours), legend=None)
+    fill = alt.condition("datum.margin", alt.value("#eeeeee"), colour)
+    base = alt.Chart().encode(x, y, tooltip=alt.Tooltip("note:N")) if data else alt.Chart().encode(x, y)
+    boxes = base.mark_rect(stroke="white", strokeWidth=1).encode(color=fill)
+    numbers = base.mark_text(fontSize=12).encode(text="text:N", color=alt.Color("ink:N", scale=None, legend=None))
+    heading = alt.TitleParams(title[0], subtitle=list(title[1:]), anchor="start", fontSize=13)
+    data = data or inline_data(list_cells(grid, view, limit))
+    size = {"width": alt.Step(CELL), "height": alt.Step(0.7 * CELL)}
+    return alt.layer(boxes, numbers, data=data, title=heading, **size).resolve_scale(color="independent")
 
 
 def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
@@ -219,92 +284,6 @@ def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     kinds = list(dict.fromkeys(value["support"] for value in values))
     facets = panel.facet(alt.Column("support:N", title=None, sort=kinds), data=inline_data(values))
     return apply_theme(facets.resolve_scale(x="independent"))
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Cells with their numbers; a margin to the right and one above, set off by a gap. No limit: a sequential scale."""
-
-    grid: Grid
-    inside: Float[np.ndarray, "test_shot train_shot"]
-    title: list[str]
-    limit: float | None
-    right: Float[np.ndarray, " test_shot"] | None = None
-    above: Float[np.ndarray, " train_shot"] | None = None
-    notes: Notes = field(default_factory=dict)
-    room_above: bool = False
-
-    @property
-    def values(self) -> dict[str, list[dict[str, Any]]]:
-        """What is drawn: coloured cells, and the grey margin. A missing cell is left out."""
-        columns = len(self.grid.train_shots)
-        right, above = (np.empty(0) if side is None else side for side in (self.right, self.above))
-        cells = [
-            _cell(float(x), float(y), self.inside[y, x], self.limit)
-            | ({"note": self.notes[test, train]} if self.notes else {})
-            for y, test in enumerate(self.grid.test_shots)
-            for x, train in enumerate(self.grid.train_shots)
-            if np.isfinite(self.inside[y, x])
-        ]
-        cells += [_cell(float(x), -1 - GAP, bias, self.limit) for x, bias in enumerate(above)]
-        return {"cells": cells, "margin": [_cell(columns + GAP, float(y), mean, None) for y, mean in enumerate(right)]}
-
-    def chart(self, title: list[str] | None = None, named: bool = False) -> alt.LayerChart:
-        """The panel as a chart; `named` leaves its data out, for a page that holds the values of many grids."""
-        rows, columns = self.inside.shape
-        mixed = self.grid.mixed
-        x_names = {float(x): "mixed" if mixed else str(shot) for x, shot in enumerate(self.grid.train_shots)}
-        y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(self.grid.test_shots)}
-        x_names |= {} if self.right is None else {columns + GAP: "mean"}
-        y_names |= {} if self.above is None else {-1 - GAP: "model bias"}
-        x = alt.X("x:Q", title="train shot", axis=_axis(x_names), scale=_scale(0.0, max(x_names) + 1))
-        top = -1 - GAP if self.room_above else min(y_names)
-        y = alt.Y("y:Q", title="test shot", axis=_axis(y_names), scale=_scale(top, float(rows), reverse=True))
-        limit = self.limit
-        domain = {"domainMin": -limit, "domainMax": limit, "domainMid": 0} if limit else {"zero": False}
-        scale = alt.Scale(range=DIVERGING if limit else SEQUENTIAL, interpolate="rgb", **domain)
-        fills = {"cells": alt.Color("value:Q", scale=scale, legend=None), "margin": alt.value("#eeeeee")}
-        layers = []
-        for name, values in self.values.items():
-            if values:
-                data = alt.NamedData(name=name) if named else inline_data(values)
-                own = data.copy()  # Altair would lift data that layers share
-                tip = {"tooltip": "note:N"} if self.notes and name == "cells" else {}
-                box = alt.Chart(data).mark_rect(stroke="white", strokeWidth=1)
-                layers.append(box.encode(x, y, alt.X2("x2"), alt.Y2("y2"), color=fills[name], **tip))
-                number = alt.Chart(own).mark_text(fontSize=12)
-                ink = alt.Color("ink:N", scale=None, legend=None)
-                layers.append(number.encode(alt.X("xm:Q"), alt.Y("ym:Q"), alt.Text("text:N"), ink, **tip))
-        size = {"width": CELL * (max(x_names) + 1), "height": CELL * 0.7 * (rows - top)}
-        first, *others = title or self.title
-        heading = alt.TitleParams(first, subtitle=others, anchor="start", fontSize=13)
-        return alt.layer(*layers, title=heading, **size).resolve_scale(color="independent")
-
-
-def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, Any]:
-    """One box and its number; the ink is white where the box is dark."""
-    text = format_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
-    ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
-    box = {"x": x, "x2": x + 1, "xm": x + 0.5, "y": y, "y2": y + 1, "ym": y + 0.5}
-    return box | {"value": value, "text": text, "ink": ink}
-
-
-def _axis(names: Mapping[float, str]) -> alt.Axis:
-    """An axis that names the middle of each cell."""
-    places = [at + 0.5 for at in names]
-    label = f"{list(names.values())}[indexof({places}, datum.value)]"
-    bare: dict[str, Any] = {"grid": False, "ticks": False, "domain": False}
-    return alt.Axis(values=places, labelExpr=label, **bare, labelPadding=6, tickCount=len(places))
-
-
-def _scale(low: float, high: float, reverse: bool = False) -> alt.Scale:
-    return alt.Scale(domain=[low, high], nice=False, zero=False, reverse=reverse)
-
-
-def limit(grids: Sequence[Grid]) -> float:
-    """The largest residual or model bias: one symmetric scale for all."""
-    parts = [part for grid in grids for part in (grid.parts.residual, grid.parts.model_bias)]
-    return max((float(np.abs(part).max()) for part in parts), default=0.0) or 1.0
 
 
 def _line(grid: Grid, x: str, y: str, values: Mapping[Any, float]) -> list[dict[str, Any]]:
