@@ -163,7 +163,7 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     assert margin.startswith(f"; {gap.mean():.2f} ± {half:.2f} points above {rival.label}")
     assert WORDS["unpaired"] not in written(tmp_path, folder).split("<script")[0]
     first, second = sorted((best.label, rival.label))
-    assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second][2] == half
+    assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second]["4"] == half
 
 
 @pytest.mark.parametrize("spoil", ["none", "another model", "cut short", "other episodes"])

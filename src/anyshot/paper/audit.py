@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from anyshot.paper import claims
 from anyshot.paper.checks import SUMMARIES, Check, check_claim, check_tables
@@ -85,27 +84,16 @@ def markdown(checks: Sequence[Check]) -> str:
 
 def print_audit(checks: Sequence[Check], everything: bool = False) -> None:
     """Print the audit to the terminal: contradictions first, the summary last."""
-    console = Console()
-    colours = {"holds": "green", "rounding": "yellow", "contradicted": "bold red", "underivable": "dim"}
-    shown = {"All checks": list(checks)} if everything else sections(checks)
+    console, shown = Console(), sections(checks)
+    if everything:
+        shown["Table numbers that hold"] = [c for c in checks if c.verdict == "holds" and kind(c) != "claim"]
+    else:
+        del shown["Off by rounding"]  # a long list of last digits
     for title, listed in shown.items():
-        if title == "Off by rounding" and not everything:
-            continue  # a long list of last digits
-        table = Table(title=f"{title} ({len(listed)})", title_justify="left", title_style="bold", expand=True)
-        table.add_column("verdict", no_wrap=True)
-        for column, ratio in (("where", 2), ("claim", 5), ("printed", 2), ("recomputed", 6)):
-            table.add_column(column, ratio=ratio, overflow="fold")
-        for check in listed:
-            verdict = f"[{colours[check.verdict]}]{check.verdict}[/]"
-            table.add_row(verdict, check.where, check.claim, check.printed, check.recomputed)
-        console.print(table)
+        console.print(as_table(f"{title} ({len(listed)})", listed).terminal())
         if title == "Contradicted":
             console.print(roots(checks))
-    count = counts(checks)
-    table = Table(*count.columns)
-    for row in count.rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(counts(checks).terminal())
     if not everything:
         console.print("What is off by rounding alone is counted above and listed by --all, --json and --markdown.")
     console.print(summary_line(checks), style="bold")

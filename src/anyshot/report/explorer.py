@@ -12,7 +12,7 @@ from anyshot.measure.grid import Grid, format_shot
 from anyshot.report.answer import INTERVALS, Choice, first_pair
 from anyshot.report.runs import Findings
 from anyshot.report.tables import paper_grids
-from anyshot.show.figures import apply_theme, draw_view, largest_residual, list_cells, list_views
+from anyshot.show.figures import apply_theme, draw_view, largest_residual, list_cells, list_views, name_train_shots
 from anyshot.show.summaries import Summary, describe_intervals, grid_summary
 from anyshot.text import format_decimals
 
@@ -41,60 +41,59 @@ class Explorer:
 def explore(findings: Findings, choices: Sequence[Choice]) -> Explorer:
     """Return the grids of a report, and beside them the paper's of the same setting, head and readout."""
     ours, explorer = findings.grids, Explorer()
-    theirs = [] if findings.printed else list({g.key: g for g in paper_grids(ours).values()}.values())
-    accuracies = np.concatenate([grid.accuracy.ravel() for grid in (*ours, *theirs)])
-    ends = {"domainMin": float(np.nanmin(accuracies)), "domainMax": float(np.nanmax(accuracies))}
-    offsets = [np.abs(views["offsets"]).max() for views in map(list_views, (*ours, *theirs)) if "offsets" in views]
-    limits = {"accuracy": 0.0, "offsets": float(max(offsets, default=0.0)) or 1.0}
-    limits["residual"] = largest_residual([grid for grid in (*ours, *theirs) if grid.is_complete])
+    theirs = {} if findings.printed else {grid.key: grid for grid in paper_grids(ours).values()}
+    limits, ends = _find_limits([*ours, *theirs.values()])
     known = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in choices}
     pair = (*first_pair(ours), ours[0], ours[-1])[:2]
-    for number, grid in enumerate((*ours, *theirs)):
-        printed = number >= len(ours)
-        place = f"the paper: {grid.setting}" if printed else grid.setting
-        cells = {} if printed else {shot: known[grid.setting, grid.name, shot] for shot in grid.train_shots}
-        row = {} if printed else findings.sensitivities.get(grid.key, {})
-        id = ("paper-" if printed else "") + re.sub(r"[^a-z0-9]+", "-", "-".join(grid.key).lower()).strip("-")
-        id += f"-{number}" if id in explorer.data else ""
+    for number, grid in enumerate((*ours, *theirs.values())):
+        slug = re.sub(r"[^a-z0-9]+", "-", "-".join(grid.key).lower()).strip("-")
+        if number < len(ours):
+            place, id = grid.setting, slug if slug not in explorer.data else f"{slug}-{number}"
+            row = findings.sensitivities.get(grid.key, {})
+            cells: Cells = {shot: known[grid.setting, grid.name, shot] for shot in grid.train_shots}
+        else:
+            place, id, row, cells = f"the paper: {grid.setting}", f"paper-{slug}", {}, {}
         explorer.options.setdefault(place, []).append((id, grid.name))
         explorer.summaries[id] = grid_summary(grid)
-        explorer.data[id] = _describe(grid, row, cells) | {"id": id, "title": f"{grid.name}, {place}"}
-        explorer.data[id]["views"] = {view: _values(grid, view, limits[view], cells) for view in list_views(grid)}
+        explorer.data[id] = _describe(grid, row, cells) | {"id": id, "title": f"{grid.name}, {place}", "views": {}}
+        explorer.chosen.update({side: id for side, first in zip("ab", pair, strict=True) if first is grid})
         for view in list_views(grid):
+            listed = list_cells(grid, view, limits[view], _cell_notes(grid, cells))
+            explorer.data[id]["views"][view] = [cell | {"value": round(cell["value"], 3)} for cell in listed]
             name = f"{view} {explorer.data[id]['shots']}"
             if name not in explorer.charts:
                 chart = draw_view(grid, view, limits[view], data=alt.NamedData(name="cells"), **ends)
                 explorer.charts[name] = apply_theme(chart).to_dict()
-        explorer.chosen.update({side: id for side, first in zip("ab", pair, strict=True) if first is grid})
     return explorer
+
+
+def _find_limits(grids: Sequence[Grid]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the largest number of each view, for one colour scale, and the ends of the scale of accuracies."""
+    accuracies = np.concatenate([grid.accuracy.ravel() for grid in grids])
+    ends = {"domainMin": float(np.nanmin(accuracies)), "domainMax": float(np.nanmax(accuracies))}
+    offsets = max((np.abs(list_views(grid)["offsets"]).max() for grid in grids if grid.has_sensitivity), default=0.0)
+    residual = largest_residual([grid for grid in grids if grid.is_complete])
+    return {"accuracy": 0.0, "offsets": float(offsets) or 1.0, "residual": residual}, ends
 
 
 def _describe(grid: Grid, row: Mapping[str, Any], cells: Cells) -> dict[str, Any]:
     """Return what the page says of a grid."""
     sensitivity = grid.parts.sensitivity if grid.has_sensitivity else None
     score = "no sensitivity" if sensitivity is None else f"sensitivity {format_decimals(sensitivity)}"
-    about = (
-        f"{score.capitalize()}: {grid.why_no_sensitivity}" if sensitivity is None else f"{score.capitalize()} points"
-    )
-    if sensitivity is not None and isinstance(row.get("low"), float):
-        about += (
-            f", 95 % interval {', '.join(describe_intervals(row))}, noise floor {format_decimals(row['noise_floor'])}"
-        )
+    about = f"{score} points" if grid.has_sensitivity else f"{score}: {grid.why_no_sensitivity}"
+    if grid.has_sensitivity and isinstance(row.get("low"), float):
+        about += f", 95 % interval {', '.join(describe_intervals(row))}"
+        about += f", noise floor {format_decimals(row['noise_floor'])}"
     means = zip(grid.test_shots, grid.accuracy.mean(1).tolist(), strict=True)
     return {
         "name": grid.name,
-        "shots": f"{grid.test_shots} {'mixed' if grid.mixed else grid.train_shots}",
+        "shots": f"{grid.test_shots} {name_train_shots(grid)}",
         "score": score,
-        "about": f"{about}.{_precision(cells)}",
+        "about": f"{about[0].upper()}{about[1:]}.{_precision(cells)}",
         "why": grid.why_no_sensitivity,
         "sensitivity": sensitivity,
         "means": {shot: mean for shot, mean in means if np.isfinite(mean)},
     }
-
-
-def _values(grid: Grid, view: str, limit: float, cells: Cells) -> list[dict[str, Any]]:
-    listed = list_cells(grid, view, limit, _cell_notes(grid, cells))
-    return [cell | {"value": round(cell["value"], 3)} for cell in listed]
 
 
 def _precision(cells: Cells) -> str:

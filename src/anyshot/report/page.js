@@ -10,6 +10,7 @@
   const two = (value) => (value === null || value === undefined ? "" : (value + 1e-9 * Math.sign(value)).toFixed(2));
   const signed = (value) => (value < 0 ? "\u2212" : "+") + two(Math.abs(value));
   const pictures = {...page.specs};
+  const MEASURES = ["accuracy", "ci95", "ci95_classes"];
 
   // ---- drawing: the specification as it is, arranged for the room there is
   function fitted(spec, room) {
@@ -48,12 +49,11 @@
   }
   function expected(choice, given) {
     const byShot = (name) => Object.fromEntries(Object.entries(choice.cells).map(([shot, cell]) => [shot, cell[name]]));
-    return {...choice, ...Object.fromEntries(page.measures.map((name) => [name, weighted(byShot(name), given)]))};
+    return {...choice, ...Object.fromEntries(MEASURES.map((name) => [name, weighted(byShot(name), given)]))};
   }
   function halfWidth(one, other, given) {
     const pairs = page.paired[setting()] ?? {};
-    const halves = pairs[one]?.[other] ?? pairs[other]?.[one] ?? [];
-    return weighted(Object.fromEntries(sliders.map(({dataset}, i) => [dataset.shot, halves[i]])), given);
+    return weighted(pairs[one]?.[other] ?? pairs[other]?.[one] ?? {}, given);
   }
   const setting = () => at("setting")?.value ?? page.setting;
   function ranked() {
