@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from anyshot.report.answer import Sensitivity, list_sensitivities
-from anyshot.report.charts import frontier
+from anyshot.report.charts import frontier_points
 from anyshot.report.runs import paper_findings, read_runs
-from anyshot.show.figures import save_chart
+from anyshot.show.figures import frontier, save_chart
 
 ROOT = Path(__file__).resolve().parents[1]
 # Panels of our own, and where each head and readout is found: in the first of these results that has it.
@@ -51,4 +51,4 @@ if __name__ == "__main__":
     listed = points()
     heads = [head for head in HEADS if any(one.grid.head == head for one in listed)]
     listed = [one for one in listed if one.grid.head in heads]
-    save_chart(frontier(listed, heads, by="head"), ROOT / "docs" / "images" / "picture.svg")
+    save_chart(frontier(frontier_points(listed), heads, by="head"), ROOT / "docs" / "images" / "picture.svg")

@@ -22,9 +22,9 @@ from scipy.optimize import linprog
 
 from anyshot import decompose
 from anyshot.measure.grid import build_grids
-from anyshot.paper import audit, claims, printed, rounding
+from anyshot.paper import audit, checks, printed, rounding
 from anyshot.paper.printed import TEST_SHOTS, TRAIN_SHOTS, Group
-from anyshot.paper.rounding import Derived, Exact, half_unit, judge, judge_twice, parse
+from anyshot.paper.rounding import HIGH, LOW, SLACK, VALUE, Exact, half_unit, judge, judge_twice, parse
 from anyshot.train.batches import training_batches
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ def test_honest_rounding_is_never_contradicted(true: np.ndarray) -> None:
     finer = Exact(true)  # in units of a ten-thousandth, so a hundred times too large
     pairs = [*zip(finer.means, shown.means, strict=True), *zip(finer.offsets, shown.offsets, strict=True)]
     for exact, derived in [*pairs, (finer.sensitivity, shown.sensitivity)]:
-        text = f"{round(exact.value) / 100:.2f}"
+        text = f"{round(exact[VALUE]) / 100:.2f}"
         assert judge(text, derived) in ("holds", "rounding")
 
 
@@ -137,14 +137,16 @@ def test_rounding_can_move_a_number_as_far_as_said_and_no_farther(true: np.ndarr
     for push, parts in ((towards, "offsets"), (np.full((6, 4), 49), "means")):
         moved = getattr(Exact(shown.cells * 100 + push), parts)[column]
         derived = getattr(shown, parts)[column]
-        assert moved.value / 100 - derived.value == Fraction(49, 50) * derived.above == Fraction(49, 50) * derived.below
+        pushed = moved[VALUE] / 100 - derived[VALUE]
+        above, below = derived[HIGH] - derived[VALUE], derived[VALUE] - derived[LOW]
+        assert pushed == Fraction(49, 50) * above == Fraction(49, 50) * below
 
 
 @given(TRUE_GRIDS, st.integers(0, 3))
 def test_what_rounding_cannot_explain_is_contradicted(cells: np.ndarray, column: int) -> None:
     grid = Exact(cells // 100)
     for derived in (*grid.means, grid.offsets[column], grid.sensitivity):
-        beyond = derived.high + Fraction(11, 1000)
+        beyond = derived[HIGH] + Fraction(11, 1000)
         assert judge(f"{float(beyond):.2f}", derived) == "contradicted"
 
 
@@ -152,9 +154,9 @@ def test_what_rounding_cannot_explain_is_contradicted(cells: np.ndarray, column:
 def test_exact_parts_are_the_decomposition(cells: np.ndarray) -> None:
     grid = Exact(cells // 100)
     parts = decompose(grid.cells / 100)
-    np.testing.assert_allclose([float(k.value) for k in grid.means], parts.test_bias, atol=1e-9)
-    np.testing.assert_allclose([float(k.value) for k in grid.offsets], parts.model_bias, atol=1e-9)
-    np.testing.assert_allclose(float(grid.sensitivity.value), parts.sensitivity, atol=1e-9)
+    np.testing.assert_allclose([float(k[VALUE]) for k in grid.means], parts.test_bias, atol=1e-9)
+    np.testing.assert_allclose([float(k[VALUE]) for k in grid.offsets], parts.model_bias, atol=1e-9)
+    np.testing.assert_allclose(float(grid.sensitivity[VALUE]), parts.sensitivity, atol=1e-9)
 
 
 @pytest.mark.parametrize("key", list(printed.exact_grids()), ids=str)
@@ -166,16 +168,15 @@ def test_range_of_the_residual_has_the_bounds_of_a_linear_program(key: tuple[str
     above = np.hstack([weights, -np.ones((len(weights), 1))])
     bounds = [(-0.5, 0.5)] * cells.size + [(None, None)]
     bound = linprog(np.r_[np.zeros(cells.size), 1], A_ub=above, b_ub=-weights @ cells.ravel(), bounds=bounds)
-    assert bound.fun / 100 == pytest.approx(float(printed.exact_grids()[key].sensitivity.low), abs=1e-7)
+    assert bound.fun / 100 == pytest.approx(float(printed.exact_grids()[key].sensitivity[LOW]), abs=1e-7)
 
 
 def test_two_prints_of_a_tie_are_rounding_and_others_are_not() -> None:
-    slack = Fraction(1, 200)
-    tie = Derived(Fraction("65.395"), slack, slack)
+    tie = Fraction("65.395") + SLACK
     assert judge_twice("65.40", "65.39", tie) == "rounding"
     assert judge_twice("65.40", "65.40", tie) == "holds"
-    assert judge_twice("71.71", "71.72", Derived(Fraction("71.7225"), slack, slack)) == "contradicted"
-    assert judge_twice("83.37", "83.87", Derived(Fraction("83.8675"), slack, slack)) == "contradicted"
+    assert judge_twice("71.71", "71.72", Fraction("71.7225") + SLACK) == "contradicted"
+    assert judge_twice("83.37", "83.87", Fraction("83.8675") + SLACK) == "contradicted"
 
 
 # The audit
@@ -214,7 +215,7 @@ def test_contradictions_have_ten_roots() -> None:
 
 def test_models_of_different_shots_do_not_see_the_same_data() -> None:
     """As many batches as a pass gives over a hundred classes of CUB's mean size."""
-    from anyshot.paper.protocol import CUB_BATCHES, CUB_IMAGES
+    from anyshot.paper.claims import CUB_BATCHES, CUB_IMAGES
 
     labels = np.repeat(np.arange(100), [60] * 50 + [58] * 47 + [59] * 3)
     assert len(labels) == CUB_IMAGES
@@ -275,12 +276,16 @@ def test_claims_have_their_known_answers() -> None:
 
 
 def test_a_claim_takes_its_best_reading_and_a_reading_its_worst_part() -> None:
-    good, bad = claims.true_or_false(True, "yes"), claims.true_or_false(False, "no")
-    assert claims.all_parts_hold(good, bad).verdict == "contradicted"
-    before = len(claims._CLAIMS)
-    disputed = claims.claim("Sec. 0", "words")(lambda: ("1", [bad, good, "a remark"]))()
-    silent = claims.claim("Sec. 0", "words")(lambda: ("1", ["only a remark"]))()
-    del claims._CLAIMS[before:]
+    good, bad = checks.true_or_false(True, "yes"), checks.true_or_false(False, "no")
+    assert checks.all_parts_hold(good, bad).verdict == "contradicted"
+
+    def two_readings() -> checks.Evidence:
+        """Sec. 0: words."""
+        return "1", [bad, good, "a remark"]
+
+    disputed = checks.check_claim(two_readings)
+    assert (disputed.id, disputed.where, disputed.claim) == ("two-readings", "Sec. 0", "words")
+    silent = checks.check_claim(lambda: ("1", ["only a remark"]))
     assert (disputed.verdict, disputed.disputed, disputed.recomputed) == ("holds", True, "no; yes; a remark")
     assert (silent.verdict, silent.disputed, silent.readings) == ("underivable", False, ())
 

@@ -163,7 +163,7 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     assert margin.startswith(f"; {gap.mean():.2f} ± {half:.2f} points above {rival.label}")
     assert WORDS["unpaired"] not in written(tmp_path, folder).split("<script")[0]
     first, second = sorted((best.label, rival.label))
-    assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second][2] == half
+    assert data_of(written(tmp_path, folder))["paired"]["glyphs/conv4"][first][second]["4"] == half
 
 
 @pytest.mark.parametrize("spoil", ["none", "another model", "cut short", "other episodes"])
@@ -191,7 +191,7 @@ def test_half_of_the_cells_missing(tmp_path: Path) -> None:
     (grid, *_) = data_of(page)["grids"].values()
     assert grid["why"] == "12 of its 24 cells are missing"
     assert set(grid["views"]) == {"accuracy"}
-    assert len(grid["views"]["accuracy"]["cells"]) == 12
+    assert len(grid["views"]["accuracy"]) == 12
     assert "12 of its 24 cells are missing" in page
 
 

@@ -83,12 +83,12 @@ def test_one_code_draws_both_sources(draw: Any, source: str) -> None:
 def test_heatmap_shows_residual_and_both_biases(source: str) -> None:
     grid = build_grids(SOURCES[source])[0]
     parts = decompose(grid.accuracy)
-    cells = {(cell["x"], cell["y"]): cell["value"] for cell in data(figures.heatmap(grid))}
+    cells = {(cell["train"], cell["test"]): cell["value"] for cell in data(figures.heatmap(grid))}
     rows, columns = grid.accuracy.shape
-    inside = [[cells[x, y] for x in range(columns)] for y in range(rows)]
+    inside = [[cells[str(train), str(test)] for train in grid.train_shots] for test in grid.test_shots]
     np.testing.assert_allclose(inside, parts.residual)
-    right = [value for (x, y), value in sorted(cells.items(), key=lambda item: item[0][1]) if x > columns]
-    above = [value for (x, y), value in sorted(cells.items()) if y < 0]
+    right = [cells["mean", str(test)] for test in grid.test_shots]
+    above = [cells[str(train), "model bias"] for train in grid.train_shots]
     np.testing.assert_allclose(right, parts.test_bias)
     np.testing.assert_allclose(above, parts.model_bias)
     assert len(cells) == rows * columns + rows + columns
@@ -119,8 +119,8 @@ def test_calculation_goes_from_accuracy_to_residual() -> None:
     spec = specification(figures.calculation(grid))
     shown = []
     for panel in spec["hconcat"]:
-        cells = {(c["x"], c["y"]): c["value"] for c in panel["layer"][0]["data"]["values"]}
-        shown.append([[cells[x, y] for x in range(4)] for y in range(6)])
+        cells = {(c["train"], c["test"]): c["value"] for c in panel["data"]["values"]}
+        shown.append([[cells[str(train), str(test)] for train in grid.train_shots] for test in grid.test_shots])
     np.testing.assert_allclose(shown[0], grid.accuracy)
     np.testing.assert_allclose(shown[1], grid.accuracy - parts.test_bias[:, None])
     np.testing.assert_allclose(shown[2], parts.residual)
@@ -140,7 +140,7 @@ def test_one_train_shot_has_no_residual_offset_or_score() -> None:
     group += [Grid("d", "b", "cosine-proto", "own", shots, (4, 8), group[0].accuracy + 1)]
     mixed = Grid("d", "b", "proto-mixed", "own", shots, (16,), np.array([[52.0], [62], [70]]))
     assert "sensitivity 0" not in json.dumps(figures.heatmap(mixed).to_dict())
-    assert [panel.title[0] for panel in figures.steps(mixed)] == ["accuracy"]
+    assert list(figures.list_views(mixed)) == ["accuracy"]
     every = [*group, mixed]
     assert {value["method"] for value in data(figures.scatter(every)) if "method" in value} == {"cosine-proto"}
     offsets = {value["head"] for value in data(figures.offsets_by_train_shot(every)) if "head" in value}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from anyshot import BadInput, decompose
 from anyshot.measure.grid import Grid, build_grids
@@ -100,6 +101,20 @@ def test_csv_markdown_and_latex_hold_the_same_cells(summary: Summary) -> None:
     body = [line for line in summary.text("latex").splitlines() if line.endswith(r"\\")]
     latex = [[cell.strip().replace(r"\textbf{", "").rstrip("}") for cell in line[:-2].split("&")] for line in body]
     assert latex == plain
+
+
+def test_rows_of_a_table_are_a_summary_without_empty_columns() -> None:
+    rows = [
+        {"head": "proto", "train_shot": 4, "gain": 1.005, "why": ""},
+        {"head": "[b]x", "train_shot": 8, "loss": None},
+    ]
+    summary = Summary.of_rows("t", [*rows, {"head": "y", "gain": float("nan")}])
+    assert (summary.columns, summary.names) == (["head", "train shot", "gain"], 2)
+    assert summary.rows == [["proto", "4", "1.01"], ["[b]x", "8", ""], ["y", "", ""]]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(summary.terminal())
+    assert "[b]x" in console.file.getvalue(), "a name is never markup"
+    assert Summary.of_rows("t", []).csv() == "\n"
 
 
 def test_signs_are_safe_in_latex_and_markdown() -> None:

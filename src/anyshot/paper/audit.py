@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from anyshot.paper import claims, tables
+from anyshot.paper import claims
+from anyshot.paper.checks import SUMMARIES, Check, check_claim, check_tables
 from anyshot.paper.printed import numbers
 from anyshot.paper.rounding import Verdict
-from anyshot.paper.tables import Check
 from anyshot.show.pages import fill_template
 from anyshot.show.summaries import Summary
 
@@ -24,8 +23,9 @@ KINDS = {
 
 
 def run_checks() -> list[Check]:
-    """All checks: the claims, then the tables."""
-    return [*claims.checks(), *tables.checks()]
+    """All checks: the claims, which are the functions of `claims` with a public name, then the tables."""
+    functions = (one for one in vars(claims).values() if getattr(one, "__module__", "") == claims.__name__)
+    return [*(check_claim(one) for one in functions if not one.__name__.startswith("_")), *check_tables()]
 
 
 def kind(check: Check) -> str:
@@ -34,7 +34,7 @@ def kind(check: Check) -> str:
         return "claim"
     if check.id.endswith("/twice"):
         return "twice"
-    return "summary" if check.where in tables.SUMMARIES else "grid"
+    return "summary" if check.where in SUMMARIES else "grid"
 
 
 def counts(checks: Sequence[Check]) -> Summary:
@@ -84,27 +84,16 @@ def markdown(checks: Sequence[Check]) -> str:
 
 def print_audit(checks: Sequence[Check], everything: bool = False) -> None:
     """Print the audit to the terminal: contradictions first, the summary last."""
-    console = Console()
-    colours = {"holds": "green", "rounding": "yellow", "contradicted": "bold red", "underivable": "dim"}
-    shown = {"All checks": list(checks)} if everything else sections(checks)
+    console, shown = Console(), sections(checks)
+    if everything:
+        shown["Table numbers that hold"] = [c for c in checks if c.verdict == "holds" and kind(c) != "claim"]
+    else:
+        del shown["Off by rounding"]  # a long list of last digits
     for title, listed in shown.items():
-        if title == "Off by rounding" and not everything:
-            continue  # a long list of last digits
-        table = Table(title=f"{title} ({len(listed)})", title_justify="left", title_style="bold", expand=True)
-        table.add_column("verdict", no_wrap=True)
-        for column, ratio in (("where", 2), ("claim", 5), ("printed", 2), ("recomputed", 6)):
-            table.add_column(column, ratio=ratio, overflow="fold")
-        for check in listed:
-            verdict = f"[{colours[check.verdict]}]{check.verdict}[/]"
-            table.add_row(verdict, check.where, check.claim, check.printed, check.recomputed)
-        console.print(table)
+        console.print(as_table(f"{title} ({len(listed)})", listed).terminal())
         if title == "Contradicted":
             console.print(roots(checks))
-    count = counts(checks)
-    table = Table(*count.columns)
-    for row in count.rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(counts(checks).terminal())
     if not everything:
         console.print("What is off by rounding alone is counted above and listed by --all, --json and --markdown.")
     console.print(summary_line(checks), style="bold")

@@ -1,6 +1,6 @@
 """The paper's tables and figures again, from its printed grids, by the functions that serve our own studies."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -9,20 +9,20 @@ from anyshot.measure.grid import Grid, build_grids
 from anyshot.paper import printed
 from anyshot.progress import progress
 from anyshot.show import figures
-from anyshot.show.summaries import ENDINGS, Summary, gain_summary, grid_summary, sensitivity_summary
+from anyshot.show.summaries import ENDINGS, gain_summary, grid_summary, sensitivity_summary
+from anyshot.tables import GridKey
 
-Chart = figures.Chart
+FRN, FRN_OLD = (GridKey("meta-inat", "conv4", head) for head in ("frn", "frn-old"))
 COLUMNS = {"table-5": ("cub",), "table-6": ("mini",), "table-7": ("meta-inat", "tiered")}
 
 
 def write_tables(folder: Path, format: str) -> None:
     """Table 2, the gain tables 5 to 7, the old and the new FRN of Table 4, and the 48 grids."""
-    study = _study()
-    summaries: dict[str, Summary] = {"table-2-sensitivity": sensitivity_summary(study)}
+    study, frn_old = _read_grids()
+    summaries = {"table-2-sensitivity": sensitivity_summary(study)}
     for name, datasets in COLUMNS.items():
         summaries[f"{name}-gains"] = gain_summary([grid for grid in study if grid.data in datasets])
-    for grid in (*study, _frn_old()):
-        summaries[f"grid-{_slug(grid)}"] = grid_summary(grid)
+    summaries |= {f"grid-{_slug(grid)}": grid_summary(grid) for grid in (*study, frn_old)}
     for name, summary in summaries.items():
         write_text(folder / f"{name}.{ENDINGS[format]}", summary.text(format))
     print(f"{len(summaries)} tables in {folder}")
@@ -30,7 +30,21 @@ def write_tables(folder: Path, format: str) -> None:
 
 def write_figures(folder: Path, format: str) -> None:
     """Figures 2 to 4 and 6, the consistency of Table 1, and the heatmaps of all 48 grids, paired as in the paper."""
-    charts = _charts()
+    study, frn_old = _read_grids()
+    proto = [grid for grid in study if grid.learner == "proto"]
+    example = [grid for grid in proto if grid.setting == "meta-inat/conv4" and grid.readout == "own"]
+    frn = next(grid for grid in study if grid.key == FRN)
+    charts: dict[str, Callable[[], figures.Chart]] = {
+        "figure-2-calculation": lambda: figures.calculation(example[0]),
+        "figure-3-example": lambda: figures.draw_heatmaps(example),
+        "figure-4-gains": lambda: figures.gains_by_test_shot(study),
+        "figure-4-offsets": lambda: figures.offsets_by_train_shot(study),
+        "figure-6-tradeoff": lambda: figures.scatter(proto),
+        "table-1-consistency": lambda: figures.consistency(printed.consistency_rows()),
+        "table-4-frn": lambda: figures.draw_heatmaps([frn_old, frn]),
+    }
+    for pair in zip(study[::2], study[1::2], strict=True):  # Euclidean and cosine, PCA and EST
+        charts["heatmaps-" + _slug(pair[0]).replace("-pca60", "-pca60-est60")] = partial(figures.draw_heatmaps, pair)
     with progress("figures", len(charts)) as advance:
         for name, draw in charts.items():
             figures.save_chart(draw(), folder / f"{name}.{format}")
@@ -38,36 +52,12 @@ def write_figures(folder: Path, format: str) -> None:
     print(f"{len(charts)} figures in {folder}")
 
 
-def _charts() -> dict[str, Callable[[], Chart]]:
-    study = _study()
-    proto = [grid for grid in study if grid.head in ("proto", "cosine-proto")]
-    example = [grid for grid in proto if grid.setting == "meta-inat/conv4" and grid.readout == "own"]
-    charts: dict[str, Callable[[], Chart]] = {
-        "figure-2-calculation": lambda: figures.calculation(example[0]),
-        "figure-3-example": lambda: figures.draw_heatmaps(example),
-        "figure-4-gains": lambda: figures.gains_by_test_shot(study),
-        "figure-4-offsets": lambda: figures.offsets_by_train_shot(study),
-        "figure-6-tradeoff": lambda: figures.scatter(proto),
-        "table-1-consistency": lambda: figures.consistency(printed.consistency_rows()),
-        "table-4-frn": lambda: figures.draw_heatmaps([_frn_old(), _find(study, "meta-inat", "conv4", "frn")]),
-    }
-    for pair in zip(study[::2], study[1::2], strict=True):  # Euclidean and cosine, PCA and EST
-        charts["heatmaps-" + _slug(pair[0]).replace("-pca60", "-pca60-est60")] = partial(figures.draw_heatmaps, pair)
-    return charts
-
-
-def _study() -> list[Grid]:
-    """The 48 grids in the paper's order."""
-    return [grid for grid in build_grids(printed.rows()) if grid.head != "frn-old"]
-
-
-def _frn_old() -> Grid:
-    return _find(build_grids(printed.rows()), "meta-inat", "conv4", "frn-old")
-
-
-def _find(among: Iterable[Grid], *where: str) -> Grid:
-    return next(grid for grid in among if (grid.data, grid.backbone, grid.head) == where)
+def _read_grids() -> tuple[list[Grid], Grid]:
+    """The 48 grids in the paper's order, and the old FRN."""
+    grids = {grid.key: grid for grid in build_grids(printed.rows())}
+    frn_old = grids.pop(FRN_OLD)
+    return list(grids.values()), frn_old
 
 
 def _slug(grid: Grid) -> str:
-    return "-".join([grid.data, grid.backbone, grid.head] + ([grid.readout] if grid.readout != "own" else []))
+    return "-".join(grid.key).removesuffix("-own")

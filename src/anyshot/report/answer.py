@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import isfinite
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.measure.intervals import episode_interval
 from anyshot.report.runs import Findings, paper_findings
 from anyshot.show.summaries import describe_intervals
-from anyshot.tables import GridKey
+from anyshot.tables import GridKey, add_head_columns
 from anyshot.text import format_decimals, group_by
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
-Pairs = dict[tuple[str, str], dict[Any, float]]
+Pairs = dict[str, dict[str, dict[Any, float]]]
 """By two labels (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
 WORDS = {
     "none": " was measured at all of these shots",
@@ -73,51 +73,38 @@ class Choice:
 
 def list_choices(findings: Findings) -> list[Choice]:
     """Return every choice of the table, with seeds averaged."""
-    grid_of = {grid.key: grid for grid in findings.grids}
     choices = []
-    for (where, train_shot), rows in group_by(
-        findings.rows, lambda row: (GridKey.of_row(row), row["train_shot"])
-    ).items():
+    groups = group_by(findings.rows, lambda row: (GridKey.of_row(row), row["train_shot"]))
+    for (key, train_shot), rows in groups.items():
         by_shot = group_by(sorted(rows, key=lambda row: shot_sort_key(row["test_shot"])), itemgetter("test_shot"))
         cells = {shot: _average(seeds) for shot, seeds in by_shot.items()}
-        grid = grid_of[where]
-        choices.append(Choice(grid.setting, grid.head, grid.name, train_shot, cells, grid.mixed))
+        mixed = add_head_columns(rows[0])["mixed"]
+        choices.append(Choice(key.setting, key.head, key.name, train_shot, cells, mixed))
     return choices
 
 
 def list_paired_intervals(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
     """Return how well differences of choices are known from the episodes that both met, by setting."""
-    labels = {(choice.setting, choice.name, choice.train_shot): choice.label for choice in choices}
-    groups: dict[str, dict[str, list[Any]]] = {}
-    names = {grid.key: (grid.setting, grid.name) for grid in findings.grids}
-    for key, episodes in findings.episodes.items():
-        setting, name = names[key.grid]
-        groups.setdefault(setting, {}).setdefault(labels[setting, name, key.train_shot], []).append(episodes)
-    return {setting: pair_episodes(group) for setting, group in groups.items()}
-
-
-def pair_episodes(choices: Mapping[str, Sequence[tuple[str, Mapping[Any, np.ndarray]]]]) -> Pairs:
-    """Return the intervals of the differences of all pairs of choices that met the same episodes.
-
-    Args:
-        choices: By label: for each seed the id of the episodes, and the accuracies by test shot.
-    """
-    means = {}
-    for label, seeds in choices.items():
-        if len({stamp for stamp, _ in seeds}) == 1:
-            shots = set.intersection(*(set(cells) for _, cells in seeds))
-            means[label] = (seeds[0][0], {shot: np.mean([cells[shot] for _, cells in seeds], 0) for shot in shots})
-    pairs: Pairs = {}
-    for (one, (stamp, mine)), (other, (same, theirs)) in combinations(sorted(means.items()), 2):
-        if stamp == same:
+    models = group_by(findings.episodes, lambda key: (key.grid.setting, key.grid.name, key.train_shot))
+    means = []  # a choice, the id of its episodes, and the accuracy in each by test shot
+    for choice in sorted(choices, key=lambda choice: choice.label):
+        keys = models.get((choice.setting, choice.name, choice.train_shot), [])
+        plans, seeds = {findings.episodes[key][0] for key in keys}, [findings.episodes[key][1] for key in keys]
+        if len(plans) == 1:
+            shots = set.intersection(*map(set, seeds))
+            means.append((choice, plans, {shot: np.mean([cells[shot] for cells in seeds], 0) for shot in shots}))
+    pairs: dict[str, Pairs] = {}
+    for (one, plan, mine), (other, same, theirs) in combinations(means, 2):
+        if (one.setting, plan) == (other.setting, same):
             gaps = {shot: mine[shot] - theirs[shot] for shot in mine if shot in theirs}
-            pairs[one, other] = {shot: round(episode_interval(gap), 3) for shot, gap in gaps.items()}
+            halves = {shot: round(episode_interval(gap), 3) for shot, gap in gaps.items()}
+            pairs.setdefault(one.setting, {}).setdefault(one.label, {})[other.label] = halves
     return pairs
 
 
 def half_width(pairs: Pairs, one: str, other: str, weights: Mapping[Any, float]) -> float | None:
     """Return half the interval of a difference under a distribution of shots: the mean, the widest it can be."""
-    return weighted_mean(pairs.get((min(one, other), max(one, other)), {}), weights)
+    return weighted_mean(pairs.get(min(one, other), {}).get(max(one, other), {}), weights)
 
 
 def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
@@ -129,18 +116,19 @@ def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, floa
 
 def _average(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the mean of cells; also of their intervals, which is the widest the interval of the mean can be."""
-    cell: dict[str, Any] = {name: _mean([row.get(name) for row in rows]) for name in ("accuracy", *INTERVALS)}
-    episodes = [row.get("episodes") for row in rows]
-    fewest = min((count for count in episodes if isinstance(count, int)), default=None)
-    return cell | {"episodes": fewest, "seeds": len(rows)}
+    cell: dict[str, Any] = {}
+    for name in ("accuracy", *INTERVALS):
+        values: list[Any] = [row.get(name) for row in rows]
+        are_known = all(isinstance(value, int | float) and isfinite(value) for value in values)
+        cell[name] = float(np.mean(values)) if are_known else None
+    episodes = [row["episodes"] for row in rows if isinstance(row.get("episodes"), int)]
+    return cell | {"episodes": min(episodes, default=None), "seeds": len(rows)}
 
 
-def _mean(values: Sequence[Any]) -> float | None:
-    all_known = all(isinstance(value, int | float) and isfinite(value) for value in values)
-    return float(np.mean(values)) if all_known else None
+Ranking = Sequence[tuple[Choice, dict[str, Any]]]
 
 
-def rank(choices: Sequence[Choice], setting: str, weights: Mapping[Any, float]) -> list[tuple[Choice, dict[str, Any]]]:
+def rank(choices: Sequence[Choice], setting: str, weights: Mapping[Any, float]) -> Ranking:
     """Return the choices of a setting that were measured at these shots, the most accurate first."""
     expected = [(choice, choice.expected(weights)) for choice in choices if choice.setting == setting]
     measured = [(choice, cell) for choice, cell in expected if cell]
@@ -239,10 +227,7 @@ def _describe_certainty(best: Sensitivity, rival: Sensitivity) -> str:
 
 
 def accurate_slots(
-    ranked: Sequence[tuple[Choice, dict[str, Any]]],
-    weights: Mapping[Any, float],
-    pairs: Pairs,
-    at: str = "the shots you expect",
+    ranked: Ranking, weights: Mapping[Any, float], pairs: Pairs, at: str = "the shots you expect"
 ) -> dict[str, str]:
     """Return the second half of the answer in parts, which page.js fills in again when the reader's shots change.
 
@@ -255,24 +240,45 @@ def accurate_slots(
     for name in INTERVALS:
         if value[name] is not None:
             slots["accuracy"] += WORDS[name].format(value=format_decimals(value[name]))
-    rivals = [pair for pair in ranked if pair[0].head != best.head] or list(ranked[1:])
-    return slots | {"margin": _margin(ranked[0], rivals[0], weights, pairs) if rivals else ""}
-
-
-def _margin(
-    first: tuple[Choice, dict[str, Any]],
-    second: tuple[Choice, dict[str, Any]],
-    weights: Mapping[Any, float],
-    pairs: Pairs,
-) -> str:
-    (best, value), (rival, other) = first, second
+    rivals = [pair for pair in ranked if pair[0].head != best.head] or ranked[1:]
+    if not rivals:
+        return slots | {"margin": ""}
+    rival, other = rivals[0]
     gap, within = value["accuracy"] - other["accuracy"], half_width(pairs, best.label, rival.label, weights)
-    points = format_decimals(gap)
-    if within is not None:
-        points += WORDS["within"].format(value=format_decimals(within))
-    elif value["ci95"] is not None and other["ci95"] is not None:
+    unpaired = "" if within is not None else WORDS["unpaired"]
+    if unpaired and value["ci95"] is not None and other["ci95"] is not None:
         within = (value["ci95"] ** 2 + other["ci95"] ** 2) ** 0.5
-        points += WORDS["within"].format(value=format_decimals(within)) + WORDS["unpaired"]
+    points, close = format_decimals(gap), ""
+    if within is not None:
+        points += WORDS["within"].format(value=format_decimals(within)) + unpaired
+        close = WORDS["close"] if gap < within else ""
     what = WORDS["another"] if rival.head != best.head else WORDS["next"]
-    close = WORDS["close"] if within is not None and gap < within else ""
-    return WORDS["margin"].format(points=points, rival=rival.label, what=what, close=close)
+    return slots | {"margin": WORDS["margin"].format(points=points, rival=rival.label, what=what, close=close)}
+
+
+class Answer(NamedTuple):
+    """The answer for a setting, where all of its shots count alike."""
+
+    robust: tuple[str, str]
+    accurate: dict[str, str]
+    ranked: Ranking
+
+
+def list_answers(
+    findings: Findings, choices: Sequence[Choice], pairs: Mapping[str, Pairs], at: str
+) -> dict[str, Answer]:
+    """Return the answer for every setting.
+
+    Args:
+        findings: What the runs hold.
+        choices: Their choices.
+        pairs: The intervals of differences, by setting.
+        at: The words for its shots.
+    """
+    sensitivities, answers = list_sensitivities(findings), {}
+    for setting, some in group_by(choices, attrgetter("setting")).items():
+        weights = {shot: 1.0 for choice in some for shot in choice.cells}
+        ranked = rank(some, setting, weights)
+        accurate = accurate_slots(ranked, weights, pairs.get(setting, {}), at)
+        answers[setting] = Answer(robust_sentence(sensitivities, setting), accurate, ranked)
+    return answers

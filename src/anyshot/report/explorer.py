@@ -2,107 +2,97 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import altair as alt
 import numpy as np
 
 from anyshot.measure.grid import Grid, format_shot
 from anyshot.report.answer import INTERVALS, Choice, first_pair
 from anyshot.report.runs import Findings
 from anyshot.report.tables import paper_grids
-from anyshot.show.figures import Panel, apply_theme, limit, steps
+from anyshot.show.figures import apply_theme, draw_view, largest_residual, list_cells, list_views, name_train_shots
 from anyshot.show.summaries import Summary, describe_intervals, grid_summary
 from anyshot.text import format_decimals
 
-VIEWS = ("accuracy", "offsets", "residual")
 Cells = Mapping[int, Mapping[Any, Mapping[str, Any]]]  # by train shot and test shot: accuracy, intervals, episodes
 
 
+@dataclass(frozen=True)
 class Explorer:
-    """Every grid as the page shows it: cells for each view, a sentence, a table; charts without data are shared."""
+    """Every grid as the page shows it.
 
-    def __init__(self, findings: Findings, choices: Sequence[Choice]) -> None:
-        self.findings, self.skeletons = findings, dict[str, Any]()
-        self.data, self.summaries, self.options = dict[str, Any](), dict[str, Summary](), dict[str, list[Any]]()
-        self.ours = findings.grids
-        matched = paper_grids(self.ours).values() if not findings.printed else ()
-        theirs = {grid.key: grid for grid in matched}.values()
-        whole = [grid for grid in (*self.ours, *theirs) if grid.is_complete]
-        offsets = [np.abs(grid.accuracy - grid.parts.test_bias[:, None]).max() for grid in whole]
-        self.limits = {"offsets": float(max(offsets, default=0.0)) or 1.0, "residual": limit(whole)}
-        measured = np.concatenate([grid.accuracy.ravel() for grid in (*self.ours, *theirs)])
-        self.lowest, self.highest = float(np.nanmin(measured)), float(np.nanmax(measured))
-        cells = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in choices}
-        for grid in self.ours:
-            self._add(grid, grid.setting, {s: cells[grid.setting, grid.name, s] for s in grid.train_shots})
-        for grid in theirs:
-            self._add(grid, f"the paper: {grid.setting}", {})
+    Args:
+        options: The id and the name of each grid, by setting.
+        summaries: Each grid as a table, by id.
+        data: What page.js needs of each grid, by id: its cells in each view, and what is said of it.
+        charts: Vega-Lite without data, by view and shots: grids of the same shots share them.
+        chosen: The ids of the two grids that are compared first, by side.
+    """
 
-    def _add(self, grid: Grid, place: str, cells: Cells) -> None:
-        is_paper = place.startswith("the paper: ")
-        slug = ("paper-" if is_paper else "") + re.sub(r"[^a-z0-9]+", "-", "-".join(grid.key).lower()).strip("-")
-        id = slug if slug not in self.summaries else f"{slug}-{len(self.summaries)}"
-        row = {} if is_paper else self.findings.sensitivities.get(grid.key, {})
-        notes = _cell_notes(grid, cells)
-        sensitivity = grid.parts.sensitivity if grid.has_sensitivity else None
-        means = zip(grid.test_shots, grid.accuracy.mean(1).tolist(), strict=True)
-        self.data[id] = {
-            "id": id,
-            "name": grid.name,
-            "title": f"{grid.name}, {place}",
-            "score": "no sensitivity" if sensitivity is None else f"sensitivity {format_decimals(sensitivity)}",
-            "about": f"{_describe(grid, row)}.{_precision(cells)}",
-            "why": grid.why_no_sensitivity,
-            "sensitivity": sensitivity,
-            "means": {shot: mean for shot, mean in means if np.isfinite(mean)},
-            "views": self._views(grid, notes),
-            "notes": list(notes.values()),
-        }
-        self.summaries[id] = grid_summary(grid)
-        self.options.setdefault(place, []).append((id, grid.name))
-
-    def _views(self, grid: Grid, notes: Mapping[tuple[Any, int], str]) -> dict[str, Any]:
-        """Return the values of each view, and the name of the chart that draws them."""
-        views = {}
-        for place, view in enumerate(VIEWS if grid.has_sensitivity else VIEWS[:1]):
-            panel = steps(grid, self.limits.get(view), notes)[place]
-            views[view] = {**_compact(panel), "skeleton": self._skeleton(panel, view)}
-        return views
-
-    def _skeleton(self, panel: Panel, view: str) -> str:
-        """Return the name of the chart that draws such a panel, and make it on first use."""
-        shots = "mixed" if panel.grid.mixed else panel.grid.train_shots
-        name = f"{view} {panel.grid.test_shots} {shots}"
-        if name not in self.skeletons:
-            spec = apply_theme(panel.chart(named=True)).to_dict()
-            if view == "accuracy":  # one scale for all, as the other views have
-                spec["layer"][0]["encoding"]["color"]["scale"] |= {"domainMin": self.lowest, "domainMax": self.highest}
-            self.skeletons[name] = spec
-        return name
-
-    def chosen(self) -> dict[str, str]:
-        """Return what to compare first, by side."""
-        ids = dict(zip([grid.key for grid in self.ours], self.data, strict=False))
-        left, right = (*first_pair(self.ours), self.ours[0], self.ours[-1])[:2]
-        return {"a": ids[left.key], "b": ids[right.key]}
+    options: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    summaries: dict[str, Summary] = field(default_factory=dict)
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    charts: dict[str, Any] = field(default_factory=dict)
+    chosen: dict[str, str] = field(default_factory=dict)
 
 
-def _describe(grid: Grid, row: Mapping[str, Any]) -> str:
-    if grid.why_no_sensitivity:
-        return f"No sensitivity: {grid.why_no_sensitivity}"
-    about = f"Sensitivity {format_decimals(grid.parts.sensitivity)} points"
-    if not isinstance(row.get("low"), float):
-        return about
-    noise = format_decimals(row["noise_floor"])
-    return f"{about}, 95 % interval {', '.join(describe_intervals(row))}, noise floor {noise}"
+def explore(findings: Findings, choices: Sequence[Choice]) -> Explorer:
+    """Return the grids of a report, and beside them the paper's of the same setting, head and readout."""
+    ours, explorer = findings.grids, Explorer()
+    theirs = {} if findings.printed else {grid.key: grid for grid in paper_grids(ours).values()}
+    limits, ends = _find_limits([*ours, *theirs.values()])
+    known = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in choices}
+    pair = (*first_pair(ours), ours[0], ours[-1])[:2]
+    for number, grid in enumerate((*ours, *theirs.values())):
+        slug = re.sub(r"[^a-z0-9]+", "-", "-".join(grid.key).lower()).strip("-")
+        if number < len(ours):
+            place, id = grid.setting, slug if slug not in explorer.data else f"{slug}-{number}"
+            row = findings.sensitivities.get(grid.key, {})
+            cells: Cells = {shot: known[grid.setting, grid.name, shot] for shot in grid.train_shots}
+        else:
+            place, id, row, cells = f"the paper: {grid.setting}", f"paper-{slug}", {}, {}
+        explorer.options.setdefault(place, []).append((id, grid.name))
+        explorer.summaries[id] = grid_summary(grid)
+        explorer.data[id] = _describe(grid, row, cells) | {"id": id, "title": f"{grid.name}, {place}", "views": {}}
+        explorer.chosen.update({side: id for side, first in zip("ab", pair, strict=True) if first is grid})
+        for view in list_views(grid):
+            listed = list_cells(grid, view, limits[view], _cell_notes(grid, cells))
+            explorer.data[id]["views"][view] = [cell | {"value": round(cell["value"], 3)} for cell in listed]
+            name = f"{view} {explorer.data[id]['shots']}"
+            if name not in explorer.charts:
+                chart = draw_view(grid, view, limits[view], data=alt.NamedData(name="cells"), **ends)
+                explorer.charts[name] = apply_theme(chart).to_dict()
+    return explorer
 
 
-def _compact(panel: Panel) -> dict[str, list[dict[str, Any]]]:
-    """Return a panel's values without what page.js adds (edges, middles, notes), which keeps the page small."""
-    fields = ("x", "y", "text", "ink")
+def _find_limits(grids: Sequence[Grid]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the largest number of each view, for one colour scale, and the ends of the scale of accuracies."""
+    accuracies = np.concatenate([grid.accuracy.ravel() for grid in grids])
+    ends = {"domainMin": float(np.nanmin(accuracies)), "domainMax": float(np.nanmax(accuracies))}
+    offsets = max((np.abs(list_views(grid)["offsets"]).max() for grid in grids if grid.has_sensitivity), default=0.0)
+    residual = largest_residual([grid for grid in grids if grid.is_complete])
+    return {"accuracy": 0.0, "offsets": float(offsets) or 1.0, "residual": residual}, ends
+
+
+def _describe(grid: Grid, row: Mapping[str, Any], cells: Cells) -> dict[str, Any]:
+    """Return what the page says of a grid."""
+    sensitivity = grid.parts.sensitivity if grid.has_sensitivity else None
+    score = "no sensitivity" if sensitivity is None else f"sensitivity {format_decimals(sensitivity)}"
+    about = f"{score} points" if grid.has_sensitivity else f"{score}: {grid.why_no_sensitivity}"
+    if grid.has_sensitivity and isinstance(row.get("low"), float):
+        about += f", 95 % interval {', '.join(describe_intervals(row))}"
+        about += f", noise floor {format_decimals(row['noise_floor'])}"
+    means = zip(grid.test_shots, grid.accuracy.mean(1).tolist(), strict=True)
     return {
-        name: [{field: cell[field] for field in fields} | {"value": round(cell["value"], 3)} for cell in cells]
-        for name, cells in panel.values.items()
+        "name": grid.name,
+        "shots": f"{grid.test_shots} {name_train_shots(grid)}",
+        "score": score,
+        "about": f"{about[0].upper()}{about[1:]}.{_precision(cells)}",
+        "why": grid.why_no_sensitivity,
+        "sensitivity": sensitivity,
+        "means": {shot: mean for shot, mean in means if np.isfinite(mean)},
     }
 
 

@@ -10,6 +10,7 @@
   const two = (value) => (value === null || value === undefined ? "" : (value + 1e-9 * Math.sign(value)).toFixed(2));
   const signed = (value) => (value < 0 ? "\u2212" : "+") + two(Math.abs(value));
   const pictures = {...page.specs};
+  const MEASURES = ["accuracy", "ci95", "ci95_classes"];
 
   // ---- drawing: the specification as it is, arranged for the room there is
   function fitted(spec, room) {
@@ -30,14 +31,6 @@
     place.querySelector("svg").setAttribute("aria-hidden", "true"); // the place has a label, and a table behind it
     return view;
   }
-  function fill(skeleton, values, notes, title) {
-    const copy = structuredClone(skeleton);
-    const box = (cell, i) => ({...cell, x2: cell.x + 1, xm: cell.x + 0.5, y2: cell.y + 1, ym: cell.y + 0.5, note: notes[i]});
-    for (const layer of copy.layer) layer.data = {values: values[layer.data?.name ?? copy.data.name].map(box)};
-    delete copy.data;
-    copy.title = {...copy.title, text: title[0], subtitle: title.slice(1)};
-    return copy;
-  }
 
   // ---- the answer: expected accuracy under the reader's distribution of shots; report/answer.py has the words
   const sliders = all("#shots input[type=range]");
@@ -56,12 +49,11 @@
   }
   function expected(choice, given) {
     const byShot = (name) => Object.fromEntries(Object.entries(choice.cells).map(([shot, cell]) => [shot, cell[name]]));
-    return {...choice, ...Object.fromEntries(page.measures.map((name) => [name, weighted(byShot(name), given)]))};
+    return {...choice, ...Object.fromEntries(MEASURES.map((name) => [name, weighted(byShot(name), given)]))};
   }
   function halfWidth(one, other, given) {
     const pairs = page.paired[setting()] ?? {};
-    const halves = pairs[one]?.[other] ?? pairs[other]?.[one] ?? [];
-    return weighted(Object.fromEntries(sliders.map(({dataset}, i) => [dataset.shot, halves[i]])), given);
+    return weighted(pairs[one]?.[other] ?? pairs[other]?.[one] ?? {}, given);
   }
   const setting = () => at("setting")?.value ?? page.setting;
   function ranked() {
@@ -142,7 +134,9 @@
       at(`about-${side}`).textContent = grid.about;
       const values = grid.views[view];
       if (values) {
-        const spec = fill(page.skeletons[values.skeleton], values, grid.notes, [grid.title, `${view}, ${grid.score}`]);
+        const chart = page.charts[`${view} ${grid.shots}`];
+        const title = {...chart.title, text: grid.title, subtitle: `${view}, ${grid.score}`};
+        const spec = {...chart, title, data: {values}};
         drawn.push(spec);
         await draw(at(`chart-${side}`), spec);
         if (mine !== asked) return;

@@ -204,13 +204,10 @@ def _label_history(epochs: Sequence[Row], recipe: dict[str, Any]) -> list[Row]:
 
 
 def _name_runs(folders: Sequence[Path]) -> list[str]:
-    """Return the last part of each path, longer where two would be alike."""
+    """Return the last part of each path, or the paths where two would be alike."""
     resolved = [folder.resolve() for folder in folders]
-    for length in range(1, max(len(path.parts) for path in resolved) + 1):
-        names = ["/".join(path.parts[-length:]) for path in resolved]
-        if len(set(names)) == len(set(resolved)):
-            return names
-    return names
+    names = [path.name for path in resolved]
+    return names if len(set(names)) == len(set(resolved)) else list(map(str, folders))
 
 
 def _cell_and_shot(row: Row) -> tuple[CellKey, int | str]:

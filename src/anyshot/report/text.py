@@ -1,10 +1,7 @@
 """The report in a terminal: the answer, the sensitivities, and two grids as coloured heatmaps."""
 
-from typing import Any
-
 import numpy as np
-from rich import box
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,61 +10,50 @@ from anyshot.report import answer
 from anyshot.report.runs import Findings
 from anyshot.report.tables import sensitivity_table
 from anyshot.show.summaries import Summary
-from anyshot.text import format_decimals
+from anyshot.text import format_decimals, group_by
 
 BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
-
-LAYOUT: dict[str, Any] = {"title_justify": "left", "padding": (0, 1, 0, 0)}
 
 
 def print_report(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
     choices = answer.list_choices(findings)
-    settings = list(dict.fromkeys(choice.setting for choice in choices))
-    intervals, sensitivities = answer.list_paired_intervals(findings, choices), answer.list_sensitivities(findings)
-    for setting in settings:
-        shots = {shot: 1.0 for choice in choices if choice.setting == setting for shot in choice.cells}
-        ranked = answer.rank(choices, setting, shots)
-        slots = answer.accurate_slots(ranked, shots, intervals.get(setting, {}), "shots that all count alike")
-        if len(settings) > 1:
+    pairs = answer.list_paired_intervals(findings, choices)
+    answers = answer.list_answers(findings, choices, pairs, "shots that all count alike")
+    for setting, one in answers.items():
+        if len(answers) > 1:
             console.print(Text(f"{setting}:"))
-        accurate = slots["best"], f"{slots['accuracy']}{slots['margin']}."
-        for name, rest in (answer.robust_sentence(sensitivities, setting), accurate):
+        accurate = one.accurate["best"], f"{one.accurate['accuracy']}{one.accurate['margin']}."
+        for name, rest in (one.robust, accurate):
             console.print(Text.assemble((name, "bold"), rest))
-    console.print(_table(sensitivity_table(findings)))
+    _print_sensitivities(findings, console)
     pair = answer.first_pair(findings.grids)
     limit = max((float(np.abs(grid.parts.residual).max()) for grid in pair), default=0.0)
     for grid in pair:
         console.print(_heatmap(grid, limit or 1.0))
 
 
-def _table(summary: Summary) -> Group:
-    """A summary as it fits a terminal: a setting that all rows share stands in the title, each remark once below."""
-    settings = {row[0] for row in summary.rows}
-    first = 1 if len(settings) == 1 else 0
-    title = f"{summary.title}; {settings.pop()}" if first else summary.title
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **LAYOUT)
-    last = len(summary.columns) - (summary.columns[-1] == "remark")
-    for i, column in enumerate(summary.columns[first:last], first):
-        words = i < summary.names
-        # Headings and names break between words rather than numbers.
-        pieces = [piece for row in summary.rows for piece in (row[i].split() if words else [row[i]])]
-        widest = max(map(len, pieces), default=0)
-        table.add_column(Text(column), justify="left" if words else "right", overflow="fold", min_width=widest)
-    remarks: dict[str, list[str]] = {}
-    for row in summary.rows:
-        table.add_row(*(Text(cell) for cell in row[first:last]))
-        for remark in filter(None, row[last:]):
-            remarks.setdefault(remark, []).append(row[1])
-    return Group(table, *(Text(f"{', '.join(dict.fromkeys(names))}: {remark}.") for remark, names in remarks.items()))
+def _print_sensitivities(findings: Findings, console: Console) -> None:
+    """Print them as they fit a terminal: a setting that all share stands in the title, each remark once below."""
+    table, settings = sensitivity_table(findings), {grid.setting for grid in findings.grids}
+    hidden = {"remark"} | ({"setting"} if len(settings) == 1 else set())
+    shown = [place for place, column in enumerate(table.columns) if column not in hidden]
+    title = table.title + (f"; {settings.pop()}" if "setting" in hidden else "")
+    columns, *rows = ([line[place] for place in shown] for line in (table.columns, *table.rows))
+    console.print(Summary(title, columns, rows, names=2 - ("setting" in hidden)).terminal())
+    remarks = group_by(
+        (grid for grid in findings.grids if not grid.has_sensitivity), lambda grid: grid.why_no_sensitivity
+    )
+    for why, grids in remarks.items():
+        console.print(Text(f"{', '.join(dict.fromkeys(grid.name for grid in grids))}: no sensitivity: {why}."))
 
 
 def _heatmap(grid: Grid, limit: float) -> Table:
     """The residual, blue below zero and orange above; the test bias to the right, the model bias in the first row."""
     parts, which = grid.parts, f"{grid.name}, {grid.setting}"
     title = f"{which}: residual by test shot (rows) and train shot, sensitivity {format_decimals(parts.sensitivity)}"
-    table = Table(title=Text(title), box=None, **LAYOUT)
+    table = Table(title=Text(title), box=None, title_justify="left", padding=(0, 1, 0, 0))
     for column in ("", *map(str, grid.train_shots), "mean"):
         table.add_column(Text(column), justify="right")
     table.add_row("model bias", *(format_decimals(bias, "+") for bias in parts.model_bias), "")

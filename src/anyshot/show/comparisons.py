@@ -46,13 +46,11 @@ def draw(kind: str, rows: Rows) -> "Chart":
     """Return the figure of a comparison."""
     from anyshot.show import figures
 
-    charts: dict[str, Callable[[], Chart]] = {
-        "gains": lambda: figures.gains_by_test_shot(list_complete_grids(rows)),
-        "offsets": lambda: figures.offsets_by_train_shot(list_complete_grids(rows)),
-        "swapped": lambda: figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")]),
-        "mixed": lambda: figures.mixed_shots(mixed_shot_training(rows)),
-        "frn-forms": lambda: figures.draw_heatmaps(
-            [one for one in list_complete_grids(rows) if one.head in ("frn", "frn-old")]
-        ),
-    }
-    return charts[kind]()
+    if kind == "swapped":
+        return figures.swapped_predictors([row for row in rows if row["readout"] in ("own", "swapped")])
+    if kind == "mixed":
+        return figures.mixed_shots(mixed_shot_training(rows))
+    grids = list_complete_grids(rows)
+    if kind == "frn-forms":
+        return figures.draw_heatmaps([grid for grid in grids if grid.head in ("frn", "frn-old")])
+    return figures.gains_by_test_shot(grids) if kind == "gains" else figures.offsets_by_train_shot(grids)

@@ -5,8 +5,7 @@ in the paper's heatmaps. Colours are told apart by colour-blind readers (Okabe a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from jaxtyping import Float
 
 from anyshot.errors import BadInput, look_up
 from anyshot.files import atomic_write
-from anyshot.measure.grid import Grid, format_train_shot
+from anyshot.measure.grid import Grid, format_train_shot, shot_sort_key
 from anyshot.tables import add_head_columns
 from anyshot.text import format_decimals
 
@@ -25,10 +24,10 @@ FORMATS = {"svg": 1, "png": 2, "pdf": 1, "json": 1}  # and how much larger than 
 BLUE, ORANGE, GREEN, PINK, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
 DIVERGING = ["#0b5394", "#6fa8dc", "#f7f7f7", "#f0a35e", "#b45309"]
 SEQUENTIAL = ["#f7fbff", "#9ecae1", "#3182bd"]
+COLOURS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#C99700", "#8B6BC4", "#A0624F", "#2CA6A4", "#8DB600"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
 _DASH = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#555")
 CELL = 46  # pixels
-GAP = 0.2  # between the cells and a margin, in cells
 Notes = Mapping[tuple[int | str, int], str]
 NO_NOTES: Notes = {}
 
@@ -43,46 +42,114 @@ def save_chart(chart: Chart, path: Path) -> None:
 
 def heatmap(grid: Grid) -> alt.LayerChart:
     """Draw the residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
-    return apply_theme(_heatmap(grid, limit([grid])))
-
-
-def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
-    *_, last = steps(grid, limit)
-    subtitle = "accuracy; one train shot or test shot has no sensitivity"
-    if grid.has_sensitivity:
-        subtitle = f"sensitivity {format_decimals(grid.parts.sensitivity)}"
-    return last.chart([f"{grid.name}, {grid.setting}", subtitle])
+    return apply_theme(_heatmap(grid, largest_residual([grid])))
 
 
 def draw_heatmaps(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
     """Draw heatmaps on one colour scale, so that they compare."""
-    end = limit(grids)
-    return apply_theme(alt.concat(*(_heatmap(grid, end) for grid in grids), columns=columns, spacing=30))
+    limit = largest_residual(grids)
+    return apply_theme(alt.concat(*(_heatmap(grid, limit) for grid in grids), columns=columns, spacing=30))
+
+
+def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:
+    view, subtitle = "accuracy", "accuracy; one train shot or test shot has no sensitivity"
+    if grid.has_sensitivity:
+        view, subtitle = "residual", f"sensitivity {format_decimals(grid.parts.sensitivity)}"
+    return draw_view(grid, view, limit, [f"{grid.name}, {grid.setting}", subtitle])
 
 
 def calculation(grid: Grid) -> alt.HConcatChart:
     """Draw how the residual comes about: accuracies, offsets to the group, offsets without the model bias."""
-    return apply_theme(alt.hconcat(*(panel.chart() for panel in steps(grid)), spacing=30))
+    views = list_views(grid)
+    titles = {"accuracy": ["accuracy", f"{grid.name}, {grid.setting}"]}
+    if "residual" in views:
+        titles["offsets"] = ["minus test bias", "offsets to the group"]
+        sensitivity = format_decimals(grid.parts.sensitivity)
+        titles["residual"] = ["minus model bias", f"residual, sensitivity {sensitivity}"]
+    limit = float(np.abs(views.get("offsets", 0)).max()) or 1.0
+    return apply_theme(alt.hconcat(*(draw_view(grid, view, limit, titles[view]) for view in views), spacing=30))
 
 
-def steps(grid: Grid, limit: float | None = None, notes: Notes = NO_NOTES) -> list["Panel"]:
-    """Return the panels of `calculation`; the first alone where a grid has no sensitivity.
+def largest_residual(grids: Sequence[Grid]) -> float:
+    """Return the largest residual or model bias, for one symmetric scale for all."""
+    parts = [part for grid in grids for part in (grid.parts.residual, grid.parts.model_bias)]
+    return max((float(np.abs(part).max()) for part in parts), default=0.0) or 1.0
+
+
+def list_views(grid: Grid) -> dict[str, Float[np.ndarray, "test_shot train_shot"]]:
+    """Return what a heatmap can show: accuracies and, of a grid with a sensitivity, offsets and residual."""
+    views = {"accuracy": grid.accuracy}
+    if grid.has_sensitivity:
+        views |= {"offsets": grid.accuracy - grid.parts.test_bias[:, None], "residual": grid.parts.residual}
+    return views
+
+
+def list_cells(grid: Grid, view: str, limit: float, notes: Notes = NO_NOTES) -> list[dict[str, Any]]:
+    """Return the cells of a heatmap, those of its margins included; a missing cell is left out.
 
     Args:
         grid: The grid.
-        limit: The end of the colour scale, for grids that are to be compared.
+        view: accuracy, offsets or residual.
+        limit: The end of the colour scale.
         notes: What a reader sees over a cell, by test shot and train shot.
     """
-    raw = Panel(grid, grid.accuracy, ["accuracy", f"{grid.name}, {grid.setting}"], None, notes=notes, room_above=True)
-    if not grid.has_sensitivity:
-        return [raw]
-    parts, mean = grid.parts, grid.parts.test_bias
-    offsets = grid.accuracy - mean[:, None]
-    limit = limit or float(np.abs(offsets).max()) or 1.0
-    middle = ["minus test bias", "offsets to the group"]
-    last = ["minus model bias", f"residual, sensitivity {format_decimals(parts.sensitivity)}"]
-    without_test_bias = Panel(grid, offsets, middle, limit, right=mean, notes=notes, room_above=True)
-    return [raw, without_test_bias, Panel(grid, parts.residual, last, limit, mean, parts.model_bias, notes)]
+    trains, inside = name_train_shots(grid), list_views(grid)[view]
+    limit = 0.0 if view == "accuracy" else limit
+    cells = [
+        _cell(name, str(test), inside[y, x], limit) | {"note": notes.get((test, train), "")}
+        for y, test in enumerate(grid.test_shots)
+        for x, (name, train) in enumerate(zip(trains, grid.train_shots, strict=True))
+        if np.isfinite(inside[y, x])
+    ]
+    if view == "residual":
+        cells += [_cell(*place, limit) for place in zip(trains, repeat("model bias"), grid.parts.model_bias)]
+    if view != "accuracy":
+        cells += [_cell("mean", str(test), mean) | {"margin": True} for test, mean in grid.means.items()]
+    return cells
+
+
+def name_train_shots(grid: Grid) -> list[str]:
+    """Return the names of the columns of a heatmap."""
+    return ["mixed"] if grid.mixed and len(grid.train_shots) == 1 else [*map(str, grid.train_shots)]
+
+
+def _cell(train: str, test: str, value: float, limit: float = 0.0) -> dict[str, Any]:
+    """One box and its number; the ink is white where the box is dark."""
+    text = format_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
+    ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
+    return {"train": train, "test": test, "value": float(value), "text": text, "ink": ink, "note": ""}
+
+
+def draw_view(
+    grid: Grid, view: str, limit: float, title: Sequence[str] = ("",), data: alt.Data | None = None, **ends: float
+) -> alt.LayerChart:
+    """Draw a view of a grid as a heatmap.
+
+    Args:
+        grid: The grid.
+        view: accuracy, offsets or residual.
+        limit: The end of the colour scale of offsets and residuals.
+        title: The title and lines below it.
+        data: What `list_cells` returns, where a page supplies it for many grids of the same shots.
+        ends: Of the colour scale of accuracies: domainMin and domainMax.
+    """
+    colours: dict[str, Any] = {"range": DIVERGING, "domainMin": -limit, "domainMax": limit, "domainMid": 0}
+    if view == "accuracy":
+        colours = {"range": SEQUENTIAL, "zero": False, **ends}
+    # An empty first row leaves room for the model bias, so that the views of a grid stand level.
+    above, right = "model bias" if view == "residual" else " ", [] if view == "accuracy" else ["mean"]
+    bare = alt.Axis(labelAngle=0, ticks=False, domain=False, labelPadding=6)
+    x = alt.X("train:O", title="train shot", axis=bare, scale=alt.Scale(domain=[*name_train_shots(grid), *right]))
+    y = alt.Y("test:O", title="test shot", axis=bare, scale=alt.Scale(domain=[above, *map(str, grid.test_shots)]))
+    colour = alt.Color("value:Q", scale=alt.Scale(interpolate="rgb", **colours), legend=None)
+    fill = alt.condition("datum.margin", alt.value("#eeeeee"), colour)
+    base = alt.Chart().encode(x, y, tooltip=alt.Tooltip("note:N")) if data else alt.Chart().encode(x, y)
+    boxes = base.mark_rect(stroke="white", strokeWidth=1).encode(color=fill)
+    numbers = base.mark_text(fontSize=12).encode(text="text:N", color=alt.Color("ink:N", scale=None, legend=None))
+    heading = alt.TitleParams(title[0], subtitle=list(title[1:]), anchor="start", fontSize=13)
+    data = data or inline_data(list_cells(grid, view, limit))
+    size = {"width": alt.Step(CELL), "height": alt.Step(0.7 * CELL)}
+    return alt.layer(boxes, numbers, data=data, title=heading, **size).resolve_scale(color="independent")
 
 
 def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
@@ -90,51 +157,71 @@ def gains_by_test_shot(grids: Sequence[Grid]) -> alt.LayerChart:
 
     Models of mixed shots are lines too, but not in the mean.
     """
-    values = []
-    for grid in grids:
-        other = grid.find_counterpart(grids)
-        if grid.readout == "own" and other is not None:
-            line = _line(grid, "test shot", "gain", grid.gains_over(other))
-            values += [point | {"mixed": grid.mixed} for point in line]
+    pairs = [(grid, grid.find_counterpart(grids)) for grid in grids if grid.readout == "own"]
+    values = [
+        value for grid, other in pairs if other for value in _line(grid, "test shot", "gain", grid.gains_over(other))
+    ]
     _require_values(values, "no cosine head has its Euclidean counterpart among these grids")
-    thin = _lines(values, "test shot", "gain", "gain over the Euclidean head (points)", "head")
-    alike = [value for value in values if not value["mixed"]]
-    mean = "mean of all" if len(alike) in (0, len(values)) else "mean of all but mixed shots"
-    return _with_trend(thin, _trend(alike or values, "test shot", "gain"), mean)
+    single = [value for value in values if not value["mixed"]]
+    words = "mean of all" if len(single) in (0, len(values)) else "mean of all but mixed shots"
+    axes = "test shot", "gain", "gain over the Euclidean head (points)"
+    return _lines_and_mean(values, single or values, axes, "head", alt.value(BLACK), words)
 
 
 def offsets_by_train_shot(grids: Sequence[Grid]) -> alt.LayerChart:
     """Draw the model bias of each group by train shot, with the mean of Euclidean and of cosine heads."""
-    values = []
-    for grid in grids:
-        if grid.readout == "own" and len(grid.train_shots) > 1:
-            line = _line(grid, "train shot", "offset", dict(zip(grid.train_shots, grid.parts.model_bias, strict=True)))
-            values += [point | {"score": grid.score} for point in line]
+    wanted = [grid for grid in grids if grid.readout == "own" and len(grid.train_shots) > 1]
+    biases = [dict(zip(grid.train_shots, grid.parts.model_bias, strict=True)) for grid in wanted]
+    lines = [_line(grid, "train shot", "offset", bias) for grid, bias in zip(wanted, biases, strict=True)]
+    values = [value for line in lines for value in line]
     _require_values(values, "these grids hold no head of several train shots that is read as trained")
-    thin = _lines(values, "train shot", "offset", "model bias (points)", "score", *_scores(values))
-    return _with_trend(thin, _trend(values, "train shot", "offset", "score"), "mean of its kind")
+    axes = "train shot", "offset", "model bias (points)"
+    return _lines_and_mean(values, values, axes, "score", alt.Color("score:N", title="score"), "mean of its kind")
+
+
+def _line(grid: Grid, x: str, y: str, values: Mapping[Any, float]) -> list[dict[str, Any]]:
+    where = {name: getattr(grid, name) for name in ("head", "backbone", "score", "mixed")}
+    where |= {"group": f"{grid.name} {grid.setting}"}
+    return [where | {x: shot, y: float(value)} for shot, value in values.items()]
+
+
+def _lines_and_mean(
+    values: list[dict[str, Any]],
+    averaged: list[dict[str, Any]],
+    axes: tuple[str, str, str],
+    by: str,
+    ink: Any,
+    words: str,
+) -> alt.LayerChart:
+    """One thin line per group, coloured by one field and dashed by backbone; the mean is thick."""
+    x, y, title = axes
+    thin = alt.Chart(inline_data(values)).mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.2, opacity=0.65)
+    dash = alt.StrokeDash("backbone:N", legend=_DASH)
+    tooltip = ["group:N", f"{x}:O", f"{y}:Q"]
+    colours = colour(by, sorted(_names(values, by), key=_paper_first) if by == "score" else _names(values, by))
+    thin = thin.encode(_shots(x), alt.Y(f"{y}:Q", title=title), colours, dash, alt.Detail("group:N"), tooltip=tooltip)
+    thick = alt.Chart(inline_data(averaged)).mark_line(strokeWidth=4.5)
+    thick = thick.encode(alt.X(f"{x}:O"), alt.Y(f"mean({y}):Q"), color=ink)
+    zero = alt.Chart(inline_data([{"zero": 0}])).mark_rule(color="#999").encode(alt.Y("zero:Q"))
+    heading = alt.TitleParams(f"thin: a group, thick: {words}", anchor="start", fontWeight="normal")
+    return apply_theme((zero + thin + thick).properties(title=heading, width=340, height=280))
 
 
 def scatter(grids: Sequence[Grid]) -> alt.LayerChart:
     """Draw mean gain over test shots against sensitivity, one point per group; down and right is better."""
-    values: list[dict[str, Any]] = []
-    for grid in grids:
-        other = grid.find_counterpart(grids)
-        if other is not None and grid.has_sensitivity:
-            gain = float(np.mean(list(grid.gains_over(other).values())))
-            point = {"method": grid.name, "setting": grid.setting}
-            values.append(point | {"gain": gain, "sensitivity": grid.parts.sensitivity})
+    pairs = [(grid, grid.find_counterpart(grids)) for grid in grids if grid.has_sensitivity]
+    values: list[dict[str, Any]] = [
+        {"method": grid.name, "setting": grid.setting, "sensitivity": grid.parts.sensitivity}
+        | {"gain": float(np.mean(list(grid.gains_over(other).values())))}
+        for grid, other in pairs
+        if other is not None
+    ]
     _require_values(values, "no grid has a Euclidean counterpart to gain on")
     x = alt.X("gain:Q", title="mean gain over the Euclidean head (points)", scale=alt.Scale(nice=True, padding=20))
     y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
-    names = list(dict.fromkeys(value["method"] for value in values))
-    colour = alt.Color("method:N", sort=names, scale=alt.Scale(domain=names, range=_range(names)))
-    settings = list(dict.fromkeys(value["setting"] for value in values))
-    shape = alt.Shape("setting:N", scale=alt.Scale(domain=settings, range=list(islice(cycle(SHAPES), len(settings)))))
     tooltip = ["method:N", "setting:N", "gain:Q", "sensitivity:Q"]
-    points = (
-        alt.Chart(inline_data(values)).mark_point(size=90, strokeWidth=2).encode(x, y, colour, shape, tooltip=tooltip)
-    )
+    points = alt.Chart(inline_data(values)).mark_point(size=90, strokeWidth=2)
+    points = points.encode(x, y, colour("method", _names(values, "method")), shape("setting", values), tooltip=tooltip)
     line = alt.Chart(inline_data([{"x": 0}])).mark_rule(color="#999").encode(x="x:Q")
     return apply_theme((line + points).properties(width=360, height=300))
 
@@ -147,45 +234,36 @@ def swapped_predictors(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     plain = [row for row in map(add_head_columns, rows) if not row["mixed"]]
     columns = ("learner", "readout", "train_shot", "test_shot", "accuracy")
     values = _values(plain, *columns, **{"trained with": "score"})
-    learners = list(dict.fromkeys(value["learner"] for value in values))
-    readouts = sorted({value["readout"] for value in values}, key=lambda readout: (readout != "own", readout))
-    base = alt.Chart().encode(
-        alt.X("test shot:O", axis=alt.Axis(labelAngle=0)),
-        alt.Y("mean(accuracy):Q", title="accuracy (%)", scale=alt.Scale(zero=False)),
-        alt.Color("trained with:N", scale=alt.Scale(domain=["Euclidean", "cosine"], range=[BLUE, ORANGE])),
-    )
+    readouts = sorted(_names(values, "readout"), key=_paper_first)
+    tint = colour("trained with", ["Euclidean", "cosine"])
+    base = alt.Chart().encode(_shots("test shot"), _from_lowest("mean(accuracy)", "accuracy (%)"), tint)
     dash = alt.StrokeDash("readout:N", title="read with", sort=readouts, legend=_DASH)
     dots = base.mark_point(filled=True, size=25).encode(alt.Detail("readout:N"))
     panel = (base.mark_line(strokeWidth=2).encode(dash) + dots).properties(width=170, height=200)
-    row = alt.Row("learner:N", title=None, sort=learners)
-    return apply_theme(
-        panel.facet(row=row, column=alt.Column("train shot:O", title="train shot"), data=inline_data(values))
-    )
+    row = alt.Row("learner:N", title=None, sort=_names(values, "learner"))
+    column = alt.Column("train shot:O", title="train shot")
+    return apply_theme(panel.facet(row=row, column=column, data=inline_data(values)))
 
 
 def consistency(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Draw the share of predictions that survive a new support, by trained model and by the score that predicts."""
     shots = [{**row, "train_shot": format_train_shot(row)} for row in rows]
     values = _values(shots, "head", "score", "train_shot", "consistency")
-    heads, scores = (list(dict.fromkeys(value[field] for value in values)) for field in ("head", "score"))
-    x = alt.X("train shot:O", axis=alt.Axis(labelAngle=0))
-    chart = alt.Chart().encode(x, alt.XOffset("score:N", sort=scores))
+    scores = _names(values, "score")
+    chart = alt.Chart().encode(_shots("train shot"), alt.XOffset("score:N", sort=scores))
     y = alt.Y("mean(consistency):Q", title="unchanged predictions (%)", scale=alt.Scale(domain=[0, 100]))
-    colour = alt.Color("score:N", title="predicted with", scale=alt.Scale(domain=scores, range=_range(scores)))
-    bars = chart.mark_bar().encode(y, colour)
+    bars = chart.mark_bar().encode(y, colour("score", scores, "predicted with"))
     labels = chart.mark_text(dy=-7).encode(y, alt.Text("mean(consistency):Q", format=".0f"))
-    panel = (bars + labels).properties(width=150, height=200)
-    facets = panel.facet(alt.Column("head:N", title="trained head", sort=heads), data=inline_data(values))
     # A head of mixed shots has one column, the others as many as train shots.
-    return apply_theme(facets.resolve_scale(x="independent", xOffset="independent"))
+    panels = _panels((bars + labels).properties(width=150, height=200), "head", values, "trained head")
+    return panels.resolve_scale(x="independent", xOffset="independent")
 
 
 def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
     """Draw the ratio of FRN's first term to its last by train shot: mean, and one deviation to each side."""
     ends = [{**row, "low": row["mean"] - row["deviation"], "high": row["mean"] + row["deviation"]} for row in rows]
-    values = _values(ends, "train_shot", "low", "high", ratio="mean")
-    base = alt.Chart(inline_data(values)).encode(alt.X("train shot:O", axis=alt.Axis(labelAngle=0)))
-    y = alt.Y("low:Q", title="ratio of terms, mean and deviation", scale=alt.Scale(zero=False))
+    base = alt.Chart(inline_data(_values(ends, "train_shot", "low", "high", ratio="mean"))).encode(_shots("train shot"))
+    y = _from_lowest("low", "ratio of terms, mean and deviation")
     bars = base.mark_rule(color=BLUE, strokeWidth=2).encode(y, alt.Y2("high:Q"))
     dots = base.mark_point(color=BLUE, filled=True, size=60).encode(alt.Y("ratio:Q"))
     return apply_theme((bars + dots).properties(width=220, height=200))
@@ -194,168 +272,149 @@ def term_ratios(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
 def mixed_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Draw mixed-shot training (dots) beside the same head trained for one shot (best to worst)."""
     values = _values(rows, "head", "test_shot", "accuracy", "best", "worst")
-    base = alt.Chart().encode(alt.X("test shot:O", axis=alt.Axis(labelAngle=0)))
-    y = alt.Y("worst:Q", title="accuracy (%), and the range of single shots", scale=alt.Scale(zero=False))
+    base = alt.Chart().encode(_shots("test shot"))
+    y = _from_lowest("worst", "accuracy (%), and the range of single shots")
     bars = base.mark_bar(color=BLUE, opacity=0.35, size=14).encode(y, alt.Y2("best:Q"))
     dots = base.mark_point(color=ORANGE, filled=True, size=50, opacity=1).encode(alt.Y("accuracy:Q"))
-    panel = (bars + dots).properties(width=220, height=220)
-    heads = list(dict.fromkeys(value["head"] for value in values))
-    return apply_theme(panel.facet(alt.Column("head:N", title=None, sort=heads), data=inline_data(values)))
+    return _panels((bars + dots).properties(width=220, height=220), "head", values)
 
 
 def unequal_shots(rows: Iterable[Mapping[str, Any]]) -> alt.FacetChart:
     """Draw the recall of classes by their own shot, one panel per kind of support."""
     plain = [row for row in map(add_head_columns, rows) if not row["mixed"]]
     values = _values(plain, "head", "score", "own_shot", "recall", family="learner", support="test_shot")
-    families = list(dict.fromkeys(value["family"] for value in values))
-    base = alt.Chart().encode(
-        alt.X("own shot:O", axis=alt.Axis(labelAngle=0)),
-        alt.Y("mean(recall):Q", title="recall (%)", scale=alt.Scale(zero=False)),
-        alt.Color("family:N", title="head", scale=alt.Scale(domain=families, range=_range(families))),
-        alt.Detail("head:N"),
-    )
+    y, tint = _from_lowest("mean(recall)", "recall (%)"), colour("family", _names(values, "family"), "head")
+    base = alt.Chart().encode(_shots("own shot"), y, tint, alt.Detail("head:N"))
     dash = alt.StrokeDash("score:N", sort=["Euclidean", "cosine"], legend=_DASH)
     panel = (base.mark_line().encode(dash) + base.mark_point(filled=True, size=30)).properties(width=220, height=240)
-    kinds = list(dict.fromkeys(value["support"] for value in values))
-    facets = panel.facet(alt.Column("support:N", title=None, sort=kinds), data=inline_data(values))
-    return apply_theme(facets.resolve_scale(x="independent"))
+    return _panels(panel, "support", values).resolve_scale(x="independent")
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Cells with their numbers; a margin to the right and one above, set off by a gap. No limit: a sequential scale."""
-
-    grid: Grid
-    inside: Float[np.ndarray, "test_shot train_shot"]
-    title: list[str]
-    limit: float | None
-    right: Float[np.ndarray, " test_shot"] | None = None
-    above: Float[np.ndarray, " train_shot"] | None = None
-    notes: Notes = field(default_factory=dict)
-    room_above: bool = False
-
-    @property
-    def values(self) -> dict[str, list[dict[str, Any]]]:
-        """What is drawn: coloured cells, and the grey margin. A missing cell is left out."""
-        columns = len(self.grid.train_shots)
-        right, above = (np.empty(0) if side is None else side for side in (self.right, self.above))
-        cells = [
-            _cell(float(x), float(y), self.inside[y, x], self.limit)
-            | ({"note": self.notes[test, train]} if self.notes else {})
-            for y, test in enumerate(self.grid.test_shots)
-            for x, train in enumerate(self.grid.train_shots)
-            if np.isfinite(self.inside[y, x])
-        ]
-        cells += [_cell(float(x), -1 - GAP, bias, self.limit) for x, bias in enumerate(above)]
-        return {"cells": cells, "margin": [_cell(columns + GAP, float(y), mean, None) for y, mean in enumerate(right)]}
-
-    def chart(self, title: list[str] | None = None, named: bool = False) -> alt.LayerChart:
-        """The panel as a chart; `named` leaves its data out, for a page that holds the values of many grids."""
-        rows, columns = self.inside.shape
-        mixed = self.grid.mixed
-        x_names = {float(x): "mixed" if mixed else str(shot) for x, shot in enumerate(self.grid.train_shots)}
-        y_names: dict[float, str] = {float(y): str(shot) for y, shot in enumerate(self.grid.test_shots)}
-        x_names |= {} if self.right is None else {columns + GAP: "mean"}
-        y_names |= {} if self.above is None else {-1 - GAP: "model bias"}
-        x = alt.X("x:Q", title="train shot", axis=_axis(x_names), scale=_scale(0.0, max(x_names) + 1))
-        top = -1 - GAP if self.room_above else min(y_names)
-        y = alt.Y("y:Q", title="test shot", axis=_axis(y_names), scale=_scale(top, float(rows), reverse=True))
-        limit = self.limit
-        domain = {"domainMin": -limit, "domainMax": limit, "domainMid": 0} if limit else {"zero": False}
-        scale = alt.Scale(range=DIVERGING if limit else SEQUENTIAL, interpolate="rgb", **domain)
-        fills = {"cells": alt.Color("value:Q", scale=scale, legend=None), "margin": alt.value("#eeeeee")}
-        layers = []
-        for name, values in self.values.items():
-            if values:
-                data = alt.NamedData(name=name) if named else inline_data(values)
-                own = data.copy()  # Altair would lift data that layers share
-                tip = {"tooltip": "note:N"} if self.notes and name == "cells" else {}
-                box = alt.Chart(data).mark_rect(stroke="white", strokeWidth=1)
-                layers.append(box.encode(x, y, alt.X2("x2"), alt.Y2("y2"), color=fills[name], **tip))
-                number = alt.Chart(own).mark_text(fontSize=12)
-                ink = alt.Color("ink:N", scale=None, legend=None)
-                layers.append(number.encode(alt.X("xm:Q"), alt.Y("ym:Q"), alt.Text("text:N"), ink, **tip))
-        size = {"width": CELL * (max(x_names) + 1), "height": CELL * 0.7 * (rows - top)}
-        first, *others = title or self.title
-        heading = alt.TitleParams(first, subtitle=others, anchor="start", fontSize=13)
-        return alt.layer(*layers, title=heading, **size).resolve_scale(color="independent")
+def curves(rows: Iterable[Mapping[str, Any]]) -> alt.LayerChart:
+    """Draw accuracy by test shot with its interval over episodes, one line per choice."""
+    values = _values(rows, "choice", "test_shot", "accuracy", "low", "high")
+    tooltip = ["choice:N", "test shot:O", *_two_decimals("accuracy", "low", "high")]
+    tint = colour("choice", _names(values, "choice"))
+    chart = alt.Chart(inline_data(values)).encode(_shots("test shot"), tint, tooltip=tooltip)
+    line = chart.mark_line(point=True).encode(_from_lowest("accuracy", "accuracy (%)"))
+    bar = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(alt.Y("low:Q"), alt.Y2("high"))
+    return apply_theme((bar + line).properties(width=380, height=280))
 
 
-def _cell(x: float, y: float, value: float, limit: float | None) -> dict[str, Any]:
-    """One box and its number; the ink is white where the box is dark."""
-    text = format_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
-    ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
-    box = {"x": x, "x2": x + 1, "xm": x + 0.5, "y": y, "y2": y + 1, "ym": y + 0.5}
-    return box | {"value": value, "text": text, "ink": ink}
+def ranking(names: Sequence[str], lines: int) -> alt.LayerChart:
+    """Draw choices from the most to the least accurate with intervals; the page supplies the data "ranking"."""
+    best = alt.EncodingSortField("accuracy", op="max", order="descending")
+    y = alt.Y("label:N", sort=best, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
+    axis = alt.Axis(tickCount=6, labelFlush=False, labelOverlap="greedy", labelSeparation=10)
+    x = alt.X("accuracy:Q", title="expected accuracy (%)", scale=alt.Scale(zero=False, nice=True), axis=axis)
+    tooltip = [alt.Tooltip("label:N", title="choice"), *_two_decimals("accuracy", "low", "high")]
+    chart = alt.Chart(alt.NamedData(name="ranking")).encode(y, colour("name", names).legend(None))
+    bar = chart.mark_rule(strokeWidth=3, opacity=0.55).encode(alt.X("low:Q", axis=axis), alt.X2("high"))
+    point = chart.mark_point(filled=True, size=70, opacity=1).encode(x, tooltip=tooltip)
+    fit = alt.AutoSizeParams(type="fit-x", contains="padding")
+    return apply_theme((bar + point).properties(width="container", height=24 * lines + 10, autosize=fit))
 
 
-def _axis(names: Mapping[float, str]) -> alt.Axis:
-    """An axis that names the middle of each cell."""
-    places = [at + 0.5 for at in names]
-    label = f"{list(names.values())}[indexof({places}, datum.value)]"
-    bare: dict[str, Any] = {"grid": False, "ticks": False, "domain": False}
-    return alt.Axis(values=places, labelExpr=label, **bare, labelPadding=6, tickCount=len(places))
+def frontier(points: list[dict[str, Any]], names: Sequence[str], by: str = "method") -> alt.FacetChart:
+    """Draw mean accuracy over test shots against sensitivity, one panel per setting; down and right is better.
+
+    A thick bar is the interval over episodes, a thin one the interval over new classes, a short stroke one training.
+    The line joins what nothing else beats in both: the choices that a reader has to weigh.
+
+    Args:
+        points: Rows of a grid and one of its trainings: setting, method, head, readout, accuracy, sensitivity, the ends
+            of its intervals, whether it is on the `frontier`; the training's score, and whether it is known.
+        names: Those that have a colour: methods (a head and its readout), or heads, with a shape for each readout.
+        by: What the names are of: method or head.
+    """
+    x = alt.X("accuracy:Q", title="mean accuracy over the grid (%)", scale=alt.Scale(zero=False, nice=True, padding=12))
+    y = alt.Y("sensitivity:Q", title="sensitivity (points)", scale=alt.Scale(zero=True))
+    line = alt.Chart().mark_line(color="#888", strokeDash=[4, 3]).transform_filter("datum.frontier").encode(x, y)
+    chart = alt.Chart().encode(x, colour(by, names))
+    wide = chart.mark_rule(strokeWidth=1, opacity=0.7).encode(alt.Y("low_classes:Q"), alt.Y2("high_classes"))
+    bars = chart.mark_rule(strokeWidth=4, opacity=0.4).encode(alt.Y("low:Q"), alt.Y2("high"))
+    # Not drawn rather than filtered out: Vega warns of a panel in which nothing is left.
+    visible = alt.condition("datum.has_trainings", alt.value(1), alt.value(0))
+    strokes = chart.mark_tick(thickness=1.5, size=16, orient="horizontal").encode(alt.Y("training:Q"), opacity=visible)
+    shown = ("accuracy", "sensitivity", "low", "high", "low_classes", "high_classes")
+    tooltip = ["method:N", "setting:N", *_two_decimals(*shown)]
+    dots = chart.mark_point(filled=True, size=80, opacity=1).encode(y, tooltip=tooltip)
+    if by != "method":
+        dots = dots.encode(shape("readout", sorted(points, key=lambda point: _paper_first(point["readout"]))))
+    panel = alt.layer(line, wide, bars, strokes, dots).properties(width=260, height=240)
+    return _panels(panel, "setting", points, columns=3).resolve_scale(x="independent", y="independent")
 
 
-def _scale(low: float, high: float, reverse: bool = False) -> alt.Scale:
-    return alt.Scale(domain=[low, high], nice=False, zero=False, reverse=reverse)
+def learning_curves(rows: Iterable[Mapping[str, Any]], title: str) -> alt.FacetChart:
+    """Draw a measure or two by epoch: one panel per setting and head, one colour per train shot."""
+    values = _values(rows, "head", "train_shot", "seed", "epoch", "measure", "value")
+    legend = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#777")
+    base = alt.Chart().encode(
+        alt.X("epoch:Q", axis=alt.Axis(tickMinStep=1, grid=False)),
+        _from_lowest("value", title, axis=alt.Axis(titlePadding=12)),
+        colour("train shot", sorted(_names(values, "train shot"), key=shot_sort_key), "train shot"),
+        tooltip=["head:N", "train shot:O", "epoch:Q", "measure:N", alt.Tooltip("value:Q", format=".3f")],
+    )
+    key = legend if len(_names(values, "measure")) > 1 else None
+    dash = alt.StrokeDash("measure:N", title=None, legend=key)
+    lines = base.mark_line(strokeWidth=1.8).encode(dash, alt.Detail("seed:N"))
+    panel = (lines + base.mark_point(filled=True, size=16)).properties(width=210, height=190)
+    return _panels(panel, "head", values, columns=3)
 
 
-def limit(grids: Sequence[Grid]) -> float:
-    """The largest residual or model bias: one symmetric scale for all."""
-    parts = [part for grid in grids for part in (grid.parts.residual, grid.parts.model_bias)]
-    return max((float(np.abs(part).max()) for part in parts), default=0.0) or 1.0
+# ------------------------------------------------------------------------------------------- what the figures share
 
 
-def _line(grid: Grid, x: str, y: str, values: Mapping[Any, float]) -> list[dict[str, Any]]:
-    where = {"group": f"{grid.name} {grid.setting}", "head": grid.head, "backbone": grid.backbone, "data": grid.data}
-    return [where | {x: shot, y: float(value)} for shot, value in values.items()]
-
-
-def _lines(values: list[dict[str, Any]], x: str, y: str, title: str, by: str, *order: str) -> alt.Chart:
-    """One thin line per group, coloured by one field, dashed by backbone."""
-    names = list(order or dict.fromkeys(value[by] for value in values))
-    return (
-        alt.Chart(inline_data(values))
-        .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.2, opacity=0.65)
-        .encode(
-            alt.X(f"{x}:O", axis=alt.Axis(labelAngle=0)),
-            alt.Y(f"{y}:Q", title=title),
-            alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=_range(names))),
-            alt.StrokeDash("backbone:N", legend=_DASH),
-            alt.Detail("group:N"),
-            tooltip=["group:N", f"{x}:O", f"{y}:Q"],
-        )
-        .properties(width=340, height=280)
+def colour(field: str, names: Sequence[Any], title: str | None = None) -> alt.Color:
+    """Return the encoding that gives each name a colour, in the order given."""
+    scale = alt.Scale(domain=list(names), range=list(islice(cycle(COLOURS), len(names))))
+    return alt.Color(
+        f"{field}:N", scale=scale, legend=alt.Legend(symbolOpacity=1), **({"title": title} if title else {})
     )
 
 
-def _trend(values: list[dict[str, Any]], x: str, y: str, by: str | None = None) -> alt.Chart:
-    """The mean line, thick: one per value of `by`, in its colour, or one in black."""
-    line = alt.Chart(inline_data(values)).mark_line(strokeWidth=4.5)
-    colour = alt.Color(f"{by}:N", title="score") if by else alt.value(BLACK)
-    return line.encode(alt.X(f"{x}:O"), alt.Y(f"mean({y}):Q"), color=colour)
+def shape(field: str, values: Iterable[Mapping[str, Any]]) -> alt.Shape:
+    """Return the encoding that gives each value of a field a shape, in the order of first appearance."""
+    names = _names(values, field)
+    return alt.Shape(f"{field}:N", scale=alt.Scale(domain=names, range=list(islice(cycle(SHAPES), len(names)))))
 
 
-def _with_trend(thin: alt.Chart, thick: alt.Chart, words: str) -> alt.LayerChart:
-    zero = alt.Chart(inline_data([{"zero": 0}])).mark_rule(color="#999").encode(alt.Y("zero:Q"))
-    title = alt.TitleParams(f"thin: a group, thick: {words}", anchor="start", fontWeight="normal")
-    return apply_theme((zero + thin + thick).properties(title=title))
+def _shots(field: str) -> alt.X:
+    return alt.X(f"{field}:O", axis=alt.Axis(labelAngle=0))
 
 
-def _range(names: Sequence[str]) -> list[str]:
-    return list(islice(cycle((BLUE, ORANGE, GREEN, PINK, BLACK)), len(names)))
+def _from_lowest(field: str, title: str, **options: Any) -> alt.Y:
+    """An axis that need not begin at zero."""
+    return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False), **options)
+
+
+def _panels(
+    panel: alt.LayerChart, field: str, values: list[dict[str, Any]], title: str | None = None, columns: int = 0
+) -> alt.FacetChart:
+    """One panel for each value of a field, in the order of first appearance."""
+    names, data = _names(values, field), inline_data(values)
+    if columns:
+        return apply_theme(panel.facet(alt.Facet(f"{field}:N", title=title, sort=names), data=data, columns=columns))
+    return apply_theme(panel.facet(alt.Column(f"{field}:N", title=title, sort=names), data=data))
+
+
+def _two_decimals(*names: str) -> list[Any]:
+    return [alt.Tooltip(f"{name}:Q", format=".2f") for name in names]
+
+
+def _paper_first(name: str) -> tuple[int, str]:
+    """What names are sorted by: a head's own readout and the paper's two scores first."""
+    first = ("own", "Euclidean", "cosine")
+    return first.index(name) if name in first else len(first), name
+
+
+def _names(values: Iterable[Mapping[str, Any]], field: str) -> list[Any]:
+    return list(dict.fromkeys(value[field] for value in values))
 
 
 def inline_data(values: list[dict[str, Any]]) -> alt.Data:
     """Rows as data inside a chart."""
     return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
-
-
-def _scores(values: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The scores among these values, the two of the paper first."""
-    scores = {value["score"] for value in values}
-    return [*(name for name in ("Euclidean", "cosine") if name in scores), *sorted(scores - {"Euclidean", "cosine"})]
 
 
 def _values(rows: Iterable[Mapping[str, Any]], *columns: str, **renamed: str) -> list[dict[str, Any]]:

@@ -8,12 +8,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from anyshot.errors import look_up
 from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.tables import to_csv
 from anyshot.text import format_decimals, group_by
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 LATEX_SIGNS = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 
@@ -26,6 +30,19 @@ class Summary:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     names: int = 1
+
+    @classmethod
+    def of_rows(cls, title: str, rows: Sequence[Mapping[str, Any]]) -> "Summary":
+        """Return the rows of a table as they are read: names come first, and numbers with a fraction follow.
+
+        An unknown number is None or NaN. A column without any cell is left out.
+        """
+        columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
+        columns = {name: column for name, column in columns.items() if any(cell not in (None, "") for cell in column)}
+        texts = [map(_format_cell, column) for column in columns.values()]
+        are_names = [not any(isinstance(cell, float) for cell in column) for column in columns.values()]
+        names = [*are_names, False].index(False)
+        return cls(title, [name.replace("_", " ") for name in columns], [*map(list, zip(*texts, strict=True))], names)
 
     def markdown(self) -> str:
         """A Markdown table, its values aligned to the right."""
@@ -44,6 +61,22 @@ class Summary:
     def csv(self) -> str:
         """A CSV table, without the stars."""
         return to_csv([self.columns, *([cell.replace("**", "") for cell in row] for row in self.rows)])
+
+    def terminal(self) -> "Table":
+        """A table for a terminal: headings and names break between words rather than numbers."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        layout: Any = {"title_justify": "left", "padding": (0, 1, 0, 0), "show_edge": False, "pad_edge": False}
+        table = Table(title=Text(self.title), box=box.SIMPLE_HEAD, **layout)
+        for i, column in enumerate(self.columns):
+            pieces = [piece for row in self.rows for piece in (row[i].split() if i < self.names else [row[i]])]
+            justify: Any = "left" if i < self.names else "right"
+            table.add_column(Text(column), justify=justify, overflow="fold", min_width=max(map(len, pieces), default=0))
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
 
     def text(self, format: str) -> str:
         """This table in one of the formats that have an ending."""
@@ -149,6 +182,12 @@ def format_interval(row: Mapping[str, Any], low: str, high: str) -> str:
     """Two columns of a row as an interval, or nothing where they are empty."""
     ends = [row.get(name) for name in (low, high)]
     return " to ".join(format_decimals(end) for end in ends if isinstance(end, float))
+
+
+def _format_cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else format_decimals(value)
+    return "" if value is None else str(value)
 
 
 def _latex(cell: str) -> str:
