@@ -16,6 +16,7 @@ POST   /api/save                      write to the folder that the server was st
                                       another program has saved there meanwhile
 """
 
+import asyncio
 import os
 from functools import partial
 from importlib.resources import files
@@ -30,9 +31,9 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Match, Route
 
 from anyshot.errors import BadInput
-from anyshot.serve.limits import ByteBudget, Guard
+from anyshot.serve.guard import Guard
 from anyshot.serve.state import ServedClassifier
-from anyshot.serve.uploads import MAX_NAME_LENGTH, NAME_PATTERN, check_class_name, read_image_upload
+from anyshot.serve.uploads import MAX_NAME_LENGTH, MAX_UPLOADS, NAME_PATTERN, check_class_name, read_image_upload
 from anyshot.text import to_one_line
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -100,7 +101,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
-    budget = ByteBudget()
+    slots = asyncio.Semaphore(MAX_UPLOADS)
     # As many at once as there are cores: more would only wait for each other, each with memory of its own.
     run = partial(to_thread.run_sync, limiter=CapacityLimiter(max(2, os.cpu_count() or 2)))
     run_save = partial(to_thread.run_sync, limiter=CapacityLimiter(1))
@@ -112,7 +113,7 @@ def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
     @app.post("/api/classes/examples", responses=_describe_problems(409, *UPLOAD_CODES), openapi_extra=IMAGE_BODY)
     async def add_example(request: Request, name: NewName) -> dict[str, Any]:
         label = name if name in served.class_names else check_class_name(name)
-        async with read_image_upload(request, budget) as image:
+        async with read_image_upload(request, slots) as image:
             await run(served.add, label, image)
         return await run(served.describe)
 
@@ -150,7 +151,7 @@ def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
 
     @app.post("/api/classify", responses=_describe_problems(409, *UPLOAD_CODES), openapi_extra=IMAGE_BODY)
     async def classify(request: Request, by_shot: bool = False) -> dict[str, Any]:
-        async with read_image_upload(request, budget) as image:
+        async with read_image_upload(request, slots) as image:
             return await run(served.classify, image, by_shot)
 
     @app.get("/api/thumbnails/{key}", responses=_describe_problems(404) | JPEG, response_class=Response)
