@@ -3,12 +3,10 @@
 Browsers tell where a request comes from, which keeps other web pages out. Beyond loopback a token keeps strangers out.
 """
 
-import contextlib
 import hmac
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,33 +41,24 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await (self._refuse(scope) or self.app)(scope, receive, send_with_headers)
+        await (self._refuse(HTTPConnection(scope)) or self.app)(scope, receive, send_with_headers)
 
-    def _refuse(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+    def _refuse(self, request: HTTPConnection) -> Response | None:
+        if sum(len(name) + len(value) for name, value in request.headers.raw) > MAX_HEADER_BYTES:
             return JSONResponse({"detail": f"The head of a request may have {MAX_HEADER_BYTES} bytes."}, 431)
-        if scope["path"].startswith("/api/") and is_cross_origin(headers):
+        if request.scope["path"].startswith("/api/") and is_cross_origin(request.headers):
             return JSONResponse({"detail": "Other web pages may not use this server."}, 403)
-        if not self.token or self._has_token(headers):
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+        tokens = bearer.strip() if kind.lower() == "bearer" else "", request.cookies.get(COOKIE, "")
+        if not self.token or any(map(self._is_token, tokens)):
             return None
-        query = parse_qs(scope["query_string"].decode("latin1"))
-        if scope["path"] == "/" and self._is_token(query.get("token", [""])[0]):
+        if request.scope["path"] == "/" and self._is_token(request.query_params.get("token", "")):
             answer = RedirectResponse("/", 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return answer
         return JSONResponse(
             {"detail": "Open the address that the server printed when it started: it contains a token."}, 401
         )
-
-    def _has_token(self, headers: Headers) -> bool:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is_token(given.strip()):
-            return True
-        with contextlib.suppress(CookieError):
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-            return cookie is not None and self._is_token(cookie.value)
-        return False
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
