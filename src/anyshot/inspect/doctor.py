@@ -24,7 +24,9 @@ from anyshot.text import count_noun, format_range, group_by
 QUERIES = 16  # query images of a class in the paper's protocol
 MAX_BITS, BANDS = 3, 4  # hashes of near duplicates differ in at most so many bits; bands that one of them shares
 MAX_NEIGHBOURS = 64  # images of a band that each is compared with, so that a crowded band stays near linear
-MAX_GREY_GAP, MIN_CORRELATION = 6.0, 0.98  # of thumbnails of near duplicates: mean difference of grey levels
+# Mean difference of grey levels, and correlation, of thumbnails of near duplicates. With these a bird of CUB is found
+# in two frames, and one in a hundred hand-drawn letters is like another, mostly of its class (docs/log/code-size.md).
+MAX_GREY_GAP, MIN_CORRELATION = 6.0, 0.99
 ROWS = 512  # items that are read at a time
 FindCopies = Callable[[Store], list[tuple[int, int]]]
 
