@@ -93,12 +93,12 @@ def rank_classes(case: AdviceCase, at_hand: list[ClassResult], test: HoldoutResu
     compares it with other rules (docs/log/advice.md). The value `classes` has for each class its examples, its recall,
     its probability for its examples, and on which examples these two were judged.
     """
-    own, tested = ({one.name: one for one in some} for some in (at_hand, test.classes if test else ()))
+    left_out, held_out = ({one.name: one for one in some} for some in (at_hand, test.classes if test else ()))
     rows: list[dict[str, Any]] = []
     for name, count in zip(case.class_names, case.counts.tolist(), strict=True):
-        one = tested.get(name) or own.get(name)
+        one = held_out.get(name) or left_out.get(name)
         recall, probability = (one.recall[0], one.probability) if one else (None, 1 / len(case.class_names))
-        judged_on = "held out" if name in tested else "at hand"
+        judged_on = "held out" if name in held_out else "at hand"
         rows.append(
             {"class": name, "examples": count, "recall": recall, "probability": probability, "judged_on": judged_on}
         )

@@ -110,12 +110,12 @@ def advise(
     accuracy = measure_accuracy(case, best, left_out)
     test, at_hand = accuracy.values["holdout"], summarize_left_out(case, left_out)
     errors, duplicates = find_label_errors(case, left_out), find_duplicates(case)
-    measured = choice.values | accuracy.values | errors.values | duplicates.values
+    values = choice.values | accuracy.values | errors.values | duplicates.values
     sections = [
         accuracy,
         choice,
         compare_with_regression(case, best),
-        expect_gains(case, source, accuracies, measured),
+        expect_gains(case, source, accuracies, values),
         rank_classes(case, at_hand, test),
         find_confusions(at_hand, test, errors.values["same_class"]),
         errors,

@@ -154,26 +154,26 @@ def _draw_from(
     case: AdviceCase, classes: np.ndarray, doubts: list[str], held_out: HeldOut | None = None
 ) -> EpisodeSource:
     """Draw supports from the examples at hand; queries from those held out, or from other groups at hand."""
-    ours = np.isin(case.labels, classes)
-    labels = np.searchsorted(classes, case.labels[ours])
-    features = case.features if ours.all() else case.features[torch.from_numpy(ours)]  # all may stay on a disk
+    rows = np.isin(case.labels, classes)
+    labels = np.searchsorted(classes, case.labels[rows])
+    features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # all may stay on a disk
     counts, way = case.counts[classes], len(classes) if case.way == "all" else case.way
     names, asked = [case.class_names[place] for place in classes], None
-    more: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if held_out is not None:
-        theirs = np.isin(held_out.codes, classes)
-        queried = np.searchsorted(classes, held_out.codes[theirs])
-        features = torch.cat([features, held_out.features[torch.from_numpy(theirs)]])
-        labels, asked = np.concatenate([labels, queried]), len(queried)
-        queries = min(MOST_QUERIES, int(np.bincount(queried).min()))
-        more = {"held_out": np.arange(len(labels)) >= len(labels) - asked}
+        query_rows = np.isin(held_out.codes, classes)
+        query_labels = np.searchsorted(classes, held_out.codes[query_rows])
+        features = torch.cat([features, held_out.features[torch.from_numpy(query_rows)]])
+        labels, asked = np.concatenate([labels, query_labels]), len(query_labels)
+        queries = min(MOST_QUERIES, int(np.bincount(query_labels).min()))
+        options = {"held_out": np.arange(len(labels)) >= len(labels) - asked}
     else:
         queries = max(1, min(MOST_QUERIES, int(counts.min()) // 4))
         if case.groups.evidence:
-            more = {"group": case.groups.group[ours]}
-            queries = min(queries, GroupedPlan(labels, way, 1, 1, **more).most_queries)
+            options = {"group": case.groups.group[rows]}
+            queries = min(queries, GroupedPlan(labels, way, 1, 1, **options).most_queries)
     arguments = (labels, way, 1, queries, case.episodes, case.seed, names)
-    plan = GroupedPlan(*arguments, **more) if more else Plan(*arguments)
+    plan = GroupedPlan(*arguments, **options) if options else Plan(*arguments)
     shots = [shot for shot in SHOTS if shot <= plan.feasible.min()]
     pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, asked)
     judged_on: JudgedOn = "at hand" if asked is None else "held out"

@@ -20,7 +20,7 @@ ROUGH = 0.02  # error of a forecast at shots held out from which it is called ro
 
 
 def expect_gains(
-    case: AdviceCase, source: EpisodeSource, accuracies: dict[str, np.ndarray], measured: dict[str, Any]
+    case: AdviceCase, source: EpisodeSource, accuracies: dict[str, np.ndarray], values: dict[str, Any]
 ) -> Section:
     """Forecast the gain of more examples, and weigh it against other features and wrong labels.
 
@@ -33,13 +33,13 @@ def expect_gains(
         case: The examples.
         source: What episodes were drawn from.
         accuracies: The accuracies of each head, by shot and episode.
-        measured: The values of the steps before.
+        values: Those of the steps before, by name.
     """
-    best, accuracy, left_out = measured["best"], measured["accuracy"], measured["left_out"]
+    best, accuracy, left_out = values["best"], values["accuracy"], values["left_out"]
     forecasts = _forecast_all(source, accuracies, case.seed)
     forecast = forecasts.get(best)
     doubling = None if forecast is None else forecast.gain[-1]
-    labels = _doubt_labels(measured, len(case.labels))
+    labels = _doubt_labels(values, len(case.labels))
     other = case.options["other_features"](best, accuracy) if "other_features" in case.options else None
     # Where only the examples held out are hard, those at hand are too much alike, and others would help.
     is_low = max(accuracy, left_out.accuracy) < LOW_ACCURACY
@@ -47,7 +47,7 @@ def expect_gains(
     is_limit = is_low and is_flat and not labels
     sentences = [labels or _describe_features(other, is_limit, accuracy, doubling)]
     harder = left_out.alone - accuracy
-    if measured["holdout"] is not None and harder >= max(HARDER, 2 * (doubling or 0.0)):
+    if values["holdout"] is not None and harder >= max(HARDER, 2 * (doubling or 0.0)):
         sentences.append(
             f"Examples of other days rather than more like these: of those at hand {left_out.alone:.1%} are found, of "
             f"those held out {accuracy:.1%}."
@@ -62,14 +62,14 @@ def expect_gains(
         sentences += more
         points = f"{tables[0].rows[-1][1]} points ({tables[0].rows[-1][2]})"
         next_step = next_step or f"Twice the examples are expected to bring {points}."
-    values = {
+    gains = {
         "forecasts": forecasts,
         "other_features": other,
         "labels_first": bool(labels),
         "features_are_the_limit": is_limit,
         "next_step": next_step,
     }
-    return Section("What more examples would bring", sentences, tables, _doubt_forecast(measured, forecast), values)
+    return Section("What more examples would bring", sentences, tables, _doubt_forecast(values, forecast), gains)
 
 
 def _forecast_all(source: EpisodeSource, accuracies: dict[str, np.ndarray], seed: int) -> dict[str, Forecast]:
@@ -79,9 +79,9 @@ def _forecast_all(source: EpisodeSource, accuracies: dict[str, np.ndarray], seed
     return {head: forecast for head, forecast in every.items() if forecast is not None}
 
 
-def _doubt_labels(measured: dict[str, Any], examples: int) -> str:
+def _doubt_labels(values: dict[str, Any], examples: int) -> str:
     """Return that labels are to be looked at first, where conflicts or suspects explain much of the errors."""
-    conflicts, suspects, accuracy = measured["conflicts"], len(measured["suspects"]), measured["left_out"].accuracy
+    conflicts, suspects, accuracy = values["conflicts"], len(values["suspects"]), values["left_out"].accuracy
     if not conflicts and (suspects < SUSPECT_SHARE * (1 - accuracy) * examples or accuracy >= LOW_ACCURACY):
         return ""
     reasons = []
@@ -134,10 +134,10 @@ def _describe_forecast(best: str, forecast: Forecast, *, is_at_hand: bool) -> tu
     return sentences, [Table("", ["examples more", "points", "95 % interval"], rows)]
 
 
-def _doubt_forecast(measured: dict[str, Any], forecast: Forecast | None) -> list[str]:
+def _doubt_forecast(values: dict[str, Any], forecast: Forecast | None) -> list[str]:
     if forecast is None:
-        count, name = min(zip(measured["counts"], measured["class_names"], strict=True), key=lambda pair: pair[0])
-        shots = measured["shots"]
+        count, name = min(zip(values["counts"], values["class_names"], strict=True), key=lambda pair: pair[0])
+        shots = values["shots"]
         return [
             f"Class {name} has {count} examples, so only shots {shots[0]} to {shots[-1]} can be measured: too few to "
             f"say what more examples would bring ({LEAST_SHOTS} different shots needed)."

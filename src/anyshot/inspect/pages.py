@@ -97,8 +97,8 @@ def _render(jpegs: Jpegs, **values: Any) -> str:
     css = files("anyshot.report").joinpath("page.css").read_text(encoding="utf-8")
     script = Path(__file__).with_name("review.js").read_text(encoding="utf-8")
     pictures = {place: b64encode(jpeg).decode() for place, jpeg in jpegs.items()}
-    usual: dict[str, Any] = {"facts": [], "figure": "", "review": None, "css": Markup(css), "script": Markup(script)}
-    return fill_template(Path(__file__).with_name("page.html"), pictures=pictures, **usual | values)
+    defaults: dict[str, Any] = {"facts": [], "figure": "", "review": None, "css": Markup(css), "script": Markup(script)}
+    return fill_template(Path(__file__).with_name("page.html"), pictures=pictures, **defaults | values)
 
 
 def draw_curves(advice: "Advice") -> str:
