@@ -45,7 +45,6 @@ from anyshot.inspect.copies import find_copies
 from anyshot.inspect.curves import choose_episodes
 from anyshot.inspect.grouped_plan import GroupedPlan
 from anyshot.inspect.labels import rank_suspects
-from anyshot.inspect.likeness import PictureSketch
 from anyshot.inspect.shot_curve import forecast_gains
 from anyshot.measure.evaluate import evaluate
 from anyshot.measure.plan import Plan
@@ -357,9 +356,8 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     labels = np.concatenate([y[rows], y[rows][original]])
     labels = np.unique(labels, return_inverse=True)[1]
-    sketch = lambda place: PictureSketch.from_image(embeds.crop_square(files[place]))  # noqa: E731
     for what, pairs in (
-        ("pictures", find_copies(vectors, labels, sketch)),
+        ("pictures", find_copies(vectors, labels, lambda place: embeds.crop_square(files[place]))),
         ("features alone", find_copies(vectors, labels)),
     ):
         named = {tuple(sorted(pair[:2])) for pair in pairs}
@@ -371,7 +369,7 @@ def copies(data: Path, cache: Path, planted: int = 12) -> None:
     x, y = embedded(cache, "cub84-val", "efficientnet-lite0", images_of(data / "cub84.npz", "val"))
     images, _ = images_of(data / "cub84.npz", "val")()
     vectors = x / np.linalg.norm(x, axis=1, keepdims=True)
-    told_of = find_copies(vectors, y, lambda place: PictureSketch.from_image(images[place]))
+    told_of = find_copies(vectors, y, lambda place: images[place])
     across = sum(y[a] != y[b] for a, b, _ in told_of)
     print(f"copies, birds, none planted: {len(told_of)} pairs in {len(y)} images, {across} of them under two labels")
     for a, b, alike in told_of:

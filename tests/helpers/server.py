@@ -11,7 +11,6 @@ import uvicorn
 from PIL import Image
 
 from anyshot.serve.app import make_app
-from anyshot.serve.limits import TimedConnection
 
 JPEG = {"Content-Type": "image/jpeg"}
 
@@ -28,9 +27,7 @@ def picture(channel, seed=0, size=(40, 50), form="PNG"):
 @contextlib.contextmanager
 def serving(served):
     """A server in a thread; its address and its served."""
-    running = uvicorn.Server(
-        uvicorn.Config(make_app(served), port=0, log_level="error", ws="none", http=TimedConnection)
-    )
+    running = uvicorn.Server(uvicorn.Config(make_app(served), port=0, log_level="error", ws="none", http="h11"))
     thread = threading.Thread(target=running.run)
     thread.start()
     while not running.started:

@@ -26,7 +26,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise, evaluate
-from anyshot.classify.groups import Float64View, Groups, find_groups
+from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.classify.onnx_export import export_backbone
 from anyshot.data.source import Item, Source
@@ -37,7 +37,7 @@ from anyshot.models import onnx_backbone
 from anyshot.models.cache import FeatureCache, cache_folder, hash_picture
 from anyshot.models.efficientnet import load_pretrained
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
-from anyshot.models.law import BoundHead, normalize
+from anyshot.models.law import BoundHead
 from anyshot.models.model import load_model
 from anyshot.models.registry import BUILTIN
 from anyshot.serve.app import make_app
@@ -700,7 +700,7 @@ def test_vectors_are_looked_over_without_a_copy_of_all(look):
 
     def peak(many):
         tracemalloc.start()
-        look(Float64View(rows[:many]), np.arange(many) % 25)
+        look(rows[:many], np.arange(many) % 25)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most
@@ -713,14 +713,12 @@ def test_vectors_are_looked_over_without_a_copy_of_all(look):
 def test_vectors_in_single_precision_are_read_as_in_double():
     rows, labels = np.random.default_rng(0).normal(size=(90, 16)).astype(np.float32), np.arange(90) % 3
     rows[5] = rows[2]
-    both = Float64View(rows), rows.astype(np.float64)
+    both = rows, rows.astype(np.float64)
     one, other = (find_copies(vectors, labels) for vectors in both)
     assert one == other
     assert one[0][:2] == (2, 5)
     assert len({tuple(find_groups(vectors, labels).group) for vectors in both}) == 1
     for order in (np.arange(90), np.argsort(labels, kind="stable")):  # as it comes, and class by class
-        one, other = (left_out(vectors, labels[order]) for vectors in (Float64View(rows[order]), both[1][order]))
+        one, other = (left_out(vectors[order], labels[order]) for vectors in both)
         np.testing.assert_array_equal(one.scores, other.scores)
         assert one.accuracy == other.accuracy
-    units = normalize(torch.from_numpy(rows)).numpy().astype(np.float64)
-    np.testing.assert_array_equal(Float64View(rows, as_units=True)[labels == 1], units[labels == 1])

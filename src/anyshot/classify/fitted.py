@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
 from anyshot.classify import calibration
-from anyshot.classify.groups import find_near_copies, join_groups
+from anyshot.classify.groups import find_groups, join_groups
 from anyshot.classify.support import Support
 from anyshot.classify.topk import ClassSearch, compute_prototypes, is_product
 from anyshot.models.law import BoundHead, LeaveOneOut, Parameters
@@ -93,12 +93,12 @@ class FittedState:
         exemplars = self.sample[0].exemplars
         is_given = exemplars.groups != exemplars.keys
         if not is_given.any():
-            return find_near_copies(exemplars.vectors, exemplars.class_index)
+            return find_groups(exemplars.vectors, exemplars.class_index).group
         pairs = np.stack([exemplars.class_index.astype(np.uint64), exemplars.groups])
         given = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-        return (
-            given if is_given.all() else join_groups(given, find_near_copies(exemplars.vectors, exemplars.class_index))
-        )
+        if is_given.all():
+            return given
+        return join_groups(given, find_groups(exemplars.vectors, exemplars.class_index).group)
 
     @cached_property
     def remaining_counts(self) -> Int[np.ndarray, " exemplar"]:

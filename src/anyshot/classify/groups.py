@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,9 @@ from scipy.stats import chi2
 
 from anyshot.models.law import normalize
 
-MOST_EXAMPLES = 20_000  # examples beyond which pairs are not compared: their distances take seconds to compute
+MOST_EXAMPLES = 20_000  # examples whose distances to each other take seconds to compute: of more, none are compared
 SAMPLE = 2_000  # examples from which the dimension of a class is estimated
-PART = 256  # rows that are converted to float64, and compared with all others, at a time: this bounds memory
+PART = 256  # rows that are compared with all others at a time: this bounds memory
 # The next five were set once and not tuned. With them 741 of 2,640 photos of groceries are in 248 groups, and no photos
 # of birds are in any (docs/log/advice.md).
 MOST_SECONDS = 30.0  # seconds between two photos of one group
@@ -40,33 +39,13 @@ _TIME = re.compile(r"((?:19|20)\d{6})[-_ T]?(\d{6})")
 _NUMBER = re.compile(r"^(.*?)(\d+)\D*$")
 
 
-@dataclass(frozen=True)
-class Float64View:
-    """Vectors in single precision that are converted to double some at a time, to halve the memory.
-
-    Args:
-        rows: The vectors.
-        as_units: Whether they are scaled to length one.
-    """
-
-    rows: Float[np.ndarray, "example d"]
-    as_units: bool = False
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of all vectors together."""
-        return self.rows.shape
-
-    def __getitem__(self, examples: Any) -> Float[np.ndarray, "some d"]:
-        rows = self.rows[examples]
-        return (normalize(torch.from_numpy(rows)).numpy() if self.as_units else rows).astype(np.float64)
-
-
-Vectors = Float[np.ndarray, "example d"] | Float64View
+Vectors = Float[np.ndarray, "example d"]
 Labels = Int[np.ndarray, " example"]
+
+
+def unit_vectors(features: Float[np.ndarray, "example ..."]) -> Vectors:
+    """Return features as vectors of length one, in the precision they have."""
+    return normalize(torch.from_numpy(features).flatten(1)).numpy()
 
 
 def blocks(count: int) -> list[slice]:
@@ -142,42 +121,25 @@ class Groups:
 
 
 def find_groups(
-    vectors: Vectors, labels: Labels, names: Sequence[str] = (), times: Sequence[float | None] = ()
+    vectors: Vectors | None, labels: Labels, names: Sequence[str] = (), times: Sequence[float | None] = ()
 ) -> Groups:
     """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
 
     Args:
-        vectors: A vector per example; `anyshot fit` and `advise` pass `Float64View(features, as_units=True)`.
+        vectors: A vector per example; `anyshot fit` and `advise` pass `unit_vectors`. None for times alone.
         labels: Their classes, counted from 0.
         names: Their file names, where they have any.
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
     """
     count = len(labels)
-    if not 3 <= count <= MOST_EXAMPLES:
-        return Groups(np.arange(count), ())
-    typical = WithinClassDistance.estimate(vectors, labels)
-    pairs = {
-        "times": _pair_by_time(labels, names, times),
-        "numbers in file names": _pair_by_number(vectors, labels, names, typical),
-        "near-identical features": _pair_by_distance(vectors, labels, typical),
-    }
-    evidence = tuple(kind for kind in pairs if _is_common(pairs[kind], count))
+    pairs = {"times": _pair_by_time(labels, names, times)}
+    if vectors is not None and count >= 3 and (np.bincount(labels) ** 2).sum() <= MOST_EXAMPLES**2:
+        typical = WithinClassDistance.estimate(vectors, labels)
+        pairs["numbers in file names"] = _pair_by_number(vectors, labels, names, typical)
+        pairs["near-identical features"] = _pair_by_distance(vectors, labels, typical)
+    # Few examples in pairs are a coincidence.
+    evidence = tuple(kind for kind, some in pairs.items() if len(np.unique(some)) >= max(LEAST_SHARE * count, 1))
     return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(pairs[kind] for kind in evidence)]), count), evidence)
-
-
-def find_near_copies(vectors: Vectors, labels: Labels) -> Int[np.ndarray, " example"]:
-    """Return the group of each example, counted from 0: examples of a class that are nearly the same are one group."""
-    count = len(labels)
-    if count < 3:
-        return np.arange(count)
-    pairs = _pair_by_distance(vectors, labels, WithinClassDistance.estimate(vectors, labels))
-    return _join_pairs(pairs, count) if _is_common(pairs, count) else np.arange(count)
-
-
-def find_bursts(labels: Labels, times: Sequence[float | None]) -> Int[np.ndarray, " example"]:
-    """Return the group of each photo, counted from 0: photos of a class in quick succession are a group."""
-    pairs = _pair_by_time(labels, (), times)
-    return _join_pairs(pairs, len(labels)) if _is_common(pairs, len(labels)) else np.arange(len(labels))
 
 
 def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:
@@ -187,11 +149,6 @@ def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " examp
         first, place = np.unique(groups, return_index=True, return_inverse=True)[1:]
         pairs.append(np.stack([np.arange(len(groups)), first[place]], 1))
     return _join_pairs(np.concatenate(pairs), len(one))
-
-
-def _is_common(pairs: Pairs, count: int) -> bool:
-    """Return whether enough examples are in pairs, so that these are no coincidence."""
-    return len(pairs) > 0 and len(np.unique(pairs)) >= LEAST_SHARE * count
 
 
 def _join_pairs(pairs: Pairs, count: int) -> Int[np.ndarray, " example"]:
@@ -246,7 +203,7 @@ def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDist
     pairs = [NO_PAIRS]
     for label in np.flatnonzero(np.bincount(labels) > 1):
         members = np.flatnonzero(labels == label)
-        rows = vectors[members]
+        rows = vectors[members].astype(np.float64)
         squares = (rows**2).sum(1)
         limit = min(NEAR * typical.distance, typical.quantile(CHANCE / (len(members) - 1)))
         for part in blocks(len(members)):

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import has_backbone, load_image_folder, save_folder
-from anyshot.classify.groups import MOST_EXAMPLES, find_bursts, parse_time
+from anyshot.classify.groups import MOST_EXAMPLES, find_groups, parse_time
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
@@ -380,7 +380,7 @@ def _find_time(item: Item) -> float | None:
 
 def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None]:
     """Return a name for the burst of each photo, None for one that is in none."""
-    bursts = find_bursts(np.unique(np.array(labels), return_inverse=True)[1], times)
+    bursts = find_groups(None, np.unique(np.array(labels), return_inverse=True)[1], times=times).group
     sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
     names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
     return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]

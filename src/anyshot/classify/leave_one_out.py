@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from anyshot.classify.calibration import estimate, leave_one_out
-from anyshot.classify.groups import Float64View, Groups, Labels, Vectors, blocks
+from anyshot.classify.groups import Groups, Labels, Vectors, blocks
 from anyshot.classify.support import build_support
 from anyshot.models.law import BoundHead
 from anyshot.text import count_noun
@@ -100,8 +100,7 @@ def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: In
     # A group that the user names may have examples of two classes. It is then one group in each of them.
     groups = np.unique(np.stack([class_index, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
     if head.head.estimator is not None:
-        rows = vectors.rows if isinstance(vectors, Float64View) else vectors  # converted to double some at a time
-        ordered = rows if np.array_equal(order, np.arange(len(order))) else rows[order]
+        ordered = vectors if np.array_equal(order, np.arange(len(order))) else vectors[order]
         parts = (ordered[part] for part in blocks(len(ordered)))
         support = build_support(parts, labels[order], has_scatter=True)
         left_out = estimate(head.head.estimator, support, ordered, class_index, groups)[1].logits.numpy()

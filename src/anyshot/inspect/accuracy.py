@@ -1,65 +1,27 @@
 """Steps: how accurate the best head is, which classes need examples most, and which are confused."""
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from scipy.special import softmax
 
 from anyshot.classify.calibration import fit_scale
 from anyshot.classify.classifier import DEFAULT_HEAD
-from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, LeaveOneOutScores
+from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
-from anyshot.inspect.curves import compare_heads
-from anyshot.inspect.holdout import HoldoutResult, measure_holdout
-from anyshot.inspect.labels import find_label_errors, leave_out_of_best
+from anyshot.inspect.holdout import ClassResult, HoldoutResult, measure_holdout, summarize_classes
 from anyshot.inspect.sections import Section, Table, join_some
 
 MOST_CLASSES = 10  # classes in a table; all are in the JSON
 MOST_CONFUSED = 5  # pairs of classes in the table
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """The accuracy with all examples."""
+def measure_accuracy(case: AdviceCase, best: str, left_out: LeaveOneOutScores) -> Section:
+    """Measure the best head as `anyshot fit` and `anyshot test` would.
 
-    left_out: LeaveOneOutAccuracy
-    """Of the best head, on the examples at hand."""
-    left_out_by_head: dict[str, float]
-    """The same number of the best head and of the one that `anyshot fit` takes by default."""
-    holdout: HoldoutResult | None
-    """The best head on the examples that were held out."""
-    holdout_accuracies: dict[str, float]
-    """The accuracy of every head on them."""
-    section: Section
-
-    @property
-    def accuracy(self) -> float:
-        """The best that is known: on examples held out, or else with whole groups left out, or each example."""
-        return self.left_out.accuracy if self.holdout is None else self.holdout.accuracy[0]
-
-
-@dataclass(frozen=True)
-class ClassRanking:
-    """Classes by how much they need examples."""
-
-    classes: list[dict[str, Any]]
-    """By class: examples, recall, the probability of the class for its examples, and on which examples these two were
-    judged; those first where more examples are expected to help most."""
-    section: Section
-
-
-@dataclass(frozen=True)
-class Confusions:
-    """Classes that are taken for each other."""
-
-    confused: list[dict[str, Any]]
-    section: Section
-
-
-def measure_accuracy(case: AdviceCase) -> Accuracy:
-    """Measure the best head as `anyshot fit` and `anyshot test` would."""
-    best, left_out = case.result(compare_heads).best, case.result(leave_out_of_best)
+    Its values are the accuracy on the examples at hand (`left_out`; `left_out_by_head` is that of the best head and of
+    the one that `anyshot fit` takes by default), that on examples held out (`holdout`, `holdout_accuracies` by head),
+    and the best that is known (`accuracy`): on examples held out, or else with whole groups or each example left out.
+    """
     by_head = {best: left_out.accuracy.accuracy}
     sentences, tables = [left_out.accuracy.sentences], []
     if DEFAULT_HEAD in case.heads and best != DEFAULT_HEAD:
@@ -83,8 +45,14 @@ def measure_accuracy(case: AdviceCase) -> Accuracy:
         ]
         rows = [[head, f"{rate:.1%}"] for head, rate in sorted(by_test.items(), key=lambda row: -row[1])]
         tables = [Table("Every head on the examples held out", ["head", "accuracy"], rows)] if len(rows) > 1 else []
-    section = Section("How accurate it is", sentences, tables, _doubt_accuracy(case, left_out, test))
-    return Accuracy(left_out.accuracy, by_head, test, by_test, section)
+    values = {
+        "left_out": left_out.accuracy,
+        "left_out_by_head": by_head,
+        "holdout": test,
+        "holdout_accuracies": by_test,
+        "accuracy": left_out.accuracy.accuracy if test is None else test.accuracy[0],
+    }
+    return Section("How accurate it is", sentences, tables, _doubt_accuracy(case, left_out, test), values)
 
 
 def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: HoldoutResult | None) -> list[str]:
@@ -110,30 +78,30 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
     return doubts
 
 
-def rank_classes(case: AdviceCase) -> ClassRanking:
+def summarize_left_out(case: AdviceCase, left_out: LeaveOneOutScores) -> list[ClassResult]:
+    """Return how the examples of each class are classified when left out, where they can be."""
+    scores, owner = left_out.scores[left_out.is_scored], left_out.labels[left_out.is_scored]
+    if not len(owner):
+        return []
+    return summarize_classes(case.class_names, owner, softmax(fit_scale(scores, owner) * scores, axis=1))
+
+
+def rank_classes(case: AdviceCase, at_hand: list[ClassResult], test: HoldoutResult | None) -> Section:
     """Rank classes by how unsurely they are recognised and how few examples they have.
 
     The score is (1 - mean probability of the class for its examples) / number of examples; benchmarks/advice.py
-    compares it with other rules (docs/log/advice.md).
+    compares it with other rules (docs/log/advice.md). The value `classes` has for each class its examples, its recall,
+    its probability for its examples, and on which examples these two were judged.
     """
-    left_out, test = case.result(leave_out_of_best), case.result(measure_accuracy).holdout
-    own = np.full(len(case.labels), 1 / len(case.class_names))  # chance, where an example cannot be left out
-    scored = left_out.is_scored
-    if scored.any():
-        scores, owner = left_out.scores[scored], left_out.labels[scored]
-        own[scored] = softmax(fit_scale(scores, owner) * scores, axis=1)[np.arange(len(owner)), owner]
-    tested = {} if test is None else {one.name: one for one in test.classes}
+    left_out, held_out = ({one.name: one for one in some} for some in (at_hand, test.classes if test else ()))
     rows: list[dict[str, Any]] = []
-    for label, name in enumerate(case.class_names):
-        mine = case.labels == label
-        row: dict[str, Any] = {"class": name, "examples": int(mine.sum())}
-        if name in tested:
-            row |= {"recall": tested[name].recall[0], "probability": tested[name].probability, "judged_on": "held out"}
-        else:
-            right = left_out.predicted[mine & scored] == label
-            recall = float(right.mean()) if len(right) else None
-            row |= {"recall": recall, "probability": float(own[mine].mean()), "judged_on": "at hand"}
-        rows.append(row)
+    for name, count in zip(case.class_names, case.counts.tolist(), strict=True):
+        one = held_out.get(name) or left_out.get(name)
+        recall, probability = (one.recall[0], one.probability) if one else (None, 1 / len(case.class_names))
+        judged_on = "held out" if name in held_out else "at hand"
+        rows.append(
+            {"class": name, "examples": count, "recall": recall, "probability": probability, "judged_on": judged_on}
+        )
     rows.sort(key=lambda row: (row["probability"] - 1) / row["examples"])
     which = "examples held out" if test else "own examples, left out,"
     sentence = f"Classes by how little their {which} are taken for them, and how few they have; the first profit most."
@@ -148,37 +116,26 @@ def rank_classes(case: AdviceCase) -> ClassRanking:
         for row in rows[:MOST_CLASSES]
     ]
     table = Table("", ["class", "examples", "found", "probability", "judged on examples"], cells)
-    return ClassRanking(rows, Section("Where to add examples first", [sentence], [table]))
+    return Section("Where to add examples first", [sentence], [table], values={"classes": rows})
 
 
-def find_confusions(case: AdviceCase) -> Confusions:
-    """Find the commonest mistakes, by their share of the examples of a class."""
-    test = case.result(measure_accuracy).holdout
-    if test is None:
-        left_out, names = case.result(leave_out_of_best), case.class_names
-        judged = np.bincount(left_out.labels[left_out.is_scored], minlength=len(names))
-        wrong = left_out.is_scored & (left_out.predicted != left_out.labels)
-        pairs, times = np.unique(
-            np.stack([left_out.labels[wrong], left_out.predicted[wrong]]), axis=1, return_counts=True
-        )
-        rows = [
-            {"class": names[one], "taken_for": names[other], "share": float(count / judged[one])}
-            for one, other, count in zip(*pairs, times, strict=True)
-        ]
-    else:
-        rows = [
-            {"class": one.name, "taken_for": other, "share": count / one.examples}
-            for one in test.classes
-            for other, count in one.taken_for
-        ]
+def find_confusions(
+    at_hand: list[ClassResult], test: HoldoutResult | None, same_class: list[dict[str, Any]]
+) -> Section:
+    """Find the commonest mistakes, by their share of the examples of a class; and name classes that may be one."""
+    rows: list[dict[str, Any]] = [
+        {"class": one.name, "taken_for": other, "share": times / one.examples}
+        for one in (test.classes if test else at_hand)
+        for other, times in one.taken_for
+    ]
     rows = sorted(rows, key=lambda row: -row["share"])[:MOST_CONFUSED]
     sentences = [
         f"{' and '.join(pair['classes'])} are hardly told apart ({pair['told_apart']:.0%}, of the examples at hand): "
         "are they one class?"
-        for pair in case.result(find_label_errors).same_class[:MOST_CLASSES]
+        for pair in same_class[:MOST_CLASSES]
     ]
     if not rows:
         sentences.append(f"{'Held out' if test else 'Left out'}, every example is found in its own class.")
     columns = ["class", "taken for", "of its examples held out" if test else "of its examples"]
     tables = [Table("", columns, [[r["class"], r["taken_for"], f"{r['share']:.0%}"] for r in rows])] if rows else []
-    return Confusions(rows, Section("What is confused", sentences, tables))
+    return Section("What is confused", sentences, tables, values={"confused": rows})

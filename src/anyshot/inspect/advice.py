@@ -1,51 +1,38 @@
 """Advice from labelled features: which head, what more labels would bring, where, and what looks wrong.
 
-Advice is a list of steps over one value (`AdviceCase`). A step is a function that returns a small result with its own
-section of sentences and tables; steps ask for each other's results with `case.result`. To add one, write it in a file
-of its own and list it in STEPS, in the order of the page.
+Each step is a function that returns one section: sentences, tables, doubts, and values by name. `advise` calls the
+steps and says what each needs of the others. To add one, write it in a file of its own and call it there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Unpack
 
 import torch
 from numpy.typing import ArrayLike
 
-from anyshot.inspect.accuracy import find_confusions, measure_accuracy, rank_classes
+from anyshot.inspect.accuracy import find_confusions, measure_accuracy, rank_classes, summarize_left_out
 from anyshot.inspect.case import AdviceCase, AdviceOptions
-from anyshot.inspect.curves import compare_heads
-from anyshot.inspect.duplicates import find_duplicates
+from anyshot.inspect.copies import COPIES_SHARE, find_duplicates
+from anyshot.inspect.curves import CURVES_SHARE, choose_episodes, compare_heads, measure_curves
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
 from anyshot.inspect.regression import compare_with_regression
 from anyshot.inspect.sections import Picture, Section, as_markdown, as_text
-from anyshot.progress import no_progress
-
-STEPS: tuple[Callable[[AdviceCase], Any], ...] = (
-    measure_accuracy,
-    compare_heads,
-    compare_with_regression,
-    expect_gains,
-    rank_classes,
-    find_confusions,
-    find_label_errors,
-    find_duplicates,
-)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The results of all steps. The fields of each are also attributes of the whole: `advice.best`, `advice.curves`."""
+    """What all steps say. Their values are also attributes of the whole: `advice.best`, `advice.curves`."""
 
     case: AdviceCase
-    results: tuple[Any, ...]
+    sections: list[Section]
 
     def __getattr__(self, name: str) -> Any:
-        """Look a name up in the results of the steps."""
-        for result in () if name.startswith("_") or name in ("case", "results", "section") else self.results:
-            if hasattr(result, name):
-                return getattr(result, name)
+        """Look a name up in the values of the steps."""
+        for section in self.__dict__.get("sections", ()):
+            if name in section.values:
+                return section.values[name]
         raise AttributeError(f"advice has no attribute {name!r}.")
 
     @property
@@ -55,17 +42,6 @@ class Advice:
         use = f"{self.regression_advice} The best other head is" if self.regression_advice else "Use"
         found = f"{use} {self.best}: it recognises {self.accuracy:.1%} {where} among {len(self.classes)} classes."
         return f"{found} {self.next_step}".rstrip()
-
-    @property
-    def doubts(self) -> list[str]:
-        """What the data are too few to say, in sentences."""
-        return [doubt for result in self.results for doubt in result.section.doubts]
-
-    @property
-    def sections(self) -> list[Section]:
-        """What each step says, and last what none of them can."""
-        last = Section("What these data cannot say", self.doubts)
-        return [*(result.section for result in self.results), last]
 
     @property
     def pictures(self) -> list[int]:
@@ -83,8 +59,8 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers, for JSON."""
-        values = {name: value for result in self.results for name, value in asdict(result).items() if name != "section"}
-        return {"headline": self.headline, **values, "accuracy": self.accuracy, "doubts": self.doubts}
+        values = {name: value for section in self.sections for name, value in asdict(section)["values"].items()}
+        return {"headline": self.headline, **values}
 
 
 def advise(
@@ -125,15 +101,27 @@ def advise(
     Raises:
         BadInput: If fewer than two classes have three examples, or features and labels do not fit together.
     """
-    report, total = options.get("progress", no_progress), 0.0
-
-    def progress(share: float) -> None:
-        nonlocal total
-        total += share
-        report(share)
-
-    options["progress"] = progress
     case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **options)
-    advice = Advice(case, tuple(case.result(step) for step in STEPS))
-    report(1 - total)
-    return advice
+    source = choose_episodes(case)
+    accuracies = measure_curves(case, source)
+    choice = compare_heads(case, source, accuracies)
+    best = choice.values["best"]
+    left_out = case.leave_out(best)
+    accuracy = measure_accuracy(case, best, left_out)
+    test, at_hand = accuracy.values["holdout"], summarize_left_out(case, left_out)
+    errors, duplicates = find_label_errors(case, left_out), find_duplicates(case)
+    values = choice.values | accuracy.values | errors.values | duplicates.values
+    sections = [
+        accuracy,
+        choice,
+        compare_with_regression(case, best),
+        expect_gains(case, source, accuracies, values),
+        rank_classes(case, at_hand, test),
+        find_confusions(at_hand, test, errors.values["same_class"]),
+        errors,
+        duplicates,
+    ]
+    doubts = [doubt for section in sections for doubt in section.doubts]
+    sections.append(Section("What these data cannot say", doubts, values={"doubts": doubts}))
+    case.progress(1 - CURVES_SHARE - COPIES_SHARE)
+    return Advice(case, sections)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import Float64View, Groups, find_groups
+from anyshot.classify.groups import Groups, Vectors, find_groups, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.errors import BadInput
@@ -23,7 +23,6 @@ HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")  # heads that need no trai
 HEADS_OF_MAPS = ("cosine-frn", "frn")  # the same, of features at several positions
 MOST_FLOATS = 400_000_000  # numbers in the Gram matrices of all examples, 1.6 GB: beyond, heads of maps are not tried
 
-R = TypeVar("R")
 Labelled = tuple[ArrayLike | torch.Tensor, ArrayLike]
 
 
@@ -82,7 +81,6 @@ class AdviceCase:
         self.class_names, self.labels = check_labels(labels, len(self.features))
         self.heads, self.options = list(heads) or heads_for(self.features), options
         self.shots, self.way, self.episodes, self.seed = shots, way, episodes, seed
-        self._results: dict[Callable[[AdviceCase], Any], Any] = {}
         for head in self.heads:
             self.registry.head(head)
         if any(shot < 1 for shot in shots):
@@ -92,12 +90,6 @@ class AdviceCase:
         if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
             theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (self.held_out.features, self.features))
             raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
-
-    def result(self, step: Callable[["AdviceCase"], R]) -> R:
-        """Return what a step finds; it is computed once."""
-        if step not in self._results:
-            self._results[step] = step(self)
-        return self._results[step]
 
     @property
     def registry(self) -> Registry:
@@ -115,9 +107,9 @@ class AdviceCase:
         return np.bincount(self.labels)
 
     @cached_property
-    def unit_vectors(self) -> Float64View:
+    def unit_vectors(self) -> Vectors:
         """The features as vectors of length one: what groups and copies are found by, whatever the head."""
-        return Float64View(self.features.flatten(1).numpy(), as_units=True)
+        return unit_vectors(self.features.numpy())
 
     @cached_property
     def groups(self) -> Groups:

@@ -5,16 +5,20 @@ pair is reported only if it is nearer than chance would bring two examples of on
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
+from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits
 
-from anyshot.classify.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassDistance, blocks
+from anyshot.classify.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassDistance
+from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
+from anyshot.inspect.sections import Section, Table, picture_cell
+from anyshot.progress import scale_progress
+from anyshot.progress import OnProgress, no_progress
+from anyshot.text import count_noun
 
 NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned
 NEAR = 0.9  # squared distance of a possible copy, as a share of the usual one within a class: a crop to 70 % moves
@@ -22,86 +26,98 @@ NEAR = 0.9  # squared distance of a possible copy, as a share of the usual one w
 CHANCE = 0.05  # expected number of pairs, over all examples, that are reported by chance
 ROUNDING = 1e-10  # squared distance of equal vectors after rounding, as a share of the mean square about the mean
 MOST_PAIRS = 600  # pairs compared as pictures, at about 20 ms each (docs/log/advice.md)
+COPIES_SHARE = 0.3  # share of the time of all advice, roughly
+MOST_LISTED = 40  # pairs in the table; all are in the JSON
 
 
 def find_copies(
     vectors: Vectors,
     labels: Labels,
-    sketch: Callable[[int], PictureSketch] | None = None,
-    progress: Callable[[float], None] = lambda share: None,
+    picture: Callable[[int], np.ndarray] | None = None,
+    progress: OnProgress = no_progress,
 ) -> list[tuple[int, int, float]]:
     """Return pairs of examples that are one, and how alike they are, from 0 to 1; the most alike first.
 
     Args:
         vectors: A vector per example.
         labels: Their classes, counted from 0.
-        sketch: Returns the picture of an example, where pictures are at hand.
+        picture: Returns the picture of an example, where pictures are at hand.
         progress: Called with shares of the work that add up to 1.
     """
-    if not 3 <= len(vectors) <= MOST_EXAMPLES:
+    count = len(vectors)
+    if not 3 <= count <= MOST_EXAMPLES:
         progress(1.0)
         return []
     usual = WithinClassDistance.estimate(vectors, labels)
-    pairs, neighbourhood, variance = _nearest(vectors)
-    rounding = ROUNDING * variance
-    if sketch is None:
+    rounding = ROUNDING * float(vectors.var(0).sum())
+    search = NearestNeighbors(n_neighbors=min(NEIGHBOURS, count - 1), algorithm="brute").fit(vectors)
+    distances, neighbours = search.kneighbors()
+    squares = distances**2
+    # The nearest pairs compared with the other neighbours of either come first.
+    relative: dict[tuple[int, int], tuple[float, float]] = {}
+    for (one, place), other in np.ndenumerate(neighbours):
+        scale = max(squares[one, -1], squares[other, -1], rounding) or 1.0
+        relative[min(one, int(other)), max(one, int(other))] = squares[one, place] / scale, squares[one, place]
+    limit = NEAR * usual.distance if picture is not None else usual.quantile(2 * CHANCE / count**2)
+    limit = max(limit, rounding)
+    pairs = [(pair, far) for pair, (_, far) in sorted(relative.items(), key=lambda row: row[1]) if far <= limit]
+    if picture is None:
         progress(1.0)
-        limit = max(usual.quantile(2 * CHANCE / len(vectors) ** 2), rounding)
-        copies = [(*pair, 1 - far / max(usual.distance, limit)) for pair, far in pairs.items() if far <= limit]
+        copies = [(*pair, float(1 - far / max(usual.distance, limit))) for pair, far in pairs]
     else:
-        limit = max(NEAR * usual.distance, rounding)
-        # Those first that are nearest compared with the other neighbours of either.
-        relative = {
-            (a, b): far / max(neighbourhood[a], neighbourhood[b], rounding)
-            for (a, b), far in pairs.items()
-            if far <= limit
-        }
-        candidates = sorted(relative, key=lambda pair: relative[pair])[:MOST_PAIRS]
-        equal = {pair for pair in candidates if pairs[pair] <= rounding}
-        copies = _compare(candidates, equal, cache(sketch), progress)
+        copies = _compare(pairs[:MOST_PAIRS], rounding, picture, progress)
     return sorted(copies, key=lambda pair: (-pair[2], pair[:2]))
 
 
 def _compare(
-    candidates: list[tuple[int, int]],
-    equal: set[tuple[int, int]],
-    sketch: Callable[[int], PictureSketch],
-    progress: Callable[[float], None],
+    pairs: list[tuple[tuple[int, int], float]],
+    rounding: float,
+    picture: Callable[[int], np.ndarray],
+    progress: OnProgress,
 ) -> list[tuple[int, int, float]]:
-    if not candidates:
-        progress(1.0)
+    """Return the pairs of which the pictures are alike, or the vectors equal."""
+    read = cache(lambda image: PictureSketch.from_image(picture(image)).pixels)
     copies = []
     with threadpool_limits(1):  # the products are small: threads would only wait for each other
-        for one, other in candidates:
-            # `replace` makes new sketches, so that what they cache, ten times as large, is not kept.
-            similarity = compare_pictures(replace(sketch(one)), replace(sketch(other)))
-            if (one, other) in equal or similarity >= COPY_SIMILARITY:
-                copies.append((one, other, 1.0 if (one, other) in equal else similarity))
-            progress(1 / len(candidates))
+        for (one, other), far in pairs:
+            similarity = 1.0
+            if far > rounding:
+                similarity = compare_pictures(PictureSketch(read(one)), PictureSketch(read(other)))
+            if similarity >= COPY_SIMILARITY:
+                copies.append((one, other, similarity))
+            progress(1 / len(pairs))
+    if not pairs:
+        progress(1.0)
     return copies
 
 
-def _nearest(vectors: Vectors) -> tuple[dict[tuple[int, int], float], Float[np.ndarray, " example"], float]:
-    """Return pairs of nearest neighbours with their squared distance, and two measures of scale.
-
-    These are each example's squared distance to the farthest of its neighbours, and the mean square about the mean.
-    """
-    count = len(vectors)
-    centre = sum(vectors[part].sum(0) for part in blocks(count)) / count
-
-    def centred(part: slice) -> Float[torch.Tensor, "some d"]:
-        return torch.from_numpy(vectors[part] - centre)
-
-    squares = torch.cat([centred(part).square().sum(1) for part in blocks(count)])
-    pairs: dict[tuple[int, int], float] = {}
-    farthest = []
-    for part in blocks(count):
-        rows = centred(part)
-        distances = torch.cat([rows @ centred(other).mT for other in blocks(count)], 1).mul_(-2)
-        distances.add_(squares).add_(squares[part, None]).clamp_min_(0)
-        distances[torch.arange(len(rows)), torch.arange(part.start, part.stop)] = torch.inf
-        near, place = distances.topk(min(NEIGHBOURS, count - 1), largest=False)
-        farthest.append(near[:, -1].numpy())
-        for a, (others, far) in enumerate(zip(place.tolist(), near.tolist(), strict=True), part.start):
-            pairs |= {(min(a, b), max(a, b)): distance for b, distance in zip(others, far, strict=True)}
-    return pairs, np.concatenate(farthest), float(squares.mean())
+def find_duplicates(case: AdviceCase) -> Section:
+    """Find examples that are there twice, by features and, where there are pictures, by these."""
+    picture = case.options.get("picture")
+    pairs = find_copies(case.unit_vectors, case.labels, picture, scale_progress(case.progress, COPIES_SHARE))
+    rows: list[dict[str, Any]] = [
+        {
+            "one": case.describe(one),
+            "other": case.describe(other),
+            "likeness": likeness,
+            "conflict": bool(case.labels[one] != case.labels[other]),
+        }
+        for one, other, likeness in pairs
+    ]
+    rows.sort(key=lambda row: not row["conflict"])
+    conflicts, title = sum(row["conflict"] for row in rows), "The same example twice"
+    values = {"duplicates": rows, "conflicts": conflicts}
+    if not rows:
+        return Section(title, ["No example is found twice."], values=values)
+    kinds = ", a copy (cropped, turned, brighter) or the same scene a moment later" if picture is not None else ""
+    sentences = [f"{count_noun(len(rows), 'pair')} of examples {'is' if len(rows) == 1 else 'are'} one{kinds}."]
+    if conflicts:
+        has = "has" if conflicts == 1 else "have"
+        sentences.append(f"{conflicts} of them {has} two labels: a conflict, one of which is wrong.")
+    listed = []
+    for row in rows[:MOST_LISTED]:
+        one, other, is_conflict = row["one"], row["other"], row["conflict"]
+        cells = [picture_cell(one, other["label"] * is_conflict), picture_cell(other, one["label"] * is_conflict)]
+        label = f"{one['label']} or {other['label']}?" if is_conflict else one["label"]
+        listed.append([*cells, label, f"{row['likeness']:.0%}"])
+    return Section(title, sentences, [Table("", ["one", "other", "label", "alike"], listed)], values=values)

@@ -120,10 +120,9 @@ def move_example(
         x: The features of the example, needed where it is no exemplar.
     """
     removed: Any = classifier.take_out(label, key, x)
-    has_pictures = isinstance(removed, RemovedExamples)
-    part: Support = removed.support if has_pictures else removed
+    part: Support = removed.support if isinstance(removed, RemovedExamples) else removed
     known = KeySet(np.array([key], np.uint64), np.zeros(1, np.int64))
     options: Any = {"keep": part.keep, "has_scatter": part.has_scatter}
     moved: Any = Support(np.array([new_label]), part.sums, part.counts, part.exemplars, known, **options)
-    restored: Any = RemovedExamples(moved, removed.thumbnails) if has_pictures else moved
+    restored: Any = RemovedExamples(moved, removed.thumbnails) if part is not removed else moved
     classifier.put_back(restored)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from anyshot.errors import BadInput
-from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.case import AdviceCase, HeldOut
 from anyshot.inspect.grouped_plan import GroupedPlan
 from anyshot.inspect.sections import Section, Table, join_some
 from anyshot.inspect.shot_curve import EpisodePool
@@ -23,7 +23,7 @@ LEAST_EXAMPLES = 3  # examples of a class, to be drawn into episodes: two to lea
 MOST_QUERIES = 16  # examples of a class that an episode asks, as in the paper's protocol
 LEAST_EPISODES = 20  # episodes of a head that is fitted to every support, however long that takes; not tuned
 OPERATIONS = 2e11  # multiplications for such a head: about a minute on one core, by a rough measurement
-PROGRESS = 0.5  # share of the time of all advice, roughly
+CURVES_SHARE = 0.5  # share of the time of all advice, roughly
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
 
 JudgedOn = Literal["at hand", "held out"]
@@ -41,116 +41,81 @@ class EpisodeSource:
     doubts: list[str]
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Accuracies by head, shot and episode, from 0 to 1, and half of the 95 % interval of each mean over episodes."""
-
-    source: EpisodeSource
-    accuracies: dict[str, np.ndarray]
-    half_widths: dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class HeadChoice:
-    """The heads compared, and the one to use."""
-
-    class_names: list[str]
-    """Classes that have enough examples to be drawn into episodes."""
-    counts: list[int]
-    way: int
-    queries: int
-    episodes: int
-    shots: list[int]
-    curves: dict[str, list[dict[str, Any]]]
-    """By head: shot, accuracy and its 95 % interval (low, high), from 0 to 1."""
-    best: str
-    """The head of the highest mean accuracy over the shots that are expected."""
-    robust: str
-    """The head whose largest shortfall from the best at any of these shots is smallest."""
-    expected_shots: list[int]
-    lead: dict[str, tuple[float, float]]
-    """The lead of the best head over each other one, on the same episodes, with half of its 95 % interval."""
-    judged_on: JudgedOn
-    """What the curves, and with them the choice of a head and the forecasts, were measured on."""
-    section: Section
-
-
-def measure_curves(case: AdviceCase) -> Curves:
-    """Measure the accuracy of every head at every shot."""
-    source = choose_episodes(case)
+def measure_curves(case: AdviceCase, source: EpisodeSource) -> dict[str, np.ndarray]:
+    """Return the accuracies of every head by shot and episode, from 0 to 1."""
     plan = source.plan
     if any(case.registry.head(head).estimator for head in case.heads):
-        affordable = _affordable_episodes(case.features[0].numel(), plan.way, source.shots)
-        plan = replace(plan, episodes=min(plan.episodes, affordable))
+        # Such a head factorises a matrix for each support, as small as its examples or its features are many.
+        d, sizes = case.features[0].numel(), [plan.way * shot for shot in source.shots]
+        each = sum(2 * size**3 if size <= d else 3 * d**2 * size for size in sizes)
+        plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / each))))
     evaluation = evaluate(
         source.features, plan.labels, case.heads, source.shots, plan=plan,
         parameters={head: learned for head in case.heads if (learned := case.parameters(head)) is not None},
-        embed=case.options.get("embed"), registry=case.registry, progress=scale_progress(case.progress, PROGRESS),
+        embed=case.options.get("embed"), registry=case.registry, progress=scale_progress(case.progress, CURVES_SHARE),
     )  # fmt: skip
-    accuracies = {head: evaluation.accuracies(head) / 100 for head in case.heads}
     release_memory()  # the threads of the episodes hold some
-    steps = np.array(source.shots)
-    return Curves(source, accuracies, {head: source.pool.half_widths(a, steps) for head, a in accuracies.items()})
+    return {head: evaluation.accuracies(head) / 100 for head in case.heads}
 
 
-def compare_heads(case: AdviceCase) -> HeadChoice:
-    """Choose the head for the shots that are expected."""
-    curves = case.result(measure_curves)
-    source, accuracies = curves.source, curves.accuracies
-    expected, doubts = _expect_shots(case.shots, source.shots)
-    places = [source.shots.index(shot) for shot in expected]
+def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str, np.ndarray]) -> Section:
+    """Choose the head for the shots that are expected.
+
+    Its values are `class_names` and `counts` of the classes that are drawn into episodes; `way`, `queries`, `episodes`
+    and `shots` of these; `curves`, by head the shot, the accuracy and its 95 % interval (low, high), from 0 to 1;
+    `best`, the head of the highest mean accuracy over the shots that are expected (`expected_shots`); `robust`, the
+    head whose largest shortfall from the best at any of these shots is smallest; `lead`, that of the best head over
+    each other one on the same episodes, with half of its 95 % interval; and `judged_on`, what all was measured on.
+    """
+    shots, steps, pool = source.shots, np.array(source.shots), source.pool
+    expected = sorted({min(shots, key=lambda step: (abs(step - shot), step)) for shot in case.shots}) or shots
+    places = [shots.index(shot) for shot in expected]
+    half_widths = {head: pool.half_widths(a, steps) for head, a in accuracies.items()}
     means = {head: a.mean(1)[places] for head, a in accuracies.items()}
     top = np.max(list(means.values()), 0)
     best = max(means, key=lambda head: float(means[head].mean()))
     robust = min(means, key=lambda head: float((top - means[head]).max()))
-    lead = _measure_lead(curves, best, places)
+    independent = pool.independent(accuracies[best], steps)[places].min()
+    points = {head: (accuracies[best] - a)[places].mean(0) for head, a in accuracies.items() if head != best}
+    lead = {h: (float(p.mean()), float(1.96 * p.std(ddof=1) / np.sqrt(independent))) for h, p in points.items()}
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
     counts: list[int] = case.counts[classes].tolist()
-    rows = {
-        head: [
-            {"shot": shot, "accuracy": mean, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
-            for shot, mean, half in zip(
-                source.shots, a.mean(1).tolist(), curves.half_widths[head].tolist(), strict=True
-            )
-        ]
-        for head, a in accuracies.items()
-    }
+    curves = {head: _list_points(shots, a.mean(1), half_widths[head]) for head, a in accuracies.items()}
     cells = [
         [head, *(f"{100 * row['accuracy']:.1f} ± {50 * (row['high'] - row['low']):.1f}" for row in curve)]
-        for head, curve in rows.items()
+        for head, curve in curves.items()
     ]
-    if source.judged_on == "held out":
-        drawn = "learned from the examples at hand, asked of those held out"
-    else:
-        drawn = f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
-    basis = (
-        f"({source.plan.way} classes at once, {sum(counts)} examples, {format_range(min(counts), max(counts))} per "
-        f"class; {drawn})"
-    )
-    section = Section(
-        "Which head",
-        _describe_choice(best, robust, lead, expected, basis),
-        [Table("", ["accuracy at shot", *map(str, source.shots)], cells)],
-        [*source.doubts, *doubts, *_doubt_curves(curves, best, counts)],
-    )
-    return HeadChoice(
-        class_names=[case.class_names[place] for place in classes],
-        counts=counts,
-        way=source.plan.way,
-        queries=source.plan.queries,
-        episodes=case.episodes,
-        shots=source.shots,
-        curves=rows,
-        best=best,
-        robust=robust,
-        expected_shots=expected,
-        lead=lead,
-        judged_on=source.judged_on,
-        section=section,
-    )
+    values = {
+        "class_names": [case.class_names[place] for place in classes],
+        "counts": counts,
+        "way": source.plan.way,
+        "queries": source.plan.queries,
+        "episodes": case.episodes,
+        "shots": shots,
+        "curves": curves,
+        "best": best,
+        "robust": robust,
+        "expected_shots": expected,
+        "lead": lead,
+        "judged_on": source.judged_on,
+    }
+    doubts = [*source.doubts]
+    if max(case.shots, default=0) > shots[-1]:
+        doubts.append(
+            f"You expect up to {max(case.shots)} shots; the examples allow to measure {shots[-1]}: the choice of a "
+            "head is made at the shots that can be measured."
+        )
+    doubts += _doubt_curves(accuracies[best].mean(1), half_widths[best], 1 / source.plan.way, counts)
+    table = Table("", ["accuracy at shot", *map(str, shots)], cells)
+    sentences = _describe_choice(best, robust, lead, expected, _describe_basis(case, source, counts))
+    return Section("Which head", sentences, [table], doubts, values)
 
 
-# ------------------------------------------------------------------------------------------------------------- episodes
+def _list_points(shots: list[int], means: np.ndarray, half_widths: np.ndarray) -> list[dict[str, Any]]:
+    return [
+        {"shot": shot, "accuracy": mean, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
+        for shot, mean, half in zip(shots, means.tolist(), half_widths.tolist(), strict=True)
+    ]
 
 
 def choose_episodes(case: AdviceCase) -> EpisodeSource:
@@ -171,109 +136,59 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
             f"{len(few)} classes have fewer than {LEAST_EXAMPLES} examples ({join_some(few)}): left out of the curves."
         )
     if case.held_out is None:
-        return _at_hand(case, classes, doubts)
+        return _draw_from(case, classes, doubts)
     queries = np.bincount(case.held_out.codes[case.held_out.codes >= 0], minlength=len(case.counts))
     tested = classes[queries[classes] > 0]
     if len(tested) < 2:
         doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
-        return _at_hand(case, classes, doubts)
+        return _draw_from(case, classes, doubts)
     if untested := [case.class_names[place] for place in classes if not queries[place]]:
         doubts.append(
             f"{len(untested)} classes have no example held out ({join_some(untested)}): the curves are of the others, "
             "and of these classes only the examples at hand tell."
         )
-    return _held_out(case, tested, int(queries[tested].min()), doubts)
+    return _draw_from(case, tested, doubts, case.held_out)
 
 
-def _held_out(case: AdviceCase, classes: np.ndarray, queries: int, doubts: list[str]) -> EpisodeSource:
-    """Draw supports from the examples at hand, queries from those held out."""
-    held_out = case.held_out
-    assert held_out is not None
-    ours, theirs = np.isin(case.labels, classes), np.isin(held_out.codes, classes)
-    labels = np.searchsorted(classes, np.concatenate([case.labels[ours], held_out.codes[theirs]]))
-    is_query = np.repeat([False, True], [int(ours.sum()), int(theirs.sum())])
-    counts, way, queries = case.counts[classes], _way(case, classes), min(MOST_QUERIES, queries)
-    shots = [shot for shot in SHOTS if shot <= counts.min()]
-    plan = GroupedPlan(labels, way, shots[-1], queries, case.episodes, case.seed, held_out=is_query)
-    pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, int(theirs.sum()))
-    features = torch.cat([case.features[torch.from_numpy(ours)], held_out.features[torch.from_numpy(theirs)]])
-    return EpisodeSource(features, plan, shots, pool, "held out", doubts)
+def _draw_from(
+    case: AdviceCase, classes: np.ndarray, doubts: list[str], held_out: HeldOut | None = None
+) -> EpisodeSource:
+    """Draw supports from the examples at hand; queries from those held out, or from other groups at hand."""
+    rows = np.isin(case.labels, classes)
+    labels = np.searchsorted(classes, case.labels[rows])
+    features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # all may stay on a disk
+    counts, way = case.counts[classes], len(classes) if case.way == "all" else case.way
+    names, asked = [case.class_names[place] for place in classes], None
+    options: dict[str, Any] = {}
+    if held_out is not None:
+        query_rows = np.isin(held_out.codes, classes)
+        query_labels = np.searchsorted(classes, held_out.codes[query_rows])
+        features = torch.cat([features, held_out.features[torch.from_numpy(query_rows)]])
+        labels, asked = np.concatenate([labels, query_labels]), len(query_labels)
+        queries = min(MOST_QUERIES, int(np.bincount(query_labels).min()))
+        options = {"held_out": np.arange(len(labels)) >= len(labels) - asked}
+    else:
+        queries = max(1, min(MOST_QUERIES, int(counts.min()) // 4))
+        if case.groups.evidence:
+            options = {"group": case.groups.group[rows]}
+            queries = min(queries, GroupedPlan(labels, way, 1, 1, **options).most_queries)
+    arguments = (labels, way, 1, queries, case.episodes, case.seed, names)
+    plan = GroupedPlan(*arguments, **options) if options else Plan(*arguments)
+    shots = [shot for shot in SHOTS if shot <= plan.feasible.min()]
+    pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, asked)
+    judged_on: JudgedOn = "at hand" if asked is None else "held out"
+    return EpisodeSource(features, replace(plan, shot=shots[-1]), shots, pool, judged_on, doubts)
 
 
-def _at_hand(case: AdviceCase, classes: np.ndarray, doubts: list[str]) -> EpisodeSource:
-    """Draw supports and queries from the examples at hand, of different groups."""
-    ours = np.isin(case.labels, classes)
-    labels, names = np.searchsorted(classes, case.labels[ours]), [case.class_names[place] for place in classes]
-    counts, way, is_grouped = case.counts[classes], _way(case, classes), bool(case.groups.evidence)
-    group = _split_single_groups(labels, case.groups.group[ours]) if is_grouped else np.arange(len(labels))
-
-    def plan(shot: int, queries: int) -> Plan:
-        arguments = (labels, way, shot, queries, case.episodes, case.seed, names)
-        return GroupedPlan(*arguments, group=group) if is_grouped else Plan(*arguments)
-
-    queries = min(max(1, min(MOST_QUERIES, int(counts.min()) // 4)), _fewest_beside_largest(labels, group))
-    shots = [shot for shot in SHOTS if shot <= plan(1, queries).feasible.min()]
-    pool = EpisodePool(int(np.median(counts)), len(classes), way, queries)
-    features = case.features if ours.all() else case.features[torch.from_numpy(ours)]  # all may stay on a disk
-    return EpisodeSource(features, plan(shots[-1], queries), shots, pool, "at hand", doubts)
+def _per_class(counts: Sequence[int]) -> str:
+    return format_range(min(counts), max(counts))
 
 
-def _way(case: AdviceCase, classes: np.ndarray) -> int:
-    return len(classes) if case.way == "all" else case.way
-
-
-def _fewest_beside_largest(labels: np.ndarray, group: np.ndarray) -> int:
-    """Return how many examples every class has beside its largest group: as many can be queries."""
-    by_class = (np.unique(group[labels == label], return_counts=True)[1] for label in range(int(labels.max()) + 1))
-    return min(int(sizes.sum() - sizes.max()) for sizes in by_class)
-
-
-def _split_single_groups(labels: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Return the groups, but for classes of a single one: their examples are drawn one by one."""
-    group = group.copy()
-    for label in range(int(labels.max()) + 1):
-        members = np.flatnonzero(labels == label)
-        if len(np.unique(group[members])) == 1:
-            group[members] = group.max() + 1 + np.arange(len(members))
-    return group
-
-
-def _affordable_episodes(d: int, way: int, shots: Sequence[int]) -> int:
-    """Return how many episodes OPERATIONS allow of a head that factorises a matrix for each support."""
-    sides = [sorted((way * shot, d)) for shot in shots]
-    each = sum(
-        2 * small**3 if small == way * shot else 3 * small**2 * large
-        for (small, large), shot in zip(sides, shots, strict=True)
-    )
-    return max(LEAST_EPISODES, int(OPERATIONS / each))
-
-
-# ------------------------------------------------------------------------------------------------------------ sentences
-
-
-def _expect_shots(shots: Sequence[int], measured: list[int]) -> tuple[list[int], list[str]]:
-    """Return the measured shots nearest to those that are expected, and doubts."""
-    if not shots:
-        return measured, []
-    doubts = []
-    if max(shots) > measured[-1]:
-        doubts.append(
-            f"You expect up to {max(shots)} shots; the examples allow to measure {measured[-1]}: the choice of a head "
-            "is made at the shots that can be measured."
-        )
-    return sorted({min(measured, key=lambda step: (abs(step - shot), step)) for shot in shots}), doubts
-
-
-def _measure_lead(curves: Curves, best: str, places: list[int]) -> dict[str, tuple[float, float]]:
-    """Return the mean lead over each other head, paired on the same episodes, and half of its interval."""
-    steps = np.array(curves.source.shots)
-    independent = curves.source.pool.independent(curves.accuracies[best], steps)[places].min()
-    lead = {}
-    for head, accuracies in curves.accuracies.items():
-        if head != best:
-            points = (curves.accuracies[best] - accuracies)[places].mean(0)
-            lead[head] = float(points.mean()), float(1.96 * points.std(ddof=1) / np.sqrt(independent))
-    return lead
+def _describe_basis(case: AdviceCase, source: EpisodeSource, counts: list[int]) -> str:
+    drawn = f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
+    if source.judged_on == "held out":
+        drawn = "learned from the examples at hand, asked of those held out"
+    return f"({source.plan.way} classes at once, {sum(counts)} examples, {_per_class(counts)} per class; {drawn})"
 
 
 def _describe_choice(
@@ -290,16 +205,16 @@ def _describe_choice(
     return [*sentences, f"{which}: its worst shortfall from the best at any of these shots is the smallest."]
 
 
-def _doubt_curves(curves: Curves, best: str, counts: list[int]) -> list[str]:
-    doubts, half_widths, chance = [], curves.half_widths[best], 1 / curves.source.plan.way
-    if (curves.accuracies[best].mean(1) - half_widths).max() <= chance:
+def _doubt_curves(means: np.ndarray, half_widths: np.ndarray, chance: float, counts: list[int]) -> list[str]:
+    doubts = []
+    if (means - half_widths).max() <= chance:
         doubts.append(
             f"No accuracy is surely above chance ({chance:.1%}): these features do not tell these classes apart, and "
             "what is said above is noise. Try other features before labelling more."
         )
     if min(counts) < FEW_EXAMPLES and half_widths.max() > WIDE:
         doubts.append(
-            f"With {format_range(min(counts), max(counts))} examples a class the accuracies are known to about "
-            f"{half_widths.max():.0%} only; heads closer than that cannot be told apart."
+            f"With {_per_class(counts)} examples a class the accuracies are known to about {half_widths.max():.0%} "
+            "only; heads closer than that cannot be told apart."
         )
     return doubts

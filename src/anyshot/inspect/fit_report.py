@@ -7,7 +7,7 @@ from shlex import quote
 import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import MOST_EXAMPLES, Float64View, find_groups
+from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.classify.images import ExampleBatch
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
@@ -85,8 +85,7 @@ class FitReport:
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
             features, labels = self._features.array, np.unique(self._labels, return_inverse=True)[1]
-            units = Float64View(features.reshape(len(features), -1), as_units=True)
-            groups = find_groups(units, labels, self._names, self._times)
+            groups = find_groups(unit_vectors(features), labels, self._names, self._times)
             accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
         error = classifier.support_calibration_error()

@@ -1,14 +1,11 @@
 """Step: what would bring most: correct labels, other features, photos of other days, or more examples."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from anyshot.inspect.accuracy import Accuracy, measure_accuracy
 from anyshot.inspect.case import AdviceCase, OtherFeatures
-from anyshot.inspect.curves import compare_heads, measure_curves
-from anyshot.inspect.duplicates import find_duplicates
-from anyshot.inspect.labels import find_label_errors
+from anyshot.inspect.curves import EpisodeSource
 from anyshot.inspect.sections import Section, Table
 from anyshot.inspect.shot_curve import LEAST_SHOTS, Forecast, forecast_gains
 from anyshot.text import count_noun
@@ -22,69 +19,70 @@ HARDER = 0.05  # loss of accuracy on examples held out from which photos of othe
 ROUGH = 0.02  # error of a forecast at shots held out from which it is called rough; not tuned
 
 
-@dataclass(frozen=True)
-class Gains:
-    """What more examples, other features or correct labels would bring."""
+def expect_gains(
+    case: AdviceCase, source: EpisodeSource, accuracies: dict[str, np.ndarray], values: dict[str, Any]
+) -> Section:
+    """Forecast the gain of more examples, and weigh it against other features and wrong labels.
 
-    forecasts: dict[str, Forecast]
-    """By head, where the shots allow one."""
-    other_features: OtherFeatures | None
-    """What the network that comes with anyshot would bring, where another one was used and is not accurate."""
-    labels_first: bool
-    """Whether so many labels are doubtful that nothing else can be concluded from the accuracy."""
-    features_are_the_limit: bool
-    """Whether accuracy is low and more examples would hardly help."""
-    next_step: str
-    """What to do next, in a sentence; empty where nothing stands out."""
-    section: Section
+    Its values are the forecasts by head, where the shots allow one; what another network would bring
+    (`other_features`); whether so many labels are doubtful that nothing else can be concluded (`labels_first`); whether
+    accuracy is low and more examples would hardly help (`features_are_the_limit`); and what to do next in a sentence
+    (`next_step`), which is empty where nothing stands out.
 
-
-def expect_gains(case: AdviceCase) -> Gains:
-    """Forecast the gain of more examples, and weigh it against other features and wrong labels."""
-    best, accuracy = case.result(compare_heads).best, case.result(measure_accuracy)
-    forecasts = case.result(forecast_all)
+    Args:
+        case: The examples.
+        source: What episodes were drawn from.
+        accuracies: The accuracies of each head, by shot and episode.
+        values: Those of the steps before, by name.
+    """
+    best, accuracy, left_out = values["best"], values["accuracy"], values["left_out"]
+    forecasts = _forecast_all(source, accuracies, case.seed)
     forecast = forecasts.get(best)
     doubling = None if forecast is None else forecast.gain[-1]
-    labels = _doubt_labels(case, accuracy)
-    other = case.options["other_features"](best, accuracy.accuracy) if "other_features" in case.options else None
+    labels = _doubt_labels(values, len(case.labels))
+    other = case.options["other_features"](best, accuracy) if "other_features" in case.options else None
     # Where only the examples held out are hard, those at hand are too much alike, and others would help.
-    is_low = max(accuracy.accuracy, accuracy.left_out.accuracy) < LOW_ACCURACY
-    is_flat = doubling is not None and doubling < FLAT * (1 - accuracy.accuracy)
+    is_low = max(accuracy, left_out.accuracy) < LOW_ACCURACY
+    is_flat = doubling is not None and doubling < FLAT * (1 - accuracy)
     is_limit = is_low and is_flat and not labels
-    features = labels or _describe_features(other, is_limit, accuracy.accuracy, doubling)
-    sentences = [text for text in (features, _describe_other_days(accuracy, doubling)) if text]
+    sentences = [labels or _describe_features(other, is_limit, accuracy, doubling)]
+    harder = left_out.alone - accuracy
+    if values["holdout"] is not None and harder >= max(HARDER, 2 * (doubling or 0.0)):
+        sentences.append(
+            f"Examples of other days rather than more like these: of those at hand {left_out.alone:.1%} are found, of "
+            f"those held out {accuracy:.1%}."
+        )
+    sentences = [text for text in sentences if text]
     next_step = sentences[0] if sentences else ""
     tables: list[Table] = []
     if forecast is None:
         sentences.append("The examples are too few to say: see below.")
     else:
-        more, tables = _describe_forecast(case, best, forecast)
+        more, tables = _describe_forecast(best, forecast, is_at_hand=source.judged_on == "at hand")
         sentences += more
-        if not next_step:
-            next_step = (
-                f"Twice the examples are expected to bring {100 * forecast.gain[-1]:+.1f} points "
-                f"({100 * forecast.low[-1]:+.1f} to {100 * forecast.high[-1]:+.1f})."
-            )
-    section = Section("What more examples would bring", sentences, tables, _doubt_forecast(case, forecast))
-    return Gains(forecasts, other, bool(labels), is_limit, next_step, section)
-
-
-def forecast_all(case: AdviceCase) -> dict[str, Forecast]:
-    """Forecast the gains of every head."""
-    curves = case.result(measure_curves)
-    pool, steps = curves.source.pool, np.array(curves.source.shots)
-    more = tuple(sorted({step for step in MORE if step < pool.images} | {pool.images}))
-    found = {
-        head: forecast_gains(steps, a, pool.images, more, pool, case.seed) for head, a in curves.accuracies.items()
+        points = f"{tables[0].rows[-1][1]} points ({tables[0].rows[-1][2]})"
+        next_step = next_step or f"Twice the examples are expected to bring {points}."
+    gains = {
+        "forecasts": forecasts,
+        "other_features": other,
+        "labels_first": bool(labels),
+        "features_are_the_limit": is_limit,
+        "next_step": next_step,
     }
-    return {head: forecast for head, forecast in found.items() if forecast is not None}
+    return Section("What more examples would bring", sentences, tables, _doubt_forecast(values, forecast), gains)
 
 
-def _doubt_labels(case: AdviceCase, accuracy: Accuracy) -> str:
+def _forecast_all(source: EpisodeSource, accuracies: dict[str, np.ndarray], seed: int) -> dict[str, Forecast]:
+    pool, steps = source.pool, np.array(source.shots)
+    more = tuple(sorted({step for step in MORE if step < pool.images} | {pool.images}))
+    every = {head: forecast_gains(steps, a, pool.images, more, pool, seed) for head, a in accuracies.items()}
+    return {head: forecast for head, forecast in every.items() if forecast is not None}
+
+
+def _doubt_labels(values: dict[str, Any], examples: int) -> str:
     """Return that labels are to be looked at first, where conflicts or suspects explain much of the errors."""
-    conflicts, suspects = case.result(find_duplicates).conflicts, len(case.result(find_label_errors).suspects)
-    errors = (1 - accuracy.left_out.accuracy) * len(case.labels)
-    if not conflicts and (suspects < SUSPECT_SHARE * errors or accuracy.left_out.accuracy >= LOW_ACCURACY):
+    conflicts, suspects, accuracy = values["conflicts"], len(values["suspects"]), values["left_out"].accuracy
+    if not conflicts and (suspects < SUSPECT_SHARE * (1 - accuracy) * examples or accuracy >= LOW_ACCURACY):
         return ""
     reasons = []
     if conflicts:
@@ -120,19 +118,7 @@ def _describe_features(other: OtherFeatures | None, is_limit: bool, accuracy: fl
     return ""
 
 
-def _describe_other_days(accuracy: Accuracy, doubling: float | None) -> str:
-    """Return whether the examples at hand are too much alike to learn more from further ones of their kind."""
-    harder = accuracy.left_out.alone - accuracy.accuracy
-    if accuracy.holdout is None or harder < HARDER or harder < 2 * (doubling or 0.0):
-        return ""
-    return (
-        f"Examples of other days rather than more like these: of those at hand {accuracy.left_out.alone:.1%} are "
-        f"found, of those held out {accuracy.accuracy:.1%}."
-    )
-
-
-def _describe_forecast(case: AdviceCase, best: str, forecast: Forecast) -> tuple[list[str], list[Table]]:
-    is_at_hand = case.result(measure_curves).source.judged_on == "at hand"
+def _describe_forecast(best: str, forecast: Forecast, *, is_at_hand: bool) -> tuple[list[str], list[Table]]:
     sentences = [
         f"With about {forecast.now} examples per class {best} should reach {forecast.accuracy:.1%} on "
         f"{'examples of the same kind' if is_at_hand else 'examples like those held out'}; further ones per class, of "
@@ -148,14 +134,13 @@ def _describe_forecast(case: AdviceCase, best: str, forecast: Forecast) -> tuple
     return sentences, [Table("", ["examples more", "points", "95 % interval"], rows)]
 
 
-def _doubt_forecast(case: AdviceCase, forecast: Forecast | None) -> list[str]:
+def _doubt_forecast(values: dict[str, Any], forecast: Forecast | None) -> list[str]:
     if forecast is None:
-        choice = case.result(compare_heads)
-        smallest = int(np.argmin(choice.counts))
+        count, name = min(zip(values["counts"], values["class_names"], strict=True), key=lambda pair: pair[0])
+        shots = values["shots"]
         return [
-            f"Class {choice.class_names[smallest]} has {choice.counts[smallest]} examples, so only shots "
-            f"{choice.shots[0]} to {choice.shots[-1]} can be measured: too few to say what more examples would bring "
-            f"({LEAST_SHOTS} different shots needed)."
+            f"Class {name} has {count} examples, so only shots {shots[0]} to {shots[-1]} can be measured: too few to "
+            f"say what more examples would bring ({LEAST_SHOTS} different shots needed)."
         ]
     if not forecast.held_out:
         return ["There are too few shots to hold any out: the expected gains are not checked."]

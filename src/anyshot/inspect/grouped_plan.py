@@ -13,7 +13,8 @@ from anyshot.measure.plan import EpisodeBatch, Plan
 class GroupedPlan(Plan):
     """Episodes whose queries are of other moments than their support.
 
-    Queries are images that were held out, or of other bursts than the support: a burst is never divided.
+    Queries are images that were held out, or of other bursts than the support: a burst is never divided, unless it is
+    all of its class.
 
     Args:
         held_out: Marks images that are queries only; the others are support only. None where none are.
@@ -22,6 +23,11 @@ class GroupedPlan(Plan):
 
     held_out: Bool[np.ndarray, " image"] | None = None
     group: Int[np.ndarray, " image"] | None = None
+
+    @cached_property
+    def most_queries(self) -> int:
+        """How many images every class has beside its largest burst: as many can be queries."""
+        return min(sum(map(len, bursts)) - max(map(len, bursts)) for bursts in self._bursts)
 
     @cached_property
     def feasible(self) -> Int[np.ndarray, " class_"]:
@@ -39,10 +45,11 @@ class GroupedPlan(Plan):
 
     @cached_property
     def _bursts(self) -> list[list[Int[np.ndarray, " image"]]]:
-        """The images of each burst of each class."""
+        """The images of each burst of each class; where a class is a single burst, each image is one."""
         group = np.arange(len(self.labels)) if self.group is None else self.group
         mine = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
-        return [[images[group[images] == one] for one in np.unique(group[images])] for images in mine]
+        every = [[images[group[images] == one] for one in np.unique(group[images])] for images in mine]
+        return [bursts if len(bursts) > 1 else list(bursts[0][:, None]) for bursts in every]
 
     def draw(self, start: int, stop: int) -> EpisodeBatch:
         """Return episodes `start` to `stop`."""

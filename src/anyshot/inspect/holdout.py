@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
+from jaxtyping import Float, Int
 from scipy.stats import beta
 
 from anyshot.classify.calibration import calibration_error
@@ -161,9 +161,29 @@ class HoldoutResult:
 
 def share(right: int, examples: int) -> Share:
     """Return a share with its 95 % interval (Clopper and Pearson 1934), for examples that were drawn one by one."""
-    low = float(beta.ppf(0.025, right, examples - right + 1)) if right else 0.0
-    high = float(beta.ppf(0.975, right + 1, examples - right)) if right < examples else 1.0
-    return right / examples, low, high
+    low, high = beta.ppf((0.025, 0.975), (right, right + 1), (examples - right + 1, examples - right))
+    return right / examples, float(np.nan_to_num(low, nan=0.0)), float(np.nan_to_num(high, nan=1.0))
+
+
+def summarize_classes(
+    names: Sequence[str], owner: Int[np.ndarray, " example"], probabilities: Float[np.ndarray, "example class"]
+) -> list[ClassResult]:
+    """Return how the examples of each class that has any are classified, by name.
+
+    Args:
+        names: The names of all classes.
+        owner: The class of each example.
+        probabilities: Those of the classes, for each example.
+    """
+    answer, results = probabilities.argmax(1), []
+    for place in sorted(np.unique(owner).tolist(), key=lambda place: names[place]):
+        here = owner == place
+        answers, examples = Counter(answer[here].tolist()), int(here.sum())
+        right = answers.pop(place, 0)
+        taken_for = [(names[other], times) for other, times in answers.most_common()]
+        probability = float(probabilities[here, place].mean())
+        results.append(ClassResult(names[place], examples, right, share(right, examples), probability, taken_for))
+    return results
 
 
 def measure_holdout(
@@ -180,31 +200,37 @@ def measure_holdout(
     Raises:
         BadInput: If no example is of a class that the classifier has.
     """
-    classes, truth = classifier.classes_.astype(str), np.array([str(label) for label in labels])
-    is_member = np.isin(truth, classes)
+    classes, truth = classifier.classes_.astype(str).tolist(), [str(label) for label in labels]
+    places = {name: place for place, name in enumerate(classes)}
+    owner = np.array([places.get(label, -1) for label in truth])
+    is_member = owner >= 0
     if not is_member.any():
-        has, asked = (join_some(sorted(set(some.tolist()))) for some in (classes, truth))
+        has, asked = (join_some(sorted(set(some))) for some in (classes, truth))
         raise BadInput(f"no example is of a class that the classifier has: it has {has}, not {asked}.")
-    probabilities, is_known = _classify(classifier, features)
-    answers, sure = classes[probabilities.argmax(1)], probabilities.max(1)
-    right, wrong = is_member & (answers == truth), is_member & (answers != truth)
-    wrong_places = sorted(np.flatnonzero(wrong).tolist(), key=lambda place: (-sure[place], place))
-    order = np.argsort(classes)
-    owner = order[np.searchsorted(classes, truth[is_member], sorter=order)]
-    confused = Counter((str(truth[place]), str(answers[place])) for place in wrong_places)
-    results = []
-    for name in sorted(set(truth[is_member].tolist())):
-        here = truth == name
-        mistakes = Counter(answers[here & wrong].tolist()).most_common()
-        count, known = int(here.sum()), int(right[here].sum())
-        probability = float(probabilities[here][:, classes == name].mean())
-        results.append(ClassResult(name, count, known, share(known, count), probability, mistakes))
+    probabilities = classifier.predict_proba(features)
+    parts = (features[start : start + PART] for start in range(0, len(features), PART))
+    is_known = np.concatenate([classifier.is_known(part) for part in parts])
+    answer, sure = probabilities.argmax(1), probabilities.max(1)
+    right, wrong = answer == owner, is_member & (answer != owner)
+    mistakes = [
+        Mistake(
+            place,
+            names[place] if len(names) else f"example {place}",
+            truth[place],
+            classes[answer[place]],
+            round(float(sure[place]), 6),
+            bool(is_known[place]),
+        )
+        for place in sorted(np.flatnonzero(wrong).tolist(), key=lambda place: (-sure[place], place))
+    ]
+    results = summarize_classes(classes, owner[is_member], probabilities[is_member])
+    confused = [(one.name, other, times) for one in results for other, times in one.taken_for]
     keys = hash_rows(np.asarray(features).reshape(len(truth), -1))
     return HoldoutResult(
         examples=int(is_member.sum()),
         right=int(right.sum()),
         accuracy=share(int(right.sum()), int(is_member.sum())),
-        calibration_error=calibration_error(probabilities[is_member], owner),
+        calibration_error=calibration_error(probabilities[is_member], owner[is_member]),
         accepted=float(is_known[is_member].mean()),
         accepted_right=_mean(is_known[right]),
         accepted_wrong=_mean(is_known[wrong]),
@@ -212,30 +238,10 @@ def measure_holdout(
         strangers=int((~is_member).sum()),
         strangers_rejected=_mean(~is_known[~is_member]),
         absent=sorted(set(classes) - set(truth)),
-        confused=[(label, answer, times) for (label, answer), times in confused.most_common()],
-        mistakes=[
-            Mistake(
-                place,
-                names[place] if len(names) else f"example {place}",
-                str(truth[place]),
-                str(answers[place]),
-                round(float(sure[place]), 6),
-                bool(is_known[place]),
-            )
-            for place in wrong_places
-        ],
+        confused=sorted(confused, key=lambda row: -row[2]),
+        mistakes=mistakes,
         learned=int(np.isin(keys, classifier.support_.all_keys[0]).sum()),
     )
-
-
-def _classify(classifier: FewShotClassifier, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities, and whether each example is one of the classes at all."""
-    logits, evidence = [], []
-    for start in range(0, len(features), PART):
-        vectors = classifier.vectors(features[start : start + PART])
-        logits.append(classifier.logits_of(vectors))
-        evidence.append(classifier.evidence_of(vectors))
-    return softmax(np.concatenate(logits), axis=1), np.concatenate(evidence) >= classifier.threshold_
 
 
 def _mean(values: np.ndarray) -> float:

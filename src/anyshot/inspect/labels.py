@@ -5,8 +5,7 @@ that were mixed up at random. The examples that are surely of another class find
 alike, where the own label is never out of the question. (docs/log/advice.md compares both with other rules.)
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +15,6 @@ from anyshot.classify.calibration import fit_scale
 from anyshot.classify.groups import Labels
 from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
-from anyshot.inspect.curves import compare_heads
 from anyshot.inspect.sections import Section, Table, picture_cell
 
 # The three thresholds only decide where the lists end, and were not tuned; the rankings were compared with others.
@@ -40,54 +38,55 @@ class Suspect(NamedTuple):
     other: float
 
 
-@dataclass(frozen=True)
-class LabelErrors:
-    """Labels that may be wrong."""
+def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
+    """Rank examples whose labels may be wrong, and pairs of classes that may be one.
 
-    unlikely: list[dict[str, Any]]
-    """Examples by how unlikely their own label is; the least likely first."""
-    mislabelled: list[dict[str, Any]]
-    """Examples by how likely another label is; the likeliest first."""
-    same_class: list[dict[str, Any]]
-    """Two classes, and the share of their examples that is told from the other."""
-    section: Section
-
-    @property
-    def suspects(self) -> set[int]:
-        """The numbers of all examples whose labels may be wrong."""
-        return {row["image"] for row in (*self.unlikely, *self.mislabelled)}
-
-
-def leave_out_of_best(case: AdviceCase) -> LeaveOneOutScores:
-    """Score every example without its group, with the best head."""
-    return case.leave_out(case.result(compare_heads).best)
-
-
-def find_label_errors(case: AdviceCase) -> LabelErrors:
-    """Rank examples whose labels may be wrong, and pairs of classes that may be one."""
-    left_out = case.result(leave_out_of_best)
+    Its values are the examples by how unlikely their own label is (`unlikely`) and by how likely another one is
+    (`mislabelled`), the numbers of all these (`suspects`), and pairs of classes with the share of their examples that
+    is told from the other (`same_class`).
+    """
     image = np.flatnonzero(left_out.is_scored)
     scores, owner = left_out.scores[image], left_out.labels[image]
-    suspects = rank_suspects(scores, owner, image)
-    unlikely = sorted((one for one in suspects if one.log_own <= np.log(UNLIKELY)), key=lambda one: one.log_own)
-    sure = sorted((one for one in suspects if one.other >= SURE), key=lambda one: (-one.other, one.log_own))
-    unlikely_rows, sure_rows = (
-        [
-            {
-                **case.describe(one.image),
-                "looks_like": case.class_names[one.looks_like],
-                "own_probability": float(np.exp(one.log_own)),
-                "probability": one.other,
-            }
-            for one in ranking
-        ]
-        for ranking in (unlikely, sure)
-    )
-    same_class = [
-        {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
-        for one, other, share in find_same_classes(scores, owner)
+    rows = [
+        {
+            **case.describe(one.image),
+            "looks_like": case.class_names[one.looks_like],
+            "own_probability": float(np.exp(one.log_own)),
+            "probability": one.other,
+        }
+        for one in sorted(rank_suspects(scores, owner, image), key=lambda one: one.log_own)
     ]
-    return LabelErrors(unlikely_rows, sure_rows, same_class, _describe(unlikely_rows, sure_rows))
+    unlikely = [row for row in rows if row["own_probability"] <= UNLIKELY]
+    sure = sorted((row for row in rows if row["probability"] >= SURE), key=lambda row: -row["probability"])
+    columns = ["example", "label", "probability of it", "looks like", "probability"]
+    tables = []
+    for title, ranking in (("Least likely under their own label", unlikely), ("Most likely of another class", sure)):
+        cells = [
+            [
+                picture_cell(row, row["looks_like"]),
+                row["label"],
+                f"{row['own_probability']:.1g}",
+                row["looks_like"],
+                f"{row['probability']:.0%}",
+            ]
+            for row in ranking[:MOST_LISTED]
+        ]
+        tables += [Table(f"{title} ({len(ranking)})", columns, cells)] if cells else []
+    sentences = (
+        "There are two rankings: the first finds labels mixed up at random, the second those confused with a class "
+        "that looks alike. Look at them from the top, until the labels are right; on the page (--out FOLDER) a click "
+        "keeps, corrects or drops each, into a table for `anyshot fit --corrections`."
+    )
+    values = {
+        "unlikely": unlikely,
+        "mislabelled": sure,
+        "suspects": sorted({row["image"] for row in (*unlikely, *sure)}),
+        "same_class": [
+            {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
+            for one, other, share in find_same_classes(scores, owner)
+        ],
+    }
+    return Section("Labels that may be wrong", [sentences if tables else "None."], tables, values=values)
 
 
 def rank_suspects(scores: Float[np.ndarray, "image way"], owner: Labels, image: Labels) -> list[Suspect]:
@@ -122,31 +121,3 @@ def find_same_classes(scores: Float[np.ndarray, "image way"], owner: Labels) -> 
     enough = np.minimum(counts, counts[:, None]) >= LEAST_COMPARED
     pairs = np.argwhere(np.triu(enough & (share < ONE_CLASS), 1)).tolist()
     return sorted(((one, other, float(share[one, other])) for one, other in pairs), key=lambda pair: pair[2])
-
-
-def _describe(unlikely: list[dict[str, Any]], sure: list[dict[str, Any]]) -> Section:
-    tables = [
-        Table(
-            f"Least likely under their own label ({len(unlikely)})",
-            ["example", "label", "probability of it", "looks like"],
-            [
-                [picture_cell(row, row["looks_like"]), row["label"], f"{row['own_probability']:.1g}", row["looks_like"]]
-                for row in unlikely[:MOST_LISTED]
-            ],
-        ),
-        Table(
-            f"Most likely of another class ({len(sure)})",
-            ["example", "label", "looks like", "probability"],
-            [
-                [picture_cell(row, row["looks_like"]), row["label"], row["looks_like"], f"{row['probability']:.0%}"]
-                for row in sure[:MOST_LISTED]
-            ],
-        ),
-    ]
-    sentences = (
-        "There are two rankings: the first finds labels mixed up at random, the second those confused with a class "
-        "that looks alike. Look at them from the top, until the labels are right; on the page (--out FOLDER) a click "
-        "keeps, corrects or drops each, into a table for `anyshot fit --corrections`."
-    )
-    tables = [table for table in tables if table.rows]
-    return Section("Labels that may be wrong", [sentences if tables else "None."], tables)

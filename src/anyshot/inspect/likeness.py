@@ -10,9 +10,11 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image
+from PIL.Image import Resampling
 from scipy.ndimage import gaussian_filter, map_coordinates
 from scipy.optimize import minimize
+
+from anyshot.inspect.sheets import to_picture
 
 SIDE, PATCH = 24, 12  # pixels of a small thumbnail, and of the middle that is searched for
 LARGE, GRID = 96, 24  # pixels of a large thumbnail, and points per row of its middle that are aligned
@@ -39,8 +41,7 @@ class PictureSketch:
     @staticmethod
     def from_image(image: UInt8[np.ndarray, "height width channel"]) -> "PictureSketch":
         """Return the sketch of a picture of any size, grey or in colour."""
-        picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
-        return PictureSketch(np.asarray(picture.resize((LARGE, LARGE), Image.Resampling.BOX)))
+        return PictureSketch(np.asarray(to_picture(image).resize((LARGE, LARGE), Resampling.BOX)))
 
     @cached_property
     def small(self) -> Float[np.ndarray, "side side"]:

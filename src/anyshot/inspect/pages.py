@@ -15,7 +15,6 @@ import vl_convert
 from markupsafe import Markup
 
 from anyshot.inspect.holdout import HoldoutResult
-from anyshot.inspect.sections import Section
 from anyshot.inspect.unlabelled import RankedExample, describe_ranking
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, apply_theme, inline_data
 from anyshot.show.pages import fill_template
@@ -41,14 +40,17 @@ def render_advice(advice: "Advice", jpegs: Jpegs | None = None, source: str = "S
         (str(len(advice.suspects)), "labels that may be wrong"),
         (str(advice.conflicts), "copies under two labels"),
     ]
-    review = {
-        "kind": "corrections",
-        "file": "corrections.csv",
-        "command": f"anyshot fit {quote(source)} --corrections corrections.csv --out CLASSIFIER",
-        "classes": [row["class"] for row in advice.classes],
-    }
-    sections = advice.sections
-    return _render("Advice", "advice", advice.headline, facts, sections, jpegs or {}, draw_curves(advice), review)
+    command = f"anyshot fit {quote(source)} --corrections corrections.csv --out CLASSIFIER"
+    return _render(
+        jpegs or {},
+        title="Advice",
+        kind="advice",
+        headline=advice.headline,
+        facts=facts,
+        sections=advice.sections,
+        figure=Markup(draw_curves(advice)),
+        review={"kind": "corrections", "command": command, "classes": [row["class"] for row in advice.classes]},
+    )
 
 
 def render_ranking(
@@ -63,14 +65,15 @@ def render_ranking(
         jpegs: Small JPEGs of the examples, by their numbers.
         source: The path of the unlabelled examples, for the command that adds them.
     """
-    review = {
-        "kind": "labels",
-        "file": "labels.csv",
-        "command": f"anyshot add CLASSIFIER labels.csv --root {quote(source)}",
-        "classes": classes,
-    }
-    headline = f"Label these {len(ranking)} of {len(names)} examples first."
-    return _render("What to label next", "advice", headline, [], [describe_ranking(ranking, names)], jpegs, "", review)
+    command = f"anyshot add CLASSIFIER labels.csv --root {quote(source)}"
+    return _render(
+        jpegs,
+        title="What to label next",
+        kind="advice",
+        headline=f"Label these {len(ranking)} of {len(names)} examples first.",
+        sections=[describe_ranking(ranking, names)],
+        review={"kind": "labels", "command": command, "classes": classes},
+    )
 
 
 def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
@@ -87,34 +90,15 @@ def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
         (f"{result.calibration_error:.1%}", "calibration error"),
         (str(len(result.mistakes)), "mistakes"),
     ]
-    return _render(title, "test", result.sentences[0], facts, result.sections, jpegs)
+    return _render(jpegs, title=title, kind="test", headline=result.sentences[0], facts=facts, sections=result.sections)
 
 
-def _render(
-    title: str,
-    kind: str,
-    headline: str,
-    facts: Sequence[tuple[str, str]],
-    sections: Sequence[Section],
-    jpegs: Jpegs,
-    figure: str = "",
-    review: Mapping[str, Any] | None = None,
-) -> str:
-    encoded = {place: b64encode(jpeg).decode() for place, jpeg in jpegs.items()}
+def _render(jpegs: Jpegs, **values: Any) -> str:
     css = files("anyshot.report").joinpath("page.css").read_text(encoding="utf-8")
-    return fill_template(
-        Path(__file__).with_name("page.html"),
-        title=title,
-        kind=kind,
-        headline=headline,
-        facts=facts,
-        sections=sections,
-        pictures=encoded,
-        figure=Markup(figure),
-        css=Markup(css),
-        review=review,
-        script=Markup(Path(__file__).with_name("review.js").read_text(encoding="utf-8")),
-    )
+    script = Path(__file__).with_name("review.js").read_text(encoding="utf-8")
+    pictures = {place: b64encode(jpeg).decode() for place, jpeg in jpegs.items()}
+    defaults: dict[str, Any] = {"facts": [], "figure": "", "review": None, "css": Markup(css), "script": Markup(script)}
+    return fill_template(Path(__file__).with_name("page.html"), pictures=pictures, **defaults | values)
 
 
 def draw_curves(advice: "Advice") -> str:

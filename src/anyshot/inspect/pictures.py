@@ -4,17 +4,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import torch
 
 from anyshot.classify.classifier import DEFAULT_HEAD
-from anyshot.classify.groups import Float64View
+from anyshot.classify.groups import unit_vectors
 from anyshot.classify.images import make_thumbnail
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Source
 from anyshot.data.store import Store
 from anyshot.inspect.case import AdviceOptions, OtherFeatures
 from anyshot.inspect.copies import find_copies
-from anyshot.inspect.likeness import PictureSketch
 from anyshot.measure.evaluate import evaluate
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
@@ -63,11 +61,8 @@ def find_copies_in_store(store: Store, cache: FeatureCache | None = None) -> lis
     with progress(f"embedding {len(store.items)} pictures", float(len(store.items))) as advance:
         features = embedder.features(store.items, advance, cache)
     with progress("comparing pictures", 1.0) as advance:
-        vectors = Float64View(torch.from_numpy(features).flatten(1).numpy(), as_units=True)
         labels = np.unique(store.labels, return_inverse=True)[1]
-        pairs = find_copies(
-            vectors, labels, lambda image: PictureSketch.from_image(np.asarray(store.items[image])), advance
-        )
+        pairs = find_copies(unit_vectors(features), labels, lambda image: np.asarray(store.items[image]), advance)
     return [(one, other) for one, other, _ in pairs]
 
 

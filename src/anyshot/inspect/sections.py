@@ -1,6 +1,7 @@
 """Sections of advice: sentences and tables, printed in a terminal, as Markdown or on a page."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 MOST_PRINTED = 20  # rows of a table in a terminal; the page and the JSON have more
@@ -30,7 +31,8 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Cell]]
 
 
-class Section(NamedTuple):
+@dataclass(frozen=True)
+class Section:
     """What one step of advice says."""
 
     title: str
@@ -38,6 +40,8 @@ class Section(NamedTuple):
     tables: Sequence[Table] = ()
     doubts: Sequence[str] = ()
     """What the data are too few to say, in sentences."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """What it says in numbers, by name: attributes of the advice, and entries of its JSON."""
 
 
 def picture_cell(row: dict[str, Any], suggestion: str = "") -> Picture:

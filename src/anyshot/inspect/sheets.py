@@ -61,9 +61,13 @@ def _even_steps(many: int, most: int) -> list[int]:
     return [int(index) for index in np.linspace(0, many - 1, min(many, most)).round()]
 
 
+def to_picture(image: np.ndarray) -> Image.Image:
+    """Return an image, grey or in colour, as a picture in colour."""
+    return Image.fromarray(np.broadcast_to(image, (*image.shape[:2], 3)))
+
+
 def _make_tile(image: np.ndarray) -> Image.Image:
-    picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
-    return ImageOps.fit(picture, (TILE, TILE), Image.Resampling.BICUBIC)
+    return ImageOps.fit(to_picture(image), (TILE, TILE), Image.Resampling.BICUBIC)
 
 
 def _shorten(name: str, draw: ImageDraw.ImageDraw) -> str:

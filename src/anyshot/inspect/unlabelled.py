@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import Float64View, WithinClassDistance
+from anyshot.classify.groups import WithinClassDistance, unit_vectors
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, Picture, Section, Table
 from anyshot.measure.inputs import check_features, check_labels
@@ -62,12 +62,12 @@ def rank_unlabelled(
     sample = np.sort(np.random.default_rng(0).permutation(len(pool))[:MOST_COMPARED])
     probabilities = classifier.predict_proba(pool.numpy()[sample])
     second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
-    labelled = Float64View(x.flatten(1).numpy(), as_units=True)
+    labelled = unit_vectors(x.numpy())
     usual = WithinClassDistance.estimate(labelled, owner).distance or 1.0
-    units = Float64View(pool.flatten(1).numpy(), as_units=True)[sample].astype(np.float32)
+    units = unit_vectors(pool.numpy()[sample]).astype(np.float32)
     ranking = _herd(
         _similarities(units, units, usual),
-        _similarities(units, labelled[:].astype(np.float32), usual).max(1),
+        _similarities(units, labelled.astype(np.float32), usual).max(1),
         np.maximum(1 - first + second, LEAST_WEIGHT).astype(np.float32),
         most,
     )

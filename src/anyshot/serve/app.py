@@ -16,13 +16,12 @@ POST   /api/save                      write to the folder that the server was st
                                       another program has saved there meanwhile
 """
 
-import os
-from functools import partial
+import asyncio
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel
@@ -30,9 +29,9 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Match, Route
 
 from anyshot.errors import BadInput
-from anyshot.serve.limits import ByteBudget, Guard
+from anyshot.serve.guard import Guard
 from anyshot.serve.state import ServedClassifier
-from anyshot.serve.uploads import MAX_NAME_LENGTH, NAME_PATTERN, check_class_name, read_image_upload
+from anyshot.serve.uploads import MAX_NAME_LENGTH, MAX_UPLOADS, NAME_PATTERN, check_class_name, read_image_upload
 from anyshot.text import to_one_line
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -46,11 +45,9 @@ class Problem(BaseModel):
     detail: str
 
 
-def _describe_problems(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """Return what an operation may answer besides 200, for the schema."""
-    return {code: {"model": Problem} for code in (401, 403, 422, 431, *codes)}
-
-
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (401, 403, 404, 408, 409, 413, 415, 422, 431, 503)
+}
 IMAGE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -59,7 +56,6 @@ IMAGE_BODY: dict[str, Any] = {
 }
 JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}, "description": "A small picture."}}
 CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}, "description": "A table."}}
-UPLOAD_CODES = (408, 413, 415, 503)
 NewName = Annotated[
     str, Query(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": NAME_PATTERN})
 ]
@@ -76,7 +72,7 @@ def make_app(served: ServedClassifier, hosts: tuple[str, ...] = LOOPBACK, token:
             to be at its address.
         token: What clients must know, where it is not empty.
     """
-    app = FastAPI(title="anyshot", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app = FastAPI(title="anyshot", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=PROBLEMS)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.add_middleware(Guard, token=token)
     _add_error_handlers(app)
@@ -100,69 +96,63 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
-    budget = ByteBudget()
-    # As many at once as there are cores: more would only wait for each other, each with memory of its own.
-    run = partial(to_thread.run_sync, limiter=CapacityLimiter(max(2, os.cpu_count() or 2)))
-    run_save = partial(to_thread.run_sync, limiter=CapacityLimiter(1))
+    slots = asyncio.Semaphore(MAX_UPLOADS)
 
-    @app.get("/api/classes", responses=_describe_problems())
+    @app.get("/api/classes")
     def classes() -> dict[str, Any]:
         return served.describe()
 
-    @app.post("/api/classes/examples", responses=_describe_problems(409, *UPLOAD_CODES), openapi_extra=IMAGE_BODY)
+    @app.post("/api/classes/examples", openapi_extra=IMAGE_BODY)
     async def add_example(request: Request, name: NewName) -> dict[str, Any]:
         label = name if name in served.class_names else check_class_name(name)
-        async with read_image_upload(request, budget) as image:
-            await run(served.add, label, image)
-        return await run(served.describe)
+        async with read_image_upload(request, slots) as image:
+            await run_in_threadpool(served.add, label, image)
+        return await run_in_threadpool(served.describe)
 
-    @app.delete("/api/classes", responses=_describe_problems(404))
-    async def remove_class(name: str) -> dict[str, Any]:
-        removal = await run(served.remove, name)
-        return await run(served.describe) | {"removal": removal}
+    @app.delete("/api/classes")
+    def remove_class(name: str) -> dict[str, Any]:
+        return {"removal": served.remove(name)} | served.describe()
 
-    @app.delete("/api/classes/examples", responses=_describe_problems(404))
-    async def remove_example(name: str, key: Key) -> dict[str, Any]:
-        removal = await run(served.correct, name, int(key, 16), "drop")
-        return await run(served.describe) | {"removal": removal}
+    @app.delete("/api/classes/examples")
+    def remove_example(name: str, key: Key) -> dict[str, Any]:
+        return {"removal": served.correct(name, int(key, 16), "drop")} | served.describe()
 
-    @app.get("/api/review", responses=_describe_problems())
-    async def review() -> list[dict[str, Any]]:
-        return await run(served.list_doubtful)
+    @app.get("/api/review")
+    def review() -> list[dict[str, Any]]:
+        return served.list_doubtful()
 
-    @app.post("/api/corrections", responses=_describe_problems(404, 409))
-    async def correct(name: str, key: Key, decision: Decision, new_name: NewName | None = None) -> dict[str, Any]:
+    @app.post("/api/corrections")
+    def correct(name: str, key: Key, decision: Decision, new_name: NewName | None = None) -> dict[str, Any]:
         if decision == "relabel" and new_name is None:
             raise HTTPException(409, "A new label needs a name: give the class as new_name.")
         is_new = decision == "relabel" and new_name not in served.class_names
         new = check_class_name(new_name or "") if is_new else new_name or ""
-        removal = await run(served.correct, name, int(key, 16), decision, new)
-        return await run(served.describe) | {"removal": removal}
+        return {"removal": served.correct(name, int(key, 16), decision, new)} | served.describe()
 
-    @app.get("/api/corrections", responses=_describe_problems() | CSV, response_class=Response)
+    @app.get("/api/corrections", responses=CSV, response_class=Response)
     def corrections() -> Response:
         return Response(served.corrections(), media_type="text/csv")
 
-    @app.post("/api/undo", responses=_describe_problems(404))
-    async def undo(removal: int) -> dict[str, Any]:
-        await run(served.undo, removal)
-        return await run(served.describe)
+    @app.post("/api/undo")
+    def undo(removal: int) -> dict[str, Any]:
+        served.undo(removal)
+        return served.describe()
 
-    @app.post("/api/classify", responses=_describe_problems(409, *UPLOAD_CODES), openapi_extra=IMAGE_BODY)
+    @app.post("/api/classify", openapi_extra=IMAGE_BODY)
     async def classify(request: Request, by_shot: bool = False) -> dict[str, Any]:
-        async with read_image_upload(request, budget) as image:
-            return await run(served.classify, image, by_shot)
+        async with read_image_upload(request, slots) as image:
+            return await run_in_threadpool(served.classify, image, by_shot)
 
-    @app.get("/api/thumbnails/{key}", responses=_describe_problems(404) | JPEG, response_class=Response)
+    @app.get("/api/thumbnails/{key}", responses=JPEG, response_class=Response)
     def thumbnail(key: str) -> Response:
         try:
             return Response(served.current.thumbnails[int(key, 16)], media_type="image/jpeg")
         except (ValueError, KeyError):
             raise HTTPException(404, "There is no such example.") from None
 
-    @app.post("/api/save", responses=_describe_problems(409))
-    async def save(merge: bool = False) -> dict[str, str]:
-        await run_save(served.save, merge)
+    @app.post("/api/save")
+    def save(merge: bool = False) -> dict[str, str]:
+        served.save(merge)
         return {"saved": "yes"}
 
 

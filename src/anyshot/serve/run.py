@@ -3,7 +3,6 @@
 import secrets
 import socket
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -42,7 +41,6 @@ def serve(
         import uvicorn
 
         from anyshot.serve.app import LOOPBACK, make_app
-        from anyshot.serve.limits import MAX_HEADER_BYTES, TimedConnection
         from anyshot.serve.state import ServedClassifier
     torch.set_num_threads(1)  # Requests run in parallel; threads inside one would only wait for each other.
     if not 0 <= port < 1 << 16:
@@ -63,7 +61,5 @@ def serve(
         address = f"[{host}]" if ":" in host else host
         more = f"/?token={token}" if token else ""
         print(f"Open http://{address}:{listener.getsockname()[1]}{more} (Ctrl-C ends it).", flush=True)
-        limits: dict[str, Any] = {"timeout_keep_alive": 10, "h11_max_incomplete_event_size": MAX_HEADER_BYTES}
-        uvicorn.Server(uvicorn.Config(app, http=TimedConnection, ws="none", log_level="error", **limits)).run(
-            [listener]
-        )
+        config = uvicorn.Config(app, http="h11", ws="none", log_level="error")
+        uvicorn.Server(config).run([listener])

@@ -8,6 +8,7 @@ import copy
 import itertools
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,8 +50,6 @@ class ServedClassifier:
         self.current, self.folder = classifier, folder
         self._save_stamp = None if folder is None else read_save_stamp(folder)
         self._change_lock, self._save_lock = threading.Lock(), threading.Lock()
-        self._fewer_shots_lock = threading.Lock()
-        self._fewer_shots: tuple[ImageClassifier, dict[int, FewShotClassifier]] = (classifier, {})
         self._undos: dict[int, Callable[[ImageClassifier], object]] = {}
         self._corrections: dict[int, Correction] = {}
         self._numbers = itertools.count(1)
@@ -67,8 +66,7 @@ class ServedClassifier:
             names = list_class_names(classifier)
             if name not in names and len(names) >= MAX_CLASSES:
                 raise HTTPException(409, f"There are {MAX_CLASSES} classes: remove one first.")
-            label = _find_label(classifier, name) if name in names else _convert_label(name, classifier)
-            classifier.partial_fit([image], [label])
+            classifier.partial_fit([image], [_find_label(classifier, name, may_be_new=True)])
 
         self._change(learn)
 
@@ -98,10 +96,7 @@ class ServedClassifier:
             correction = Correction("", f"{key:016x}", name, decision, new_name)
             if decision == "keep":
                 return self._remember(lambda later: later, correction)
-            names = list_class_names(classifier)
-            new = None
-            if decision == "relabel":
-                new = _find_label(classifier, new_name) if new_name in names else _convert_label(new_name, classifier)
+            new = _find_label(classifier, new_name, may_be_new=True) if decision == "relabel" else None
             if new is None or new in support.labels_with(key):  # there already: it only leaves the wrong class
                 removed = classifier.take_out(label, key)
                 return self._remember(lambda later: later.put_back(removed), correction)
@@ -234,7 +229,7 @@ class ServedClassifier:
         probabilities = softmax(inner.logits_of(vectors)[0])
         fewer = {
             shot: softmax(other.logits_of(vectors)[0])
-            for shot, other in (self._at_fewer_shots(current) if by_shot else {}).items()
+            for shot, other in (_at_fewer_shots(current) if by_shot else {}).items()
         }
         shown = [*probabilities.argsort()[::-1][:LIKELIEST_CLASSES], *(each.argmax() for each in fewer.values())]
         names = [str(label) for label in inner.classes_]
@@ -260,18 +255,13 @@ class ServedClassifier:
             self.current = changed
             return result
 
-    def _at_fewer_shots(self, current: ImageClassifier) -> dict[int, FewShotClassifier]:
-        """Return the classifier with fewer examples per class, by shot; computed once per change."""
-        with self._fewer_shots_lock:
-            computed_for, fewer = self._fewer_shots
-            if computed_for is current and fewer:
-                return fewer
-            inner = current.classifier
-            most = min(int(inner.support_.exemplar_counts.max()), inner.keep)
-            shots = [shot for shot in range(1, most + 1) if shot < 8 or shot % 4 == 0 or shot == most]
-            fewer = {shot: inner.at_shot(shot) for shot in shots}
-            self._fewer_shots = current, fewer
-        return fewer
+
+@lru_cache(maxsize=1)
+def _at_fewer_shots(current: ImageClassifier) -> dict[int, FewShotClassifier]:
+    """Return a classifier with fewer examples per class, by shot; computed once per change."""
+    inner = current.classifier
+    most = min(int(inner.support_.exemplar_counts.max()), inner.keep)
+    return {shot: inner.at_shot(shot) for shot in range(1, most + 1) if shot < 8 or shot % 4 == 0 or shot == most}
 
 
 def is_fitted(classifier: ImageClassifier) -> bool:
@@ -284,18 +274,14 @@ def list_class_names(classifier: ImageClassifier) -> list[str]:
     return [str(label) for label in classifier.classes_] if is_fitted(classifier) else []
 
 
-def _find_label(classifier: ImageClassifier, name: str) -> Any:
-    """Return the label of a class by its name."""
+def _find_label(classifier: ImageClassifier, name: str, *, may_be_new: bool = False) -> Any:
+    """Return the label of a class by its name; that of a new class has the type of the others."""
     names = list_class_names(classifier)
-    if name not in names:
+    if name in names:
+        return classifier.classes_[names.index(name)]
+    if not may_be_new:
         raise HTTPException(404, "There is no such class.")
-    return classifier.classes_[names.index(name)]
-
-
-def _convert_label(name: str, classifier: ImageClassifier) -> Any:
-    """Return the name of a new class as a label of the classifier's type."""
-    kind = classifier.classes_.dtype.kind if is_fitted(classifier) else "U"
-    if kind not in "iu":
+    if not names or classifier.classes_.dtype.kind not in "iu":
         return name
     try:
         return int(name)

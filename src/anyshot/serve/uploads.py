@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import io
 import re
-import time
 import warnings
 from collections.abc import AsyncIterator
 
@@ -17,63 +16,60 @@ from PIL import Image
 from starlette.requests import ClientDisconnect
 
 from anyshot.data.pictures import FORMATS as DECODED_FORMATS
-from anyshot.serve.limits import GRACE_SECONDS, MIN_BYTES_PER_SECOND, UPLOAD_SECONDS, ByteBudget
 
 FORMATS = tuple(kind for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "HEIF") if kind in DECODED_FORMATS)
 MAX_BYTES = 20_000_000  # of one image: more than any phone's photo
 MAX_PIXELS = 60_000_000
+MAX_UPLOADS = 8  # images that are read or worked on at once: others wait, so that memory is bounded
+UPLOAD_SECONDS = 30.0  # until an image is complete: a slower client would keep others waiting
+WAIT_SECONDS = 60.0  # that an upload waits for others to finish
 MAX_NAME_LENGTH = 100  # characters of a class name
-MAX_LENGTH_DIGITS = 20  # of a Content-Length header, before it is converted to a number
 # Control characters, and characters that hide text or change its direction.
 HIDDEN = r"\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+TOO_LARGE = HTTPException(413, f"An image may have at most {MAX_BYTES // 1_000_000} MB.")
 NAME_PATTERN = rf"^[^{HIDDEN}]*[^\s{HIDDEN}][^{HIDDEN}]*$"  # no hidden character, and at least one that is seen
 
 
 @contextlib.asynccontextmanager
-async def read_image_upload(request: Request, budget: ByteBudget, max_bytes: int = MAX_BYTES) -> AsyncIterator[bytes]:
-    """Yield the body of a request, an image; its bytes count against the budget until the context ends.
+async def read_image_upload(request: Request, slots: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    """Yield the body of a request, an image; it takes up one of the slots until the context ends.
 
     Raises:
         HTTPException: 415 for another type, 413 if too large, 408 if it comes too slowly or is cut off, 503 if other
-            uploads fill the budget.
+            uploads take up all slots.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not kind.startswith("image/"):
         # This also keeps other web pages out: a browser sends such a type to another host only if that host agrees.
         raise HTTPException(415, "Send one image as the body, with its type (image/jpeg, image/png, ...).")
-    too_large = HTTPException(413, f"An image may have at most {max_bytes // 1_000_000} MB.")
     length = request.headers.get("content-length", "")
-    is_announced = length.isascii() and length.isdigit()
-    if is_announced and (len(length) > MAX_LENGTH_DIGITS or int(length) > max_bytes):
-        raise too_large
+    if length.isdecimal() and int(length[:20]) > MAX_BYTES:
+        raise TOO_LARGE
     try:
-        async with budget.reserve(int(length) if is_announced else max_bytes):
-            body = await _read_body(request, max_bytes, too_large)
-            check_image(body)
-            yield body
+        await asyncio.wait_for(slots.acquire(), WAIT_SECONDS)
     except TimeoutError:
         raise HTTPException(503, "Too many pictures are being sent: try again in a moment.") from None
+    try:
+        body = await _read_body(request)
+        check_image(body)
+        yield body
+    finally:
+        slots.release()
 
 
-async def _read_body(request: Request, max_bytes: int, too_large: HTTPException) -> bytes:
-    """Return the body; an upload that stalls or trickles is cut off, since it would keep others waiting."""
-    body, chunks, start = bytearray(), request.stream(), time.monotonic()
+async def _read_body(request: Request) -> bytes:
+    body = bytearray()
     try:
         async with asyncio.timeout(UPLOAD_SECONDS):
-            while True:
-                async with asyncio.timeout(GRACE_SECONDS):
-                    chunk = await anext(chunks, None)
-                if chunk is None:
-                    return bytes(body)
+            async for chunk in request.stream():
                 body += chunk
-                if len(body) > max_bytes:
-                    raise too_large
-                if len(body) < MIN_BYTES_PER_SECOND * (time.monotonic() - start - GRACE_SECONDS):
-                    raise TimeoutError
+                if len(body) > MAX_BYTES:
+                    raise TOO_LARGE
     except TimeoutError:
         raise HTTPException(408, "The upload was too slow.") from None
     except ClientDisconnect:
         raise HTTPException(408, "The upload was cut off.") from None
+    return bytes(body)
 
 
 def check_image(data: bytes) -> None:
