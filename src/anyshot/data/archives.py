@@ -55,6 +55,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     size = 0  # as declared; zipfile and tarfile read no more of a file than it declares
     disk = os_error_as_bad_input(f"could not unpack {archive} to {folder}")
     with disk, as_bad_input(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
+        folder.mkdir(parents=True, exist_ok=True)
         for name, file_size, file in _members(archive):
             size += file_size
             _check_size(archive, size)

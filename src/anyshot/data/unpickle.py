@@ -43,7 +43,7 @@ class _RefusedError(Exception):
 def _make_dtype(code: Any, *_: Any) -> np.dtype:
     """Do as numpy.dtype, for plain types only; the byte order is set later."""
     code = code.decode("ascii") if isinstance(code, bytes) else code
-    dtype = np.dtype(code, copy=True)  # type: ignore[call-overload]
+    dtype = np.dtype(code, copy=True)
     if dtype.kind not in "biufSU" or dtype.shape:
         raise _RefusedError(f"an array of type {code!r}")
     return dtype
@@ -126,11 +126,11 @@ class _Unpickler(_PythonUnpickler):
     def build(self) -> None:
         """Set the byte order of a type, or the contents of an empty array; no other object has a state."""
         state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, np.dtype):
+        if issubclass(type(target), np.dtype):
             sizes = (target.itemsize, target.alignment) if target.kind in "SU" else (-1, -1)
             order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
-            target.__setstate__((3, order, None, None, None, *sizes, 0))  # type: ignore[attr-defined]
-        elif isinstance(target, np.ndarray) and not target.size:
+            target.__setstate__((3, order, None, None, None, *sizes, 0))
+        elif type(target) is np.ndarray and not target.size:
             shape, dtype, is_fortran, raw = state[-4:]  # a version comes first
             raw = raw.encode("latin1") if isinstance(raw, str) else raw
             array = _make_array(raw, dtype, shape)
