@@ -216,7 +216,7 @@ def _read_tiered_split(root: Path, split: str) -> list[Item]:
     images, labels = unpickle(root / f"{split}_images_png.pkl"), _decode_keys(unpickle(path), path)
     unusable = (TypeError, ValueError, OverflowError, IndexError, KeyError)
     with as_bad_input(unusable, f"{path} has labels that are no numbers, or do not fit its names and images", "."):
-        numbers = [int(label) for label in labels.get("label_specific", labels.get("labels"))]
+        numbers = [int(label) for label in labels.get("label_specific", labels.get("labels", ()))]
         names = labels.get("label_specific_str", range(max(numbers) + 1))
         if min(numbers) < 0:
             raise ValueError("one is negative")

@@ -126,11 +126,12 @@ class _Unpickler(_PythonUnpickler):
     def build(self) -> None:
         """Set the byte order of a type, or the contents of an empty array; no other object has a state."""
         state, target = self.stack.pop(), self.stack[-1]
+        is_empty_array = isinstance(target, np.ndarray) and not target.size
         if issubclass(type(target), np.dtype):
             sizes = (target.itemsize, target.alignment) if target.kind in "SU" else (-1, -1)
             order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
             target.__setstate__((3, order, None, None, None, *sizes, 0))
-        elif type(target) is np.ndarray and not target.size:
+        elif is_empty_array:
             shape, dtype, is_fortran, raw = state[-4:]  # a version comes first
             raw = raw.encode("latin1") if isinstance(raw, str) else raw
             array = _make_array(raw, dtype, shape)
