@@ -131,18 +131,23 @@ def read_shard_folder(path: Path, options: PackOptions, labelled: bool) -> Sourc
         file = path / f"shard-{number:05d}.safetensors"
         if not file.is_file():
             raise BadInput(f"{path} is not whole, {file.name} is missing: embed the pictures again.")
-        damaged = (BadInput, KeyError, ValueError)
-        with as_bad_input(damaged, f"{file} is damaged", ": embed the pictures again."):
-            shard = _read_safetensors(file)
-            names, labels, splits = (_decode_lines(shard[name]) for name in ("names", "labels", "splits"))
-            rows = zip(names, labels, splits if any(splits) else [None] * len(labels), strict=True)
-            items += [Item(name, label, split or None) for name, label, split in rows]
-            parts += [_check_vectors(shard["features"], file)] if labels else []
-            if sum(map(len, parts)) != len(items):
-                raise ValueError("its vectors are not as many as its labels")
+        with as_bad_input((BadInput, KeyError, ValueError), f"{file} is damaged", ": embed the pictures again."):
+            shard_items, features = _read_shard(file)
+            items += shard_items
+            parts += [_check_vectors(features, file)] if shard_items else []
     with as_bad_input(ValueError, f"the shards of {path} do not fit together", "."):
         order = order_by_split([replace(item, split=item.split or "test") for item in items])
         return Source([items[row] for row in order], features=np.concatenate(parts)[order])
+
+
+def _read_shard(path: Path) -> tuple[list[Item], Features]:
+    shard = _read_safetensors(path)
+    names, labels, splits = (_decode_lines(shard[name]) for name in ("names", "labels", "splits"))
+    rows = zip(names, labels, splits if any(splits) else [None] * len(labels), strict=True)
+    features = shard["features"]
+    if features.dtype != np.float32 or features.ndim != 3 or len(features) != len(labels):
+        raise ValueError("it holds no vectors that fit its labels")
+    return [Item(name, label, split or None) for name, label, split in rows], features
 
 
 def _decode_lines(data: np.ndarray) -> list[str]:
