@@ -61,12 +61,13 @@ def test_the_box_of_each_image_is_its_own():
         assert torch.allclose(together[index], cut_and_resized(batch(image), [box[index]], 24)[0])
 
 
-def test_a_crop_is_a_slice_of_its_image():
-    images = batch(*(photo(12, 15, seed) for seed in range(5)))
-    group, corners = torch.tensor([4, 0, 2, 2]), torch.tensor([[0, 0], [4, 7], [3, 1], [4, 0]])
-    cut = augmentation._cut(images, group, torch.cat([corners, corners * 0 + 8], 1), 8)
-    for ours, index, (top, left) in zip(cut, group, corners.tolist(), strict=True):
-        assert torch.equal(ours, images[index, top : top + 8, left : left + 8])
+def test_a_crop_is_a_slice_of_its_padded_image():
+    images = batch(*(photo(32, 32, seed) for seed in range(5)))
+    padded = torch.nn.functional.pad(images, (0, 0, 3, 3, 3, 3))
+    boxes = augmentation._draw_boxes(padded.shape, 32, ("crop",), seeded())
+    out = augment(images, ("crop",), seeded(), 32)
+    for ours, image, (top, left, *_) in zip(out, padded, boxes.tolist(), strict=True):
+        assert torch.equal(ours, prepare_evaluation(image[None, top : top + 32, left : left + 32], 32)[0])
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))

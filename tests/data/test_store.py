@@ -49,7 +49,7 @@ def test_a_store_out_of_order_or_of_wrong_length_is_refused(tmp_path, labels):
 
 def test_splits_out_of_order_and_unlike_items_are_refused(tmp_path):
     with pytest.raises(BadInput, match="in order of split"):
-        write_store(tmp_path / "s", [np.zeros((2, 4), np.float32)], [0, 1], ["a", "b"], ["test", "train"])
+        write_store(tmp_path / "s", [np.zeros((2, 1, 4), np.float32)], [0, 1], ["a", "b"], ["test", "train"])
     chunks = [np.zeros((1, 4), np.float32), np.zeros((1, 5), np.float32)]
     with pytest.raises(BadInput, match="alike"):
         write_store(tmp_path / "s", chunks, [0, 1], ["a", "b"], ["train", "test"])

@@ -75,10 +75,10 @@ def export_backbone(backbone: Embedder, path: Path) -> None:
 
 def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
     """Return the network of an embedder on pixels from 0 to 255, and a batch of blank images to trace it with."""
-    if backbone.make_pixel_network is None:
+    if backbone.pixel_network is None:
         kind = "an ONNX file" if backbone.file is not None else "a function"
         raise BadInput(f"a backbone that is {kind} cannot be exported; export the classifier of its features.")
-    return backbone.make_pixel_network(), torch.zeros(3, backbone.channels, backbone.side, backbone.side)
+    return backbone.pixel_network, torch.zeros(3, backbone.channels, backbone.side, backbone.side)
 
 
 def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | None = None) -> None:

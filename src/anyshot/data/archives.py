@@ -5,6 +5,7 @@ No file is written outside the target folder, and an archive that unpacks to an 
 
 import lzma
 import os
+import shutil
 import tarfile
 import zipfile
 import zlib
@@ -51,19 +52,17 @@ def _is_tar(path: Path, mode: Literal["r:", "r:*"]) -> bool:
 
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a zip or tar file into a folder, and return the folder; links and devices are left out."""
-    written = declared = 0
+    size = 0  # as declared; zipfile and tarfile read no more of a file than it declares
     disk = os_error_as_bad_input(f"could not unpack {archive} to {folder}")
     with disk, as_bad_input(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
-        for name, size, file in _members(archive):
-            declared += size
-            _check_size(archive, declared)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, file_size, file in _members(archive):
+            size += file_size
+            _check_size(archive, size)
             target = safe_join(folder, name, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             with file, target.open("wb") as out:
-                while block := file.read(1 << 20):
-                    written += len(block)
-                    _check_size(archive, written)
-                    out.write(block)
+                shutil.copyfileobj(file, out)
     return folder
 
 

@@ -13,7 +13,6 @@ What differs from torchvision on PIL images is that nothing is rounded to whole 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import permutations
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,15 +38,8 @@ GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue in luma (ITU-R BT
 MOMENTS: dict[int, Moments] = {1: ((0.5,), (0.5,)), 3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}  # 3: of ImageNet
 
 
-class Taps(NamedTuple):
-    """How one side is resized: which lines of an image make each new line, and with what weights."""
-
-    lines: Int[Tensor, "image new tap"]
-    weights: Float[Tensor, "image new tap"]
-
-    def select(self, group: Int[Tensor, " group"]) -> "Taps":
-        """Return the taps of some images."""
-        return Taps(self.lines.index_select(0, group), self.weights.index_select(0, group))
+Taps = tuple[Int[Tensor, "image _ _"], Float[Tensor, "image _ _"]]
+"""How one side is resized: which lines of an image make each new line, and with what weights (image, new line, tap)."""
 
 
 def augment(
@@ -80,26 +72,25 @@ def augment(
         images = _evaluation_resize(images, size, margin)
         if "crop" in names:
             images = torch.nn.functional.pad(images, (0, 0, *[round(size * PADDING)] * 4))
-    is_cut = boxes is not None
-    if boxes is None:
-        boxes = _draw_boxes(images.shape, size, names, generator)
+    boxes = _draw_boxes(images.shape, size, names, generator) if boxes is None else boxes
     boxes = boxes.to(images.device)
-    if "resized-crop" in names:
-        rows, columns = _box_taps(images, boxes, size, size)
+    taps = _box_taps(images, boxes, size, size) if "resized-crop" in names else ()
     coins = torch.rand(len(images), generator=generator, device=generator.device)
-    flips = (coins < (0.5 if "flip" in names else 0.0)).to(images.device)
+    flips = (coins < 0.5 * ("flip" in names)).to(images.device)
     factors, orders = (draw.to(images.device) for draw in _draw_jitter(len(images), generator))
     batch = torch.empty(len(images), images.shape[3], size, size, device=images.device)
     # On a CPU, groups of images fit its cache. On a GPU, one large group saves launches of operations.
     group_size = max(1, CACHE // (4 * images.shape[3] * size**2)) if images.device.type == "cpu" else len(images)
-    for order, group, upright in _groups(orders, flips, group_size):
+    for order, group in _groups(orders, flips, group_size):
         if "resized-crop" in names:
-            tall, wide = (boxes[group, :2] + boxes[group, 2:]).amax(0).tolist() if is_cut else images.shape[1:3]
-            selected = images[:, :tall, :wide].index_select(0, group)
-            pixels = _resize(selected, rows.select(group), columns.select(group)).mul_(1 / 255)
+            tall, wide = (boxes[group, :2] + boxes[group, 2:]).amax(0).tolist()
+            group_taps = ((lines[group], weights[group]) for lines, weights in taps)
+            pixels = _resize(images[:, :tall, :wide].index_select(0, group), *group_taps).mul_(1 / 255)
         else:
-            pixels = _to_pixels(_cut(images, group, boxes[group], size))
-        pixels[upright:] = pixels[upright:].flip(3)
+            corners = zip(group.tolist(), *boxes[group, :2].T.tolist(), strict=True)
+            cuts = [images[image, top : top + size, left : left + size] for image, top, left in corners]
+            pixels = _to_pixels(torch.stack(cuts))
+        pixels[flips[group]] = pixels[flips[group]].flip(3)
         if "jitter" in names:
             for adjust, factor in zip(ORDERS[order], factors[group].unbind(1), strict=True):
                 adjust(pixels, factor.view(-1, 1, 1, 1))
@@ -139,18 +130,14 @@ def prepare_evaluation(
 
 def _groups(
     orders: Int[Tensor, " image"], flips: Bool[Tensor, " image"], size: int
-) -> Iterator[tuple[int, Int[Tensor, " group"], int]]:
-    """Yield an order of the jitter, up to `size` images that share it, and how many of these are not flipped.
+) -> Iterator[tuple[int, Int[Tensor, " group"]]]:
+    """Yield each order of the jitter with up to `size` images that share it, those that are flipped last.
 
-    The flipped images of a group come last.
+    How images follow each other must stay: the last bits of a result depend on its neighbours.
     """
-    keys = 2 * orders + flips
-    images = keys.argsort()
-    ends = [0, *torch.bincount(keys, minlength=2 * len(ORDERS)).cumsum(0).tolist()]
-    for order in range(len(ORDERS)):
-        begin, flipped, end = ends[2 * order : 2 * order + 3]
-        for start in range(begin, end, size):
-            yield order, images[start : min(start + size, end)], max(flipped - start, 0)
+    ordered = (2 * orders + flips).argsort()
+    for order in orders.unique().tolist():
+        yield from ((order, group) for group in ordered[orders[ordered] == order].split(size))
 
 
 def convert_channels(
@@ -190,22 +177,6 @@ def _evaluation_resize(images: Images, size: int, margin: float) -> Resized:
     return pixels.round_().to(torch.uint8).permute(0, 2, 3, 1)
 
 
-def _cut(
-    images: Images, group: Int[Tensor, " group"], boxes: Int[Tensor, "group 4"], size: int
-) -> UInt8[Tensor, "group side side channel"]:
-    """Cut a square out of each image of the group, at the corner of its box.
-
-    A row of a crop is a stretch of `size` pixels in memory. `stretches` is a view with one row for every place where a
-    stretch can start, so that all crops are one `index_select`.
-    """
-    images = images.contiguous()
-    many, height, width, channels = images.shape
-    stretches = images.as_strided((max(many * height * width - size + 1, 0), size * channels), (channels, 1))
-    corners = (group * height + boxes[:, 0]) * width + boxes[:, 1]
-    rows = corners[:, None] + torch.arange(size, device=corners.device) * width
-    return stretches.index_select(0, rows.flatten()).view(len(group), size, size, channels)
-
-
 def _box_taps(images: Images, boxes: Int[Tensor, "image 4"], new_height: int, new_width: int) -> tuple[Taps, Taps]:
     top, left, height, width = boxes.unbind(1)
     return _taps(top, height, images.shape[1], new_height), _taps(left, width, images.shape[2], new_width)
@@ -225,13 +196,13 @@ def _taps(start: Int[Tensor, " image"], length: Int[Tensor, " image"], old: int,
     weights = (1 - (source + 0.5 - centre).abs() / reach).clamp(min=0)
     weights *= (source >= start) & (source < start + length)
     # A line without weight can be any line that exists; one inside the box exists in every image of a padded batch.
-    return Taps(source.clamp(min=0).minimum(start + length - 1), weights / weights.sum(2, keepdim=True))
+    return source.clamp(min=0).minimum(start + length - 1), weights / weights.sum(2, keepdim=True)
 
 
 def _resize(images: Images, rows: Taps, columns: Taps) -> Float[Tensor, "image channel new_height new_width"]:
     """Resize rows first, then columns, from 0 to 255."""
     many, height, width, channels = images.shape
-    new_height, new_width = rows.lines.shape[1], columns.lines.shape[1]
+    new_height, new_width = rows[0].shape[1], columns[0].shape[1]
     resized = _combine(images.reshape(many, height, width * channels).float(), rows)
     resized = resized.view(many, new_height, width, channels).permute(0, 2, 3, 1)
     resized = _combine(resized.reshape(many, width, channels * new_height), columns)
@@ -241,9 +212,11 @@ def _resize(images: Images, rows: Taps, columns: Taps) -> Float[Tensor, "image c
 def _combine(lines: Float[Tensor, "image old value"], taps: Taps) -> Float[Tensor, "image new value"]:
     """Return the weighted sums of lines that `taps` describes, by one `embedding_bag` over the lines of all images."""
     many, old, values = lines.shape
-    bags = (taps.lines + old * torch.arange(many, device=lines.device).view(-1, 1, 1)).flatten(0, 1)
-    table, weights = lines.reshape(many * old, values), taps.weights.flatten(0, 1)
-    return embedding_bag(bags, table, mode="sum", per_sample_weights=weights).view(many, taps.lines.shape[1], values)
+    sources, weights = taps
+    bags = (sources + old * torch.arange(many, device=lines.device).view(-1, 1, 1)).flatten(0, 1)
+    table = lines.reshape(many * old, values)
+    sums = embedding_bag(bags, table, mode="sum", per_sample_weights=weights.flatten(0, 1))
+    return sums.view(many, sources.shape[1], values)
 
 
 def _draw_boxes(

@@ -197,53 +197,34 @@ def _read_cache(path: Path, split: str) -> list[Item]:
     images = cache.get("image_data", cache.get("data"))
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
         raise BadInput(f"{path} has no array of images (image_data or data, uint8, image height width channel).")
-    members: dict[str, list[int]] = defaultdict(list)
-    unusable = (AttributeError, TypeError, ValueError, OverflowError)
+    unusable = (AttributeError, TypeError, ValueError, OverflowError, KeyError)
     with as_bad_input(unusable, f"{path} has no usable class_dict or labels", "."):
         if "class_dict" in cache:
-            members |= {
-                str(decode_text(name)): [int(i) for i in numbers] for name, numbers in cache["class_dict"].items()
-            }
-        elif "labels" in cache:
-            for number, label in enumerate(cache["labels"]):
-                members[str(decode_text(label))].append(number)
+            members = [(int(number), name) for name, numbers in cache["class_dict"].items() for number in numbers]
         else:
-            raise BadInput(f"{path} has images but neither class_dict nor labels.")
-    if any(not 0 <= number < len(images) for numbers in members.values() for number in numbers):
-        raise BadInput(f"{path} names images that it does not have.")
+            members = list(enumerate(cache["labels"]))
+        if not all(0 <= number < len(images) for number, _ in members):
+            raise ValueError("it names images that it does not have")
     return [
-        Item(f"{path.name}[{number}]", name, split, partial(images.__getitem__, number))
-        for name, numbers in members.items()
-        for number in numbers
+        Item(f"{path.name}[{number}]", str(decode_text(name)), split, partial(images.__getitem__, number))
+        for number, name in members
     ]
 
 
 def _read_tiered_split(root: Path, split: str) -> list[Item]:
-    """Read a list of encoded PNGs, and the label of each with its WordNet id."""
-    images = unpickle(root / f"{split}_images_png.pkl")
-    if not isinstance(images, list | tuple | np.ndarray):
-        raise BadInput(f"{root / f'{split}_images_png.pkl'} should hold a list of images.")
-    names = _read_tiered_names(root / f"{split}_labels.pkl", len(images))
+    """Read a list of encoded PNGs, and the class of each: its WordNet id, or its number where the file has no ids."""
+    path = root / f"{split}_labels.pkl"
+    images, labels = unpickle(root / f"{split}_images_png.pkl"), _decode_keys(unpickle(path), path)
+    unusable = (TypeError, ValueError, OverflowError, IndexError, KeyError)
+    with as_bad_input(unusable, f"{path} has labels that are no numbers, or do not fit its names and images", "."):
+        numbers = [int(label) for label in labels.get("label_specific", labels.get("labels", ()))]
+        names = labels.get("label_specific_str", range(max(numbers) + 1))
+        if min(numbers) < 0:
+            raise ValueError("one is negative")
+        rows = list(zip(images, [str(decode_text(names[number])) for number in numbers], strict=True))
     return [
-        Item(f"{split}[{index}]", name, split, partial(_to_bytes, image))
-        for index, (image, name) in enumerate(zip(images, names, strict=True))
+        Item(f"{split}[{index}]", name, split, partial(_to_bytes, image)) for index, (image, name) in enumerate(rows)
     ]
-
-
-def _read_tiered_names(path: Path, images: int) -> list[str]:
-    """Read the class of each image: its WordNet id, or its number where the file has no ids."""
-    labels = _decode_keys(unpickle(path), path)
-    number = next((labels[key] for key in ("label_specific", "labels") if key in labels), None)
-    names = labels.get("label_specific_str")
-    if not isinstance(number, list | tuple | np.ndarray) or len(number) != images:
-        raise BadInput(f"{path} should have one label_specific for each of the {images} images.")
-    with as_bad_input((TypeError, ValueError, OverflowError), f"{path} has labels that are no numbers."):
-        number = [int(label) for label in number]
-    if names is None:
-        return [str(label) for label in number]
-    if not (isinstance(names, list | tuple) and number and 0 <= min(number) <= max(number) < len(names)):
-        raise BadInput(f"{path} has labels without a name in label_specific_str.")
-    return [str(decode_text(names[label])) for label in number]
 
 
 def _to_bytes(image: Any) -> bytes:

@@ -10,22 +10,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from anyshot.data.arrays import read_npy, read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
-from anyshot.data.tables import (
-    LABELS,
-    Columns,
-    check_labels,
-    decode_text,
-    pick_column,
-    read_columns,
-    read_splits,
-    use_pyarrow,
-)
+from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_labels, use_pyarrow
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, check_file, read_json, read_text
 
@@ -53,14 +44,12 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
     if options.labels is not None:
         is_array = options.labels.suffix == ".npy"
         labels = list(np.atleast_1d(read_npy(options.labels))) if is_array else read_text(options.labels).splitlines()
-    else:
-        labels = pick_column(others, options.label_column, LABELS, "label", path)
-    if len(labels) != len(vectors):
-        raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(labels)} labels.")
-    class_names = check_labels(labels, options.labels or path)
-    splits = read_splits({**others, "": labels}, options.split_column, path)
+        if len(labels) != len(vectors):
+            raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(labels)} labels.")
+        others, options = {**others, "labels": labels}, replace(options, label_column="labels")
     names = [str(decode_text(name)) for name in others.get("names", ())] or [f"row {i}" for i in range(len(vectors))]
-    return Source([Item(*row) for row in zip(names, class_names, splits, strict=True)], features=vectors)
+    rows = zip(names, read_labels(others, options, True, options.labels or path), strict=True)
+    return Source([Item(name, label, split) for name, (label, split) in rows], features=vectors)
 
 
 def write_feature_file(path: Path, source: Source) -> None:
@@ -137,31 +126,27 @@ def read_shard_folder(path: Path, options: PackOptions, labelled: bool) -> Sourc
     count = read_json(path / SHARDS).get("shards")
     if type(count) is not int or count < 1:
         raise BadInput(f"{path / SHARDS} does not say how many shards there are: embed the pictures again.")
-    shards = [_read_shard(path / f"shard-{number:05d}.safetensors") for number in range(count)]
-    items = [item for items, _ in shards for item in items]
-    parts = [features for _, features in shards if len(features)]
-    if not parts:
-        raise BadInput(f"no picture of {path} could be read.")
-    if len({part.shape[1:] for part in parts}) > 1:
-        raise BadInput(f"the shards of {path} are not of the same shape.")
-    features = np.concatenate(parts)
-    if not np.isfinite(features).all():
-        raise BadInput(f"the shards of {path} have vectors with values that are not finite.")
-    order = order_by_split([replace(item, split=item.split or "test") for item in items])
-    return Source([items[row] for row in order], features=features[order])
+    items, parts = list[Item](), list[Features]()
+    for number in range(count):
+        file = path / f"shard-{number:05d}.safetensors"
+        if not file.is_file():
+            raise BadInput(f"{path} is not whole, {file.name} is missing: embed the pictures again.")
+        with as_bad_input((BadInput, KeyError, ValueError), f"{file} is damaged", ": embed the pictures again."):
+            shard_items, features = _read_shard(file)
+            items += shard_items
+            parts += [_check_vectors(features, file)] if shard_items else []
+    with as_bad_input(ValueError, f"the shards of {path} do not fit together", "."):
+        order = order_by_split([replace(item, split=item.split or "test") for item in items])
+        return Source([items[row] for row in order], features=np.concatenate(parts)[order])
 
 
 def _read_shard(path: Path) -> tuple[list[Item], Features]:
-    if not path.is_file():
-        raise BadInput(f"{path.parent} is not whole, {path.name} is missing: embed the pictures again.")
-    damaged = as_bad_input((SafetensorError, OSError, ValueError), f"{path} is damaged", ": embed the pictures again.")
-    with damaged, safe_open(path, framework="np") as file:
-        names, labels, splits = (_decode_lines(file.get_tensor(name)) for name in ("names", "labels", "splits"))
-        features = file.get_tensor("features")
-    if features.dtype != np.float32 or features.ndim != 3 or not len(features) == len(labels) == len(names):
-        raise BadInput(f"{path} holds no vectors that fit its {len(labels)} labels: embed the pictures again.")
-    splits = splits if len(splits) == len(labels) else [""] * len(labels)
-    rows = zip(names, labels, splits, strict=True)
+    shard = _read_safetensors(path)
+    names, labels, splits = (_decode_lines(shard[name]) for name in ("names", "labels", "splits"))
+    rows = zip(names, labels, splits if any(splits) else [None] * len(labels), strict=True)
+    features = shard["features"]
+    if features.dtype != np.float32 or features.ndim != 3 or len(features) != len(labels):
+        raise ValueError("it holds no vectors that fit its labels")
     return [Item(name, label, split or None) for name, label, split in rows], features
 
 

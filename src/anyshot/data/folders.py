@@ -20,6 +20,7 @@ from anyshot.data.pictures import SUFFIXES, FileBytes
 from anyshot.data.source import Item, ReadPicture, SkippedFile, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput
+from anyshot.text import list_first
 
 HEIC = (".heic", ".heif", ".hif")
 RAW = (".arw", ".cr2", ".cr3", ".crw", ".dng", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".x3f")
@@ -230,22 +231,14 @@ def _find_classes(folders: Sequence[Parts], depth: int) -> tuple[dict[Parts, Par
 
 
 def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str]) -> list[str]:
-    """Return notes that say which folders are the classes, where a user might expect others."""
-    notes = []
-    if nested:
-        names = ", ".join(nested[:3]) + (f" and {len(nested) - 3} more" if len(nested) > 3 else "")
-        notes.append(
-            f"{names} {'holds' if len(nested) == 1 else 'hold'} pictures and folders of pictures: all are of that "
-            "class (`--depth` counts the levels down to the class folders, where that is wrong)"
-        )
-    if any(len(class_) > 1 for class_ in class_of.values()):
-        notes.append("classes are the folders that hold the pictures (`--depth 1` takes the uppermost folders instead)")
-    elif any(len(folder) > 1 for folder in class_of) and not nested:
-        notes.append(
-            "folders below those of the classes repeat or are numbers, and belong to the class (`--depth 2` makes them "
-            "classes)"
-        )
-    return notes
+    """Return a note that says which folders are the classes, where there are folders in folders."""
+    if not any(len(folder) > 1 for folder in class_of):
+        return []
+    verb = "holds" if len(nested) == 1 else "hold"
+    why = f"{list_first(nested)} {verb} pictures and folders of pictures" if nested else "there are folders in folders"
+    names = list_first(sorted({_join(class_) for class_ in class_of.values()}))
+    hint = "`--depth` counts the levels down to the class folders, where that is wrong"
+    return [f"{why}: the classes are {names} ({hint})"]
 
 
 def _are_parts_of_classes(classes: set[Parts]) -> bool:

@@ -48,10 +48,8 @@ def _read_classes(arrays: dict[str, Any], path: Path) -> list[tuple[str, str | N
     labels, names, splits = (arrays[key] for key in ("labels", "class_names", "class_split"))
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any() or (labels >= len(names)).any():
         raise ValueError("a label is no index into class_names")
-    if names.ndim != 1 or names.dtype.kind != "U" or not set(splits.tolist()) <= set(SPLITS):
-        raise ValueError(f"class_names are not text, or a split is none of {', '.join(SPLITS)}")
-    if names.shape != splits.shape:
-        raise ValueError(f"{len(names)} names, {len(splits)} splits")
+    if names.ndim != 1 or names.dtype.kind != "U" or names.shape != splits.shape or not {*splits.tolist()} <= {*SPLITS}:
+        raise ValueError(f"class_names are not text, or class_split is not one of {', '.join(SPLITS)} for each")
     return [(str(names[label]), str(splits[label])) for label in labels]
 
 

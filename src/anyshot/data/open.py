@@ -207,20 +207,18 @@ def _check_options(path: Path, options: PackOptions, reader: str, pack_kind: str
 @contextlib.contextmanager
 def _unpacked(archive: Path, workdir: Path | None) -> Iterator[Path]:
     """Unpack an archive to a temporary folder, or into `workdir`, where a later run finds the same version again."""
-    if workdir is None:
-        with tempfile.TemporaryDirectory(prefix="anyshot-") as temporary:
-            yield unpack(archive, Path(temporary))
-        return
-    status = archive.stat()
-    folder = workdir / f"unpacked-{status.st_size}-{status.st_mtime_ns}"
-    if not folder.is_dir():
-        for older in workdir.glob("unpack*"):
-            shutil.rmtree(older, ignore_errors=True)
-        try:
-            os.rename(unpack(archive, workdir / "unpacking"), folder)
-        finally:
-            shutil.rmtree(workdir / "unpacking", ignore_errors=True)
-    yield folder
+    temporary = tempfile.TemporaryDirectory(prefix="anyshot-") if workdir is None else contextlib.nullcontext(workdir)
+    with temporary as parent:
+        status, new = archive.stat(), Path(parent, "unpacking")
+        folder = Path(parent, f"unpacked-{status.st_size}-{status.st_mtime_ns}")
+        if not folder.is_dir():
+            for older in Path(parent).glob("unpack*"):
+                shutil.rmtree(older, ignore_errors=True)
+            try:
+                os.rename(unpack(archive, new), folder)
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
+        yield folder
 
 
 @contextlib.contextmanager

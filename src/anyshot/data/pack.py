@@ -11,7 +11,6 @@ which takes its disk space twice, and is moved to its path.
 
 import contextlib
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -266,25 +265,17 @@ def _decode_chunks(
 
 
 def _write_chunk(path: Path, results: Results, sides: Sequence[int]) -> None:
-    """Write a chunk atomically: the values of all its images, their shapes and shorter sides, reasons of failures."""
-    rows = [result for result in results if not isinstance(result, str)]
-    skipped = {index: why for index, why in enumerate(results) if isinstance(why, str)}
-    arrays = {
-        "values": np.concatenate([row.ravel() for row in rows]) if rows else np.empty(0, np.uint8),
-        "shapes": np.array([row.shape for row in rows], np.int64),
-        "shorter_sides": np.array(sides, np.int64),
-        "skipped": np.frombuffer(json.dumps(skipped).encode(), np.uint8),
-    }
+    """Write a chunk atomically: the array of each image or the reason as text, and the shorter sides."""
     temporary = path.with_suffix(".part")
     with temporary.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, *results, sides=np.array(sides, np.int64))
     os.replace(temporary, path)
 
 
 def _is_chunk(path: Path) -> bool:
     """Return whether a path is a complete chunk of an earlier run."""
     with contextlib.suppress(BadInput):
-        return "skipped" in read_npz(path)
+        return "sides" in read_npz(path)
     return False
 
 
@@ -300,16 +291,16 @@ def _join_chunks(
     def read_rows() -> Iterator[np.ndarray]:
         for file in files:
             chunk = read_npz(file)
-            reasons = json.loads(chunk["skipped"].tobytes())
-            skipped.update({int(file.stem) + int(index): why for index, why in reasons.items()})
-            sides.extend(chunk["shorter_sides"].tolist())
-            shapes.extend(map(tuple, chunk["shapes"].tolist()))
-            different = {*shapes[:1], *map(tuple, chunk["shapes"].tolist())}
-            if len(different) > 1 and not is_frames:
-                two = f"{min(different)} and {max(different)}"
-                raise BadInput(f"the images have different sizes, {two} among them: give one with --size.")
-            if len(chunk["shapes"]):
-                yield chunk["values"] if is_frames else chunk["values"].reshape(-1, *shapes[0])
+            sides.extend(chunk.pop("sides").tolist())
+            for index, (_, result) in enumerate(chunk.items(), int(file.stem)):
+                if result.dtype.kind == "U":
+                    skipped[index] = str(result)
+                    continue
+                shapes.append(result.shape)
+                if shapes[0] != result.shape and not is_frames:
+                    two = f"{min(shapes[0], result.shape)} and {max(shapes[0], result.shape)}"
+                    raise BadInput(f"the images have different sizes, {two} among them: give one with --size.")
+                yield result.ravel() if is_frames else result[None]
 
     folder.mkdir()
     write_items(folder / "items.npy", read_rows())

@@ -159,7 +159,7 @@ def finish_store(
     if not rows or rows != len(labels):
         raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
     with as_bad_input(ValueError, "that would be no store", "."):
-        _check(_read_items(folder), labels, tuple(class_names), tuple(class_split))
+        _check(_read_items(folder), labels, class_names, class_split)
     np.save(folder / "labels.npy", labels)
     files = ["items.npy", "labels.npy", *([SIDES] if (folder / SIDES).is_file() else [])]
     if names:
@@ -177,50 +177,42 @@ def open_store(path: Path, verify: bool = False) -> Store:
         raise BadInput(f"there is no store {path}: make one with `anyshot pack`.")
     if not (path / "store.json").is_file():
         raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
-    about = read_json(path / "store.json")
+    about = {"about": {}, **read_json(path / "store.json")}
     with as_bad_input((BadInput, ValueError, KeyError, TypeError), f"the store {path} is damaged", ": pack it again."):
         items, labels = _read_items(path), np.array(read_npy(path / "labels.npy"))
-        names, splits, checksums = tuple(about["class_names"]), tuple(about["class_split"]), dict(about["sha256"])
-        if not isinstance(about["class_names"], list) or not isinstance(about["class_split"], list):
-            raise ValueError("its class_names and class_split are no lists")
+        names, splits, checksums, more = (about[key] for key in ("class_names", "class_split", "sha256", "about"))
+        if [type(part) for part in (names, splits, checksums, more)] != [list, list, dict, dict]:
+            raise ValueError("its store.json does not hold lists and objects where it should")
         _check(items, labels, names, splits)
-        if not isinstance(about.get("about", {}), dict):
-            raise ValueError("what it says about itself is no object")
     if verify:
         for name in ("items.npy", "labels.npy", *sorted({NAMES, SIDES} & checksums.keys())):
             if not (path / name).is_file() or hash_file(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
-    return Store(path, items, labels, names, splits, about.get("about", {}))
+    return Store(path, items, labels, tuple(names), tuple(splits), more)
 
 
 def _read_items(folder: Path) -> Shaped[np.ndarray, "image ..."] | Frames:
-    """Return the images or features of a store, which stay on disk until they are indexed."""
-    items = read_npy(folder / "items.npy")
-    is_flat = items.ndim == 1 and items.dtype == np.uint8
-    return frames_from_flat(items, np.array(read_npy(folder / SIDES))) if is_flat else items
+    """Return the images or features of a store, on disk until they are indexed; a ValueError for anything else."""
+    items: Any = read_npy(folder / "items.npy")
+    if items.ndim == 1 and items.dtype == np.uint8:
+        items = frames_from_flat(items, np.array(read_npy(folder / SIDES)))
+    is_images = items.dtype == np.uint8 and items.ndim == 4 and items.shape[3] in (1, 3)
+    if 0 in items.shape or not (is_images or (items.dtype == np.float32 and items.ndim == 3)):
+        raise ValueError(f"its items are {items.dtype} {items.shape}, neither images nor features")
+    return items
 
 
-def _check(items: np.ndarray | Frames, labels: np.ndarray, names: tuple[Any, ...], splits: tuple[Any, ...]) -> None:
+def _check(items: np.ndarray | Frames, labels: np.ndarray, names: Sequence[Any], splits: Sequence[Any]) -> None:
     """Raise a ValueError unless items, labels, class names and splits are consistent and in order."""
     order = [SPLITS.index(split) for split in splits]  # a ValueError for what is no split
     if order != sorted(order) or (np.diff(labels.astype(np.int64)) < 0).any():
         raise ValueError("it is not in order of split, then class")
-    _check_items(items)
     if labels.shape != items.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError("its labels are not as many as its items")
     if len(names) != len(splits) or not all(isinstance(name, str) for name in names):
         raise ValueError("its class_names and class_split do not fit together")
     if labels[0] < 0 or labels[-1] >= len(names):
         raise ValueError("a label is no index into its class_names")
-
-
-def _check_items(items: np.ndarray | Frames) -> None:
-    is_images = items.dtype == np.uint8 and items.ndim == 4 and items.shape[3] in (1, 3)
-    is_features = items.dtype == np.float32 and items.ndim == 3
-    if not is_images and not is_features:
-        raise ValueError(f"its items are {items.dtype} {items.shape}, neither images nor features")
-    if 0 in items.shape:
-        raise ValueError("it has no items")
 
 
 def hash_file(path: Path) -> str:

@@ -231,24 +231,18 @@ def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
 
 
 def read_labels(columns: Columns, options: PackOptions, labelled: bool, path: Path) -> Sequence[tuple[str, str | None]]:
-    """Return the label and the split of each row; "" and None if labels are not needed."""
+    """Return the label and the split of each row; "" and None if labels are not needed, no split without its column."""
     if not labelled:
         return [("", None)] * len(next(iter(columns.values())))
     labels = check_labels(pick_column(columns, options.label_column, LABELS, "label", path), path)
-    return list(zip(labels, read_splits(columns, options.split_column, path), strict=True))
-
-
-def read_splits(columns: Columns, name: str, path: Path) -> list[str | None]:
-    """Return the split of each row; None for all where there is no column of splits."""
-    if not name and not any(column.lower() == "split" for column in columns):
-        return [None] * len(next(iter(columns.values())))
-    splits: list[str | None] = []
-    for value in pick_column(columns, name, ("split",), "split", path):
-        word = str(decode_text(value)).strip().lower()
+    if not options.split_column and not any(name.lower() == "split" for name in columns):
+        return [(label, None) for label in labels]
+    words = pick_column(columns, options.split_column, ("split",), "split", path)
+    splits = [str(decode_text(word)).strip().lower() for word in words]
+    for word in splits:
         if word not in SPLIT_NAMES:
             raise BadInput(f"{path}: {describe_unknown_name('split', word, SPLITS)}")
-        splits.append(SPLIT_NAMES[word])
-    return splits
+    return [(label, SPLIT_NAMES[word]) for label, word in zip(labels, splits, strict=True)]
 
 
 def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source:
@@ -260,17 +254,14 @@ def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source
     # The library raises exceptions of many kinds.
     with as_bad_input(Exception, f"{path} is not a data set saved by save_to_disk", "."):
         loaded = datasets.load_from_disk(str(path))
-    parts: dict[str | None, Any]
-    if not isinstance(loaded, datasets.DatasetDict):
-        parts = {None: loaded}
-    elif len(loaded) == 1:  # a single part is no split
-        parts = {None: next(iter(loaded.values()))}
-    else:
-        parts = {SPLIT_NAMES.get(name.lower()): part for name, part in loaded.items()}
-        if None in parts or len(parts) < len(loaded):
-            raise BadInput(f"{path} has splits {', '.join(loaded)}: train, validation and test are understood.")
+    parts = dict(loaded) if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
+    splits = [SPLIT_NAMES.get(name.lower()) if len(parts) > 1 else None for name in parts]  # a single part is no split
+    if len(parts) > 1 and (None in splits or len(set(splits)) < len(parts)):
+        raise BadInput(f"{path} has splits {', '.join(parts)}: train, validation and test are understood.")
     return Source([
-        item for split, part in parts.items() for item in _list_part(part, split, path, options, labelled)
+        item
+        for split, part in zip(splits, parts.values(), strict=True)
+        for item in _list_part(part, split, path, options, labelled)
     ])  # fmt: skip
 
 

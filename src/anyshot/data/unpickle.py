@@ -1,8 +1,7 @@
 """Read untrusted pickles that hold only lists, dicts, strings, bytes, numbers and numpy arrays.
 
 This is the standard library's unpickler with fewer instructions. A pickle may ask for a few names of numpy only, and
-gets placeholders for them, which can do nothing. After unpickling, arrays are made of the placeholders, each of a
-shape, a type and bytes.
+gets functions of this module for them, which make plain arrays and nothing else.
 
 The base class is the unpickler written in Python, because the one in C cannot be protected from three attacks (programs
 in `tests/hostile/pickles.py`): it hashes a dictionary key of nested tuples for ever, fills 2 GB for a memo index of
@@ -41,39 +40,18 @@ class _RefusedError(Exception):
     """The pickle asks for something that is not on the list."""
 
 
-class _DtypePlaceholder:
-    """Stands for numpy.dtype: a type code and a byte order, both plain text."""
-
-    def __init__(self, code: Any = "", *_: Any) -> None:
-        self.code, self.order = code, "="
-
-    def set_state(self, state: Any) -> None:
-        self.order = state[1]
-
-    def build(self) -> np.dtype:
-        code, order = (text.decode("ascii") if isinstance(text, bytes) else text for text in (self.code, self.order))
-        dtype = np.dtype(code)
-        if order == ">":
-            dtype = dtype.newbyteorder(">")
-        if dtype.kind not in "biufSU" or dtype.shape:
-            raise _RefusedError(f"an array of type {code!r}")
-        return dtype
+def _make_dtype(code: Any, *_: Any) -> np.dtype:
+    """Do as numpy.dtype, for plain types only; the byte order is set later."""
+    code = code.decode("ascii") if isinstance(code, bytes) else code
+    dtype = np.dtype(code, copy=True)
+    if dtype.kind not in "biufSU" or dtype.shape:
+        raise _RefusedError(f"an array of type {code!r}")
+    return dtype
 
 
-class _ArrayPlaceholder:
-    """Stands for numpy.ndarray: its shape, dtype, whether it is in Fortran order, and its bytes."""
-
-    def __init__(self, state: Any = None) -> None:
-        self.state = state
-
-    def set_state(self, state: Any) -> None:
-        self.state = state[-4:]  # a version comes first
-
-    def build(self) -> np.ndarray:
-        shape, dtype, is_fortran, raw = self.state
-        if isinstance(raw, str):
-            raw = raw.encode("latin1")
-        return np.frombuffer(raw, dtype.build()).reshape(shape, order="F" if is_fortran else "C")
+def _make_array(raw: Any, dtype: np.dtype, shape: Any, order: Any = "C") -> np.ndarray:
+    """Make an array of bytes; a ValueError where they are not as many as the shape and the type need."""
+    return np.frombuffer(raw, dtype).reshape(shape, order=order)
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -84,14 +62,14 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 _NUMPY = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
-_NUMPY_NAMES: dict[str, Callable[..., Any]] = {
-    "ndarray": _ArrayPlaceholder,
-    "dtype": _DtypePlaceholder,
-    "_reconstruct": lambda *_: _ArrayPlaceholder(),  # its state is set later
-    "scalar": lambda dtype, raw: _ArrayPlaceholder(((), dtype, False, raw)),
-    "_frombuffer": lambda raw, dtype, shape, order: _ArrayPlaceholder((shape, dtype, order == "F", raw)),
+_NUMPY_NAMES: dict[str, Callable[..., Any] | None] = {
+    "ndarray": None,  # only an argument of _reconstruct
+    "dtype": _make_dtype,
+    "_reconstruct": lambda *_: np.empty(0),  # its state is set later
+    "scalar": lambda dtype, raw: _make_array(raw, dtype, ())[()],
+    "_frombuffer": _make_array,
 }
-_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+_ALLOWED: dict[tuple[str, str], Callable[..., Any] | None] = {
     **{(module, name): make for module in _NUMPY for name, make in _NUMPY_NAMES.items()},
     ("_codecs", "encode"): _encode,
     ("__builtin__", "bytes"): lambda: b"",  # with which Python 3 writes empty bytes in old protocols
@@ -121,7 +99,7 @@ class _Unpickler(_PythonUnpickler):
     """The standard unpickler in Python, with `INSTRUCTIONS` and the six of its own below only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the placeholder for a name."""
+        """Return the function for a name."""
         if (module, name) not in _ALLOWED:
             raise _RefusedError(f"{module}.{name}")
         return _ALLOWED[module, name]
@@ -146,11 +124,22 @@ class _Unpickler(_PythonUnpickler):
         self._update(items)
 
     def build(self) -> None:
-        """Set the state of a placeholder; no other object has a state."""
-        state = self.stack.pop()
-        if not isinstance(self.stack[-1], _ArrayPlaceholder | _DtypePlaceholder):
+        """Set the byte order of a type, or the contents of an empty array; no other object has a state."""
+        state, target = self.stack.pop(), self.stack[-1]
+        is_empty_array = isinstance(target, np.ndarray) and not target.size
+        if issubclass(type(target), np.dtype):
+            sizes = (target.itemsize, target.alignment) if target.kind in "SU" else (-1, -1)
+            order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+            target.__setstate__((3, order, None, None, None, *sizes, 0))
+        elif is_empty_array:
+            shape, dtype, is_fortran, raw = state[-4:]  # a version comes first
+            raw = raw.encode("latin1") if isinstance(raw, str) else raw
+            array = _make_array(raw, dtype, shape)
+            native = array.dtype.newbyteorder("=")  # with another order, the bytes would be swapped here
+            target.__setstate__((1, array.shape, native, bool(is_fortran), raw))
+            target.dtype = array.dtype
+        else:
             raise _RefusedError("a changed object")
-        self.stack[-1].set_state(state)
 
     def _update(self, items: list[Any]) -> None:
         for key in items[::2]:
@@ -184,7 +173,9 @@ def unpickle(path: Path) -> Any:
     check_file(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _build(_Unpickler(_limit_reads(data), fix_imports=False, encoding="bytes").load(), {}, 0)
+            value = _Unpickler(_limit_reads(data), fix_imports=False, encoding="bytes").load()
+            _check_depth(value, set(), 0)
+            return value
     except _RefusedError as error:
         raise BadInput(
             f"{path} was not read: it asks for {error}, and only plain lists and arrays are allowed."
@@ -199,19 +190,11 @@ def unpickle(path: Path) -> Any:
         raise BadInput(f"{path} is not a pickle that can be read ({first_line(error)}).") from None
 
 
-def _build(value: Any, done: dict[int, Any], depth: int) -> Any:
-    """Return the value with arrays in place of the placeholders; `done` has those parts that occur several times."""
-    if depth > MAX_DEPTH:
-        raise ValueError("it is nested too deeply")
-    if callable(value):
-        raise _RefusedError("a name that is not called")
-    is_placeholder = isinstance(value, _ArrayPlaceholder | _DtypePlaceholder)
-    if (is_placeholder or isinstance(value, list | dict | tuple)) and id(value) not in done:
-        if is_placeholder:
-            built: Any = value.build()
-        elif isinstance(value, dict):
-            built = {key: _build(part, done, depth + 1) for key, part in value.items()}
-        else:
-            built = type(value)(_build(part, done, depth + 1) for part in value)
-        done[id(value)] = built
-    return done.get(id(value), value)
+def _check_depth(value: Any, done: set[int], depth: int) -> None:
+    """Raise a ValueError for lists that are nested too deeply, or hold themselves; `done` are those that are not."""
+    if isinstance(value, list | dict | tuple) and id(value) not in done:
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_depth(part, done, depth + 1)
+        done.add(id(value))

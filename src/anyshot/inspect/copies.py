@@ -16,8 +16,7 @@ from anyshot.classify.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassD
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.likeness import COPY_SIMILARITY, PictureSketch, compare_pictures
 from anyshot.inspect.sections import Section, Table, picture_cell
-from anyshot.progress import scale_progress
-from anyshot.progress import OnProgress, no_progress
+from anyshot.progress import OnProgress, no_progress, scale_progress
 from anyshot.text import count_noun
 
 NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned

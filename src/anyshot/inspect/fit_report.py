@@ -11,7 +11,6 @@ from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.classify.images import ExampleBatch
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
-from anyshot.models.features import FeatureBuffer
 from anyshot.text import count_noun
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
@@ -30,7 +29,7 @@ class FitReport:
         self.pairs: list[tuple[str, str]] = []
         self.conflicts: list[tuple[str, str]] = []
         self._noun = "example"
-        self._features = FeatureBuffer(most) if 0 < most <= MOST_EXAMPLES else None
+        self._features = list[np.ndarray]() if 0 < most <= MOST_EXAMPLES else None
         self._labels: list[str] = []
         self._names: list[str] = []
         self._times: list[float | None] = []
@@ -58,8 +57,7 @@ class FitReport:
             if first != name:
                 (self.pairs if other == label else self.conflicts).append((name, first or f"one of {other} before"))
         if self._features is not None:
-            for row in features:
-                self._features.add(row)
+            self._features.append(features)
             self._labels += labels
             self._names += names
 
@@ -84,7 +82,7 @@ class FitReport:
             return ""
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
-            features, labels = self._features.array, np.unique(self._labels, return_inverse=True)[1]
+            features, labels = np.concatenate(self._features), np.unique(self._labels, return_inverse=True)[1]
             groups = find_groups(unit_vectors(features), labels, self._names, self._times)
             accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."

@@ -9,7 +9,6 @@ Every verb takes the same names (`--model`), and functions of Python take a func
     FILE.onnx                 any network as an ONNX file; `anyshot export` writes such files too
 """
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from anyshot.data.frames import Frames
 from anyshot.data.pictures import Box, Resample, describe_failure, evaluation_square
 from anyshot.errors import BadInput
-from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
+from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import embedding_device, map_in_threads
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, fold_for_inference, load_pretrained
 from anyshot.models.model import Model, find_model, load_model
@@ -58,8 +57,8 @@ class Embedder:
             itself, and for a function, which the user has to pass again.
         about: Entries for a model card.
         model: The model trained by anyshot, if it is one.
-        make_pixel_network: Makes a torch module that takes pixels from 0 to 255 "image channel side side", for export.
-        weights_hash: Returns the hash of its weights; None for a function, whose features cannot be cached.
+        pixel_network: The network as a torch module of pixels from 0 to 255 "image channel side side", for export.
+        weights_hash: The hash of its weights; empty for a function, whose features cannot be cached.
         file: The bytes of an ONNX file, which a classifier stores itself.
         base_model: Where `model` is a head on frozen features: the model trained by anyshot that computes these, if
             it is one.
@@ -72,18 +71,16 @@ class Embedder:
     name: str = ""
     about: dict[str, Any] = field(default_factory=dict)
     model: Model | None = None
-    make_pixel_network: Callable[[], nn.Module] | None = None
-    weights_hash: Callable[[], str] | None = None
+    pixel_network: nn.Module | None = None
+    weights_hash: str = ""
     file: bytes | None = None
     base_model: Model | None = None
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the weights and of how pictures are prepared, which identify the features; "" of a function."""
-        if self.weights_hash is None:
-            return ""
-        parts = (self.weights_hash(), self.side, self.margin, self.resample)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+        parts = (self.weights_hash, self.side, self.margin, self.resample)
+        return self.weights_hash and hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
     def pixel_model(self) -> Model | None:
@@ -113,18 +110,25 @@ class Embedder:
         """
         starts = range(0, len(images), BATCH)
         parts = []
-        with open_cached(self, cache) as cached:
 
-            def embed(start: int) -> np.ndarray:
-                batch = images[start : start + BATCH]
-                if isinstance(batch, Frames):
-                    batch = [self.crop_square(frame) for frame in batch]
-                batch = np.asarray(batch)
-                return _embed_missing(batch, cached, lambda rows: self.run_network(self._squares(rows)))
+        def embed(start: int) -> np.ndarray:
+            batch = images[start : start + BATCH]
+            if isinstance(batch, Frames):
+                batch = [self.crop_square(frame) for frame in batch]
+            batch = np.asarray(batch)
+            if cache is None:
+                return self.run_network(self._squares(batch))
+            keys = [hash_picture(image, "stored") for image in batch]
+            rows: dict[int, Any] = {index: self.get_cached(cache, key) for index, key in enumerate(keys)}
+            if missing := [index for index, row in rows.items() if row is None]:
+                for index, row in zip(missing, self.run_network(self._squares(batch[missing])), strict=True):
+                    rows[index] = row
+                    self.add_cached(cache, keys[index], row)
+            return np.stack(list(rows.values()))
 
-            for part in map(embed, starts) if self.pixel_model is not None else map_in_threads(embed, starts):
-                parts.append(part)
-                advance(float(len(part)))
+        for part in map(embed, starts) if self.pixel_model is not None else map_in_threads(embed, starts):
+            parts.append(part)
+            advance(float(len(part)))
         return np.concatenate(parts)
 
     def run_network(self, pictures: UInt8[np.ndarray, "image height width colour"]) -> Float[np.ndarray, "image ..."]:
@@ -135,8 +139,7 @@ class Embedder:
                 f"the backbone gave {features.dtype} of shape {features.shape} for {len(pictures)} pictures: it must "
                 'give "image d" or "image position channel".'
             )
-        if self.weights_hash is not None:
-            _FEATURE_SHAPES[self.fingerprint] = features.shape[1:]
+        _FEATURE_SHAPES[self.fingerprint] = features.shape[1:]
         return features
 
     def feature_shape(self) -> tuple[int, ...]:
@@ -144,6 +147,17 @@ class Embedder:
         if self.fingerprint not in _FEATURE_SHAPES:
             self.run_network(np.zeros((1, self.side, self.side, self.channels), np.uint8))
         return _FEATURE_SHAPES[self.fingerprint]
+
+    def get_cached(self, cache: FeatureCache | None, key: str) -> np.ndarray | None:
+        """Return the cached features of a picture; None where there are none, and for a function."""
+        if cache is None or not self.fingerprint:
+            return None
+        return cache.get(f"{self.fingerprint}-{PREPARATION_VERSION}", key, self.feature_shape)
+
+    def add_cached(self, cache: FeatureCache | None, key: str, features: np.ndarray) -> None:
+        """Cache the features of a picture; do nothing without a cache, and for a function."""
+        if cache is not None and self.fingerprint:
+            cache.add(f"{self.fingerprint}-{PREPARATION_VERSION}", key, features)
 
     def crop_square(self, data: bytes | Image, box: Box | None = None) -> UInt8[np.ndarray, "side side 3"]:
         """Return the central square of a picture, or of a box in it, upright, in colour and at the network's size."""
@@ -169,29 +183,6 @@ class Embedder:
         if self.pixel_model is not None or images.shape[1:] == (self.side, self.side, 3):
             return images
         return np.stack([self.crop_square(image) for image in images])
-
-
-def open_cached(
-    embedder: Embedder, cache: FeatureCache | None
-) -> contextlib.AbstractContextManager[CachedFeatures | None]:
-    """Open the cached features of a network; yields None without a cache, and for a function, which is not cached."""
-    if cache is None or not embedder.fingerprint:
-        return contextlib.nullcontext()
-    return cache.open(f"{embedder.fingerprint}-{PREPARATION_VERSION}", embedder.feature_shape)
-
-
-def _embed_missing(batch: Images, cached: CachedFeatures | None, embed: Callable[[Images], np.ndarray]) -> np.ndarray:
-    """Return the cached features of images; missing ones are computed by `embed` and cached."""
-    if cached is None:
-        return embed(batch)
-    keys = [hash_picture(image, "stored") for image in batch]
-    rows = [cached.get(key) for key in keys]
-    missing = [index for index, row in enumerate(rows) if row is None]
-    if missing:
-        for index, row in zip(missing, embed(batch[missing]), strict=True):
-            rows[index] = row
-            cached.add(keys[index], row)
-    return np.stack([row for row in rows if row is not None])
 
 
 def load_embedder(
@@ -244,10 +235,8 @@ def _from_model(model: Model, path: Path | None, registry: Registry, fetch: bool
         model.kind.margin,
         about=about,
         model=model,
-        make_pixel_network=lambda: PixelNetwork(
-            model, [255 * value for value in mean], [255 * value for value in deviation]
-        ),
-        weights_hash=lambda: hash_weights(
+        pixel_network=PixelNetwork(model, 255 * np.array(mean), 255 * np.array(deviation)),
+        weights_hash=hash_weights(
             model.backbone.state_dict(), recipe.backbone, recipe.size, recipe.feature_scale, model.channels
         ),
     )
@@ -273,14 +262,14 @@ def _from_frozen(model: Model, folder: Path | None, registry: Registry, fetch: b
             raise BadInput(f"{recipe.name} was trained on features of {recipe.backbone!r}, not on pictures: {reason}")
 
         return Embedder(refuse, SIZE, about={"backbone": f"{recipe.backbone}, frozen; {head}"}, model=model)
-    make_backbone = backbone.make_pixel_network
+    pixels = backbone.pixel_network
     return replace(
         backbone,
         network=lambda pictures: model.features(backbone.network(pictures)),
         name="",
         about={"backbone": f"{backbone.about['backbone']}; {head}"},
         model=model,
-        make_pixel_network=None if make_backbone is None else lambda: nn.Sequential(make_backbone(), model),
+        pixel_network=None if pixels is None else nn.Sequential(pixels, model),
         base_model=backbone.pixel_model,
     )
 
@@ -307,16 +296,29 @@ class PixelNetwork(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, model: nn.Module, mean: list[float], deviation: list[float]) -> None:
+    def __init__(self, model: nn.Module, mean: np.ndarray, deviation: np.ndarray) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
-        self.register_buffer("deviation", torch.tensor(deviation).view(-1, 1, 1))
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1))
+        self.register_buffer("deviation", torch.tensor(deviation, dtype=torch.float32).view(-1, 1, 1))
 
     def forward(self, pixels: Float[Tensor, "image colour side side"]) -> Float[Tensor, "image position channel"]:
         """Return the features; grey pixels become equal channels, if the model has several."""
         features = self.model((pixels.expand(-1, len(self.mean), -1, -1) - self.mean) / self.deviation)
         return features.unsqueeze(1) if features.ndim == 2 else features
+
+
+def run_on_pictures(network: nn.Module) -> Embed:
+    """Return a network of pixels from 0 to 255 as a function of uint8 pictures, on the device for embedding."""
+    device = embedding_device()
+    network = network.to(device)
+
+    @torch.inference_mode()
+    def run(pictures: Pictures) -> np.ndarray:
+        pixels = torch.from_numpy(np.array(pictures)).to(device).permute(0, 3, 1, 2).float()
+        return network(pixels).float().cpu().numpy()
+
+    return run
 
 
 @cache
@@ -333,26 +335,19 @@ def _load_lite0(size: str) -> Embedder:
             f"{DEFAULT_EMBEDDER} takes pictures of {MIN_SIDE} to {MAX_SIDE} pixels, as in {DEFAULT_EMBEDDER}:160, "
             f"not {size!r}."
         )
-    device = embedding_device()
-    network = fold_for_inference(_read_lite0()).to(device)
-
-    @torch.inference_mode()
-    def embed(pictures: Pictures) -> np.ndarray:
-        pixels = torch.from_numpy(np.array(pictures)).to(device).permute(0, 3, 1, 2).float()
-        return network(pixels.sub_(127.5).div_(127.5)).cpu().numpy()
-
+    half = np.full(3, 127.5)
     about = {
         "backbone": f"{DEFAULT_EMBEDDER}, trained by Google on ImageNet (Apache-2.0), {side} px, "
         f"sha256 {LITE0_SHA256[:12]}"
     }
     return Embedder(
-        embed,
+        run_on_pictures(PixelNetwork(fold_for_inference(_read_lite0()), half, half)),
         side,
         resample="bicubic",
         name=f"{DEFAULT_EMBEDDER}:{side}" if size else DEFAULT_EMBEDDER,
         about=about,
-        make_pixel_network=lambda: PixelNetwork(_read_lite0(), [127.5] * 3, [127.5] * 3),
-        weights_hash=lambda: LITE0_SHA256,
+        pixel_network=PixelNetwork(_read_lite0(), half, half),
+        weights_hash=LITE0_SHA256,
     )
 
 

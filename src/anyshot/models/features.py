@@ -1,7 +1,7 @@
 """Embed the pictures of any source, with a cache of features on disk, and write features to files."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,9 @@ from anyshot.data.pictures import describe_failure
 from anyshot.data.source import NO_FEATURES, Item, SelectSplits, SkippedFile, Source, describe_source, no_picture
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
-from anyshot.models.cache import CachedFeatures, FeatureCache, hash_picture
+from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import map_in_threads
-from anyshot.models.embedders import BATCH, Embedder, load_embedder, open_cached
+from anyshot.models.embedders import BATCH, Embedder, load_embedder
 from anyshot.models.registry import load_registry
 from anyshot.progress import OnMessage, no_message, progress
 from anyshot.text import count_noun
@@ -44,31 +44,11 @@ class EmbeddedItem:
     why: str = ""
 
 
-class FeatureBuffer:
-    """An array of features that is filled row by row; stacking a list of rows would take their memory twice.
-
-    Args:
-        capacity: The largest number of rows. The system gives memory to filled rows only.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity, self._filled = capacity, 0
-        self._rows: np.ndarray | None = None
-
-    def add(self, features: Float[np.ndarray, "..."]) -> None:
-        """Append one row."""
-        if self._rows is None:
-            self._rows = np.empty((self._capacity, *features.shape), features.dtype)
-        if features.shape != self._rows.shape[1:]:
-            raise BadInput(f"the backbone gave features of shapes {self._rows.shape[1:]} and {features.shape}.")
-        self._rows[self._filled] = features
-        self._filled += 1
-
-    @property
-    def array(self) -> Float[np.ndarray, "image ..."]:
-        """The rows that were added, of which there must be one."""
-        assert self._rows is not None
-        return self._rows[: self._filled]
+def stack_features(rows: Sequence[Float[np.ndarray, "..."]]) -> Float[np.ndarray, "image ..."]:
+    """Return the features of pictures as one array; there must be some."""
+    if len(shapes := {row.shape for row in rows}) > 1:
+        raise BadInput(f"the backbone gave features of shapes {min(shapes)} and {max(shapes)}.")
+    return np.stack(rows)
 
 
 def embed_items(
@@ -81,28 +61,21 @@ def embed_items(
         items: The pictures.
         cache: Features of earlier runs; only other pictures are embedded.
     """
-    return _embed_batches(embedder, [items[start : start + BATCH] for start in range(0, len(items), BATCH)], cache)
+    batches = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
+    return map_in_threads(partial(_embed_batch, embedder, cache), batches)
 
 
-def _embed_batches(
-    embedder: Embedder, batches: Iterable[Sequence[Item]], cache: FeatureCache | None
-) -> Iterator[list[EmbeddedItem]]:
-    """Embed batches of pictures in threads; yield them in their order."""
-    with open_cached(embedder, cache) as cached:
-        yield from map_in_threads(partial(_embed_batch, embedder, cached), batches)
-
-
-def _embed_batch(embedder: Embedder, cached: CachedFeatures | None, batch: Sequence[Item]) -> list[EmbeddedItem]:
+def _embed_batch(embedder: Embedder, cache: FeatureCache | None, batch: Sequence[Item]) -> list[EmbeddedItem]:
     """Embed the pictures of a batch that are not cached, all at once; pictures that fail do not stop the others."""
     done: dict[int, EmbeddedItem] = {}
     pictures: dict[int, np.ndarray] = {}
-    keys: dict[int, bytes] = {}
+    keys: dict[int, str] = {}
     for index, item in enumerate(batch):
         data: bytes | np.ndarray = b""
         try:
             data = item.read()
-            keys[index] = hash_picture(data, item.box) if cached is not None else b""
-            row = cached.get(keys[index]) if cached is not None else None
+            keys[index] = hash_picture(data, item.box) if cache is not None else ""
+            row = embedder.get_cached(cache, keys[index])
             if row is None:
                 pictures[index] = embedder.crop_square(data, item.box)
             else:
@@ -115,8 +88,7 @@ def _embed_batch(embedder: Embedder, cached: CachedFeatures | None, batch: Seque
         features = embedder.run_network(np.stack(list(pictures.values())))
         for (index, pixels), row in zip(pictures.items(), features, strict=True):
             done[index] = EmbeddedItem(batch[index], row, pixels)
-            if cached is not None:
-                cached.add(keys[index], row)
+            embedder.add_cached(cache, keys[index], row)
     return [done[index] for index in range(len(batch))]
 
 
@@ -136,7 +108,7 @@ def embed_pictures(
         title: Title of the progress bar.
         say: Called with a summary of the pictures that cannot be read.
     """
-    rows, readable = FeatureBuffer(len(items)), list[Item]()
+    rows, readable = list[np.ndarray](), list[Item]()
     skipped: list[SkippedFile] = []
     with progress(title, float(len(items))) as advance:
         for batch in embed_items(embedder, items, cache):
@@ -144,11 +116,11 @@ def embed_pictures(
                 if one.features is None:
                     skipped.append((one.item.name, one.why))
                 else:
-                    rows.add(one.features)
+                    rows.append(one.features)
                     readable.append(one.item)
             advance(float(len(batch)))
     say(describe_unreadable([why for _, why in skipped]))
-    return Source(readable, features=rows.array if readable else NO_FEATURES, skipped=tuple(skipped))
+    return Source(readable, features=stack_features(rows) if rows else NO_FEATURES, skipped=tuple(skipped))
 
 
 def describe_unreadable(reasons: Sequence[str], limit: int = 10) -> str:
@@ -164,7 +136,7 @@ def as_packing_embedding(embedder: Embedder, cache: FeatureCache | None = None) 
     """Return the argument that makes `pack` store the features of an embedder."""
 
     def embed(parts: Sequence[Sequence[Item]]) -> Iterator[Results]:
-        return map(_as_results, _embed_batches(embedder, parts, cache))
+        return map(_as_results, map_in_threads(partial(_embed_batch, embedder, cache), parts))
 
     return Embedding({"backbone": embedder.about["backbone"], "content": embedder.fingerprint}, embed)
 
@@ -277,13 +249,11 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         # Unlike in a packed store, a class may have examples in several splits, those of the source.
         about = {**embedding.about, "example_splits": any(item.split for item in items)}
         about["fingerprint"] = hash_inputs(items, path, about)
-    embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
-    try:
+    if (out / "store.json").is_file() and open_store(out).about.get("fingerprint") == about["fingerprint"]:
+        store = open_store(out)  # which the same command made before
+    else:
+        embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
         store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
-    except BadInput:  # the same command may have made the store before
-        if not (out / "store.json").is_file() or open_store(out).about.get("fingerprint") != about["fingerprint"]:
-            raise
-        store = open_store(out)
     skipped = len(store.about["skipped"])
     named = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
     return f"{out}: features of {count_noun(len(store.items), 'picture')}{named}."

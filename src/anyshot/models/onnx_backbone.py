@@ -64,16 +64,13 @@ def onnx_embedder(path: Path) -> Embedder:
             "bilinearly and normalised as those of ImageNet.",
             stacklevel=3,
         )
-    margin = network.number("anyshot.margin", 1.0)
-    if not 1 <= margin <= MAX_MARGIN:
-        raise BadInput(f"{path} asks for a margin of {margin:g}: it can be from 1 to {MAX_MARGIN}.")
     return Embedder(
         network,
         network.side,
-        margin,
+        network.margin,
         network.resample,
         about={"backbone": f"{path.name}, an ONNX file, {network.side} px, sha256 {sha256[:12]}"},
-        weights_hash=lambda: sha256,
+        weights_hash=sha256,
         file=data,
     )
 
@@ -113,11 +110,9 @@ class _Network:
 
     def _read_side(self, height: Any, width: Any) -> int:
         """Return the side of the square input; of a dynamic axis, ONNX Runtime gives a name or None."""
-        side = height if isinstance(height, int) else int(self.number("anyshot.side", DEFAULT_SIDE))
-        if not 0 < side <= MAX_SIDE:
-            raise BadInput(f"{self._path} takes pictures of {side} pixels a side: 1 to {MAX_SIDE} are given.")
-        if isinstance(width, int) and width != side:
-            raise BadInput(f"{self._path} takes pictures of {height} x {width}: they must be square.")
+        side = height if isinstance(height, int) else int(self._numbers("anyshot.side", [DEFAULT_SIDE])[0])
+        if not 0 < side <= MAX_SIDE or (isinstance(width, int) and width != side):
+            raise BadInput(f"{self._path} takes {side} x {width or side} pixels: squares of 1 to {MAX_SIDE} are given.")
         return side
 
     def _read_normalisation(self) -> None:
@@ -126,16 +121,13 @@ class _Network:
         default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
         self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
         self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
-        if not (self._deviation > 0).all():
-            raise BadInput(f"{self._path} has a deviation of {self._deviation.min():g}: pixels are divided by it.")
+        self.margin = self._numbers("anyshot.margin", [1.0])[0]
+        if not (self._deviation > 0).all() or not 1 <= self.margin <= MAX_MARGIN:
+            raise BadInput(f"{self._path} needs deviations above 0 and a margin from 1 to {MAX_MARGIN}.")
         resample = self._metadata.get("anyshot.resample", "bilinear")
         if resample not in get_args(Resample):
             raise BadInput(f"{self._path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")
         self.resample: Resample = resample  # type: ignore[assignment]
-
-    def number(self, key: str, default: float) -> float:
-        """Return a number of the metadata."""
-        return self._numbers(key, [default])[0]
 
     def _numbers(self, key: str, default: list[float]) -> list[float]:
         """Return numbers of the metadata, as many as the default has."""

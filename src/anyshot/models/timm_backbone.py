@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 import numpy as np
 import torch
@@ -19,8 +20,7 @@ from torch import nn
 
 from anyshot.errors import BadInput, as_bad_input, first_line
 from anyshot.models.backbones import HALVES, Backbone
-from anyshot.models.devices import embedding_device
-from anyshot.models.embedders import Embedder, PixelNetwork, hash_weights
+from anyshot.models.embedders import Embedder, PixelNetwork, hash_weights, run_on_pictures
 from anyshot.recipe import Recipe
 
 HUB_TIMEOUT = 5.0  # seconds to wait for the first answer of the hub; its client would try for minutes
@@ -37,15 +37,15 @@ def timm_embedder(name: str, fetch: bool = True) -> Embedder:
     kind, _, folder = name.partition(":")
     if not fetch and kind == "local-dir" and not any(Path(folder).glob("*.safetensors")):
         raise BadInput(f"the classifier names {folder}, which holds no safetensors: name it yourself, as backbone=...")
-    model, device = _create_model(_import_timm(), name, fetch).eval(), embedding_device()
-    model = model.to(device)
+    model = _create_model(_import_timm(), name, fetch).eval()
     config = model.pretrained_cfg
-    mean, deviation = (torch.tensor(config[key], device=device).view(3, 1, 1) for key in ("mean", "std"))
+    mean, deviation = np.array(config["mean"]), np.array(config["std"])
+    pixel_network = PixelNetwork(model, 255 * mean, 255 * deviation)
+    run = run_on_pictures(pixel_network)
 
-    @torch.inference_mode()
     def network(pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
-        pixels = torch.from_numpy(np.array(pictures)).to(device).permute(0, 3, 1, 2).float() / 255
-        return model((pixels - mean) / deviation).float().cpu().numpy()
+        features = run(pictures)
+        return features[:, 0] if features.shape[1] == 1 else features  # a vector per picture, as timm gives it
 
     side, resample = config["input_size"][-1], config.get("interpolation", "bicubic")
     return Embedder(
@@ -54,10 +54,8 @@ def timm_embedder(name: str, fetch: bool = True) -> Embedder:
         resample="bilinear" if resample == "bilinear" else "bicubic",
         name=f"timm:{name}",
         about={"backbone": f"timm:{name}"},
-        make_pixel_network=lambda: PixelNetwork(
-            model, [255 * v for v in config["mean"]], [255 * v for v in config["std"]]
-        ),
-        weights_hash=lambda: hash_weights(model.state_dict(), config["mean"], config["std"]),
+        pixel_network=pixel_network,
+        weights_hash=hash_weights(model.state_dict(), config["mean"], config["std"]),
     )
 
 
@@ -77,7 +75,7 @@ def trainable_timm(name: str) -> Backbone:
 def _add_normalisation(model: Any) -> PixelNetwork:
     """Return a timm model that takes pixels from -1 to 1, as backbones do, and normalises them as it was trained."""
     config = model.pretrained_cfg
-    return PixelNetwork(model, [2 * v - 1 for v in config["mean"]], [2 * v for v in config["std"]])
+    return PixelNetwork(model, 2 * np.array(config["mean"]) - 1, 2 * np.array(config["std"]))
 
 
 def _import_timm() -> Any:
@@ -115,19 +113,13 @@ def _create_model(timm: Any, name: str, fetch: bool) -> Any:
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
     """Forbid torch.hub and the client of the Hugging Face hub to download, inside this context."""
-    switches: list[tuple[Any, str, Any]] = [(torch.hub, "urlopen", _refuse_download)]
-    with contextlib.suppress(ImportError):
-        from huggingface_hub import constants
+    with contextlib.ExitStack() as switches:
+        switches.enter_context(mock.patch.object(torch.hub, "urlopen", _refuse_download))
+        with contextlib.suppress(ImportError):
+            from huggingface_hub import constants
 
-        switches.append((constants, "HF_HUB_OFFLINE", True))
-    before = [getattr(module, name) for module, name, _ in switches]
-    for module, name, value in switches:
-        setattr(module, name, value)
-    try:
+            switches.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", True))
         yield
-    finally:
-        for (module, name, _), value in zip(switches, before, strict=True):
-            setattr(module, name, value)
 
 
 def _refuse_download(*_: object, **__: object) -> NoReturn:
