@@ -20,9 +20,8 @@ import json
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,12 +30,11 @@ import torch
 from jaxtyping import Float, Shaped
 from safetensors.torch import load, save
 from sklearn.base import clone
-from torch import Tensor
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import read_parameters, write_parameters
 from anyshot.classify.support import Support, build_support
-from anyshot.classify.topk import ProductForm, is_product
+from anyshot.classify.topk import class_points, compute_prototypes, has_points, query_points
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.law import Head
 from anyshot.models.registry import Registry
@@ -44,6 +42,7 @@ from anyshot.models.registry import Registry
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
 INDEX_FROM = 4096  # classes: fewer are compared one by one
 CANDIDATES = 64  # classes that the database's index returns for a query, which are then scored exactly
+QUERIES = 256  # queries whose candidates are compared at once
 PARTITION, PROBES = 1024, 32  # classes in a cell of the index, about, and cells that are searched for a query
 TIDY = 256  # calls of `add` after which a writer lets the database tidy up
 FORGET = timedelta(minutes=10)  # age of a version of a table that nobody reads any more
@@ -119,34 +118,20 @@ class ClassBank:
         """Return the `k` best classes of each image and their scores."""
         with self._errors_as_bad_input():
             law = self._law
-        vectors, head, parameters = law.vectors(X), law.learned_head_.head, law.learned_head_.parameters
-        form = _make_form(head, law.prototypes_)
-        points = form.query_points(form.queries(torch.from_numpy(vectors))).numpy()
-
-        def find_candidates(folded: Any, labels: list[Any]) -> tuple[list[Support | None], Support | None]:
-            """Return the classes that the index finds for each query, and those of some labels, as they were folded."""
-            if folded is None:
-                return [None] * len(vectors), None
-            searches = (folded.search(point, vector_column_name="vector") for point in points)
-            searches = (one.distance_type(_metric(head)).nprobes(PROBES).limit(max(k, CANDIDATES)) for one in searches)
-            where = f"label IN ({', '.join(map(_to_sql, labels))})"
-            also = folded.search().where(where).limit(len(labels)).to_arrow() if labels else None
-            return [_to_support(one.to_arrow()) for one in searches], _to_support(also)
-
-        with self._errors_as_bad_input():
-            (candidates, changed), recent, *_ = self._read_consistently(find_candidates)
-        recent_labels = [] if recent is None else recent.labels.tolist()
-        best_labels, best_scores = [], []
-        for vector, one in zip(vectors, candidates, strict=True):
-            if one is not None:  # The classes that were added to since come with `changed` and `recent`.
-                one.remove([label for label in recent_labels if one.row_of(label) is not None])
-            support = self._merge(one, changed, recent)
-            refined = head.refined(torch.from_numpy(support.means), torch.from_numpy(support.counts), parameters)
-            scores = head.score(torch.from_numpy(vector)[None], refined, parameters)[0].numpy()
-            order = np.argsort(-scores, kind="stable")[:k]
-            best_labels.append(support.labels_of(order))
-            best_scores.append(scores[order])
-        return np.stack(best_labels), np.stack(best_scores)
+        vectors, head = law.vectors(X), law.learned_head_
+        labels, scores = list[np.ndarray](), list[np.ndarray]()
+        for start in range(0, len(vectors), QUERIES):
+            query = torch.from_numpy(vectors[start : start + QUERIES])
+            points = query_points(head.head, query).float().numpy()
+            with self._errors_as_bad_input():
+                read = partial(_find_candidates, points=points, metric=_metric(head.head), limit=max(k, CANDIDATES))
+                folded, recent, *_ = self._read_consistently(read)
+            support = self._merge(folded, recent)
+            all_scores = head.score(query, compute_prototypes(head, support, np.arange(len(support)))).numpy()
+            best = np.argsort(-all_scores, 1, kind="stable")[:, :k]
+            labels.append(support.labels[best])
+            scores.append(np.take_along_axis(all_scores, best, 1))
+        return np.concatenate(labels), np.concatenate(scores)
 
     def _read_consistently(
         self, read: Callable[[Any, list[Any]], T]
@@ -203,7 +188,7 @@ class ClassBank:
             folded, recent, state, parts = self._read_consistently(_read_all)
             if folded is None and recent is None:
                 return 0
-            support, number = self._merge(folded, recent).sort_by_label(), state["number"] + 1
+            support, number = self._merge(folded, recent), state["number"] + 1
             name = f"folded-{number}-{len(support)}-{uuid.uuid4().hex}"
             if self._fold(name, number, support, parts):
                 with suppress(Exception):  # Parts that stay in the log only take room.
@@ -233,9 +218,7 @@ class ClassBank:
         """Write a table of classes with the points that the database's index compares, and index many of them."""
         law = self._restore(support)
         head = law.learned_head_.head
-        form = _make_form(head, law.prototypes_)
-        rows = form.rows(law.prototypes_)
-        points = form.points(rows, form.longest(rows)).numpy()
+        points = class_points(head, law.prototypes_).float().numpy()
         table = self._database.create_table(name, _to_rows(support, vector=_to_lists(points)))
         if len(support) >= INDEX_FROM:
             partitions = max(1, len(support) // PARTITION)
@@ -275,7 +258,7 @@ class ClassBank:
 
     def _restore(self, support: Support) -> FewShotClassifier:
         """Return a classifier of these classes with the bank's head."""
-        return copy.copy(self._law).restore(support.sort_by_label(), self._law.n_features_in_)
+        return copy.copy(self._law).restore(support, self._law.n_features_in_)
 
     def _make(self, classifier: FewShotClassifier) -> None:
         """Make a bank for the head and the parameters of a classifier, unless another process just did."""
@@ -287,7 +270,7 @@ class ClassBank:
                 f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
                 "answers with the readout posterior, fitted on examples of other classes."
             )
-        if not is_product(head):
+        if not has_points(head):
             raise BadInput(
                 f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
                 f"not for {classifier.head}."
@@ -322,19 +305,10 @@ class ClassBank:
 
     def _merge(self, *supports: Support | None) -> Support:
         """Return the classes of several supports."""
-        given = [support for support in supports if support is not None]
+        given = [support for support in supports if support]
         if not given:
             raise BadInput(f"the class bank {self._place} has no classes yet.")
-        merged = given[0].copy()  # The given supports may be needed again.
-        for other in given[1:]:
-            merged.merge(other, is_disjoint=True)
-        return merged
-
-
-def _make_form(head: Head, prototypes: Float[Tensor, "class refined"]) -> ProductForm:
-    """Return the head's score as one product, centred at zero: the centre of the classes changes with each `add`."""
-    form = ProductForm.from_head(head, prototypes)
-    return replace(form, centre=torch.zeros_like(form.centre))
+        return reduce(lambda one, other: one.merge(other)[0], given)
 
 
 def _metric(head: Head) -> str:
@@ -344,6 +318,21 @@ def _metric(head: Head) -> str:
 def _read_all(folded: Any, _: list[Any]) -> Support | None:
     """Return all classes of a folded table."""
     return None if folded is None else _to_support(folded.to_arrow())
+
+
+def _find_candidates(folded: Any, labels: list[Any], *, points: Any, metric: str, limit: int) -> Support | None:
+    """Return the classes of a folded table that its index finds for some points, and those of some labels."""
+    if folded is None:
+        return None
+    searches = [folded.search(point, vector_column_name="vector").distance_type(metric) for point in points]
+    searches = [one.nprobes(PROBES).limit(limit) for one in searches]
+    if labels:
+        where = f"label IN ({', '.join(map(_to_sql, labels))})"
+        searches.append(folded.search().where(where).limit(len(labels)))
+    import pyarrow
+
+    rows = pyarrow.concat_tables([one.to_arrow().select(["label", "sum", "count"]) for one in searches])
+    return _to_support(rows.take(np.unique(rows.column("label").to_pylist(), return_index=True)[1]))
 
 
 def _to_rows(support: Support, **columns: Any) -> Any:
@@ -371,7 +360,7 @@ def _to_support(rows: Any) -> Support | None:
     names, class_index = np.unique(labels, return_inverse=True)
     counts = np.zeros(len(names), np.int64)
     np.add.at(counts, class_index, rows.column("count").to_numpy())
-    return Support(names, build_support([flat], labels).sums, counts)
+    return Support.from_arrays(names, build_support([flat], labels).sums, counts)
 
 
 def _to_sql(value: Any) -> str:

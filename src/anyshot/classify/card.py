@@ -20,7 +20,7 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
         about: What is known of the backbone, by name, for a classifier of pictures (`Embedder.about`).
     """
     state, labels = classifier.state_, classifier.classes_
-    counts = state.support.counts[state.order[:LISTED]]
+    counts = state.support.counts[:LISTED]
     is_measured = not state.is_large
     single_group_classes = classifier.single_group_classes_[:LISTED] if is_measured else ()
     card = fill_template(

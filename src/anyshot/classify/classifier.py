@@ -8,10 +8,9 @@ the classes have (`anyshot.classify.calibration`).
 """
 
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -27,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot
 from anyshot.classify.fitted import FittedState
 from anyshot.classify.keys import hash_groups, hash_rows
-from anyshot.classify.support import Support, build_support, find_repeats
+from anyshot.classify.support import Support, build_support, find_new
 from anyshot.classify.topk import TopK
 from anyshot.concurrency import make_lock
 from anyshot.errors import BadInput, as_bad_input, look_up
@@ -102,7 +101,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         classes_: The labels, in order.
         n_features_in_: Numbers in a row of X.
         feature_names_in_: Names of the columns of X, where it had names.
-        support_: The classes in order of their labels: sums, counts, exemplars, keys (a copy that is read-only).
+        support_: The classes in order of their labels: sums, counts, exemplars, keys (read-only).
         parameters_: The parameters of the head, as given, or those that it starts with untrained.
         fitted_: What the readout, or the head, was fitted to on `base`, by name.
         learned_head_: The head with these, before it is fitted on the support.
@@ -205,7 +204,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 with nearly equal features are a group.
         """
         with self._lock:
-            new = self._share_attributes()  # If the new examples are refused, this classifier stays as it is.
+            new = copy(self)  # If the new examples are refused, this classifier stays as it is.
             new.forget()
             self.become(new.partial_fit(X, y, groups=groups))
             return self
@@ -237,10 +236,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             if is_fresh:
                 self._prepare(rows.shape[1])
             keys = hash_rows(rows)
-            names, class_index = np.unique(labels, return_inverse=True)
-            is_new = ~find_repeats(class_index, keys)
-            if not is_fresh:
-                is_new &= ~self.state_.support.contains(names, class_index, keys)
+            is_new = find_new(labels, keys, None if is_fresh else self.state_.support)
             group_hashes = keys if groups is None else hash_groups(groups, keys)
             if is_new.any():
                 support = build_support(
@@ -251,10 +247,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     keep=self.keep,
                     has_scatter=self.learned_head_.head.estimator is not None,
                 )
-                if is_fresh:
-                    self._set_support(support)
-                else:
-                    self._change(lambda known: known.merge(support, is_disjoint=True))
+                self._set_support(support if is_fresh else self.state_.support.merge(support)[0])
             self.n_repeated_ = len(keys) - int(is_new.sum())
             return self
 
@@ -272,11 +265,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 check_is_fitted(other)
                 if self._merge_key() != other._merge_key():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
-            merged = self.state_.support.copy()  # If one of the others cannot be merged, none is.
-            n_repeated = sum(merged.merge(other.state_.support) for other in others)
-            with delay_interrupts():
-                self.n_repeated_ = n_repeated
-                return self._set_support(merged)
+            merged, n_repeated = self.state_.support, 0
+            for other in others:
+                merged, n_shared = merged.merge(other.state_.support)
+                n_repeated += n_shared
+            self.n_repeated_ = n_repeated
+            return self._set_support(merged)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
         """Remove these classes."""
@@ -284,17 +278,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             check_is_fitted(self)
             unwanted = list(dict.fromkeys(np.asarray(labels).reshape(-1).tolist()))
             for label in unwanted:
-                if self.state_.support.row_of(label) is None:
+                if label not in self.state_.support.classes:
                     raise BadInput(f"there is no class {label!s} to remove.")
             if len(unwanted) == len(self.state_.support):
                 raise BadInput("a classifier needs a class: the last one cannot be removed.")
-            return self._change(lambda support: support.remove(unwanted))
+            return self._set_support(self.state_.support.remove(unwanted)[0])
 
     def become(self, other: "FewShotClassifier") -> None:
         """Take over all that another classifier has learned, at once."""
-        with self._lock, delay_interrupts():
-            lock = self._lock
-            self.__dict__ = {**other.__dict__, "_thread_lock": lock}
+        with self._lock:
+            self.__dict__ = {**other.__dict__, "_thread_lock": self._lock}
 
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
@@ -331,12 +324,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with self._lock:
             check_is_fitted(self)
             support = self.state_.support
-            row = support.row_of(label)
-            if row is None:
+            if label not in support.classes:
                 raise BadInput(f"there is no class {label!s} to take from.")
             features = None if x is None else self._check_rows(np.asarray(x)[None])
             if key is not None and key not in support.exemplar_keys_of(label):
-                if label not in support.labels_with(key):
+                if not support.contains(label, key):
                     raise BadInput(f"class {label!s} has no such example.")
                 if features is None:
                     raise BadInput(
@@ -344,23 +336,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     )
                 if int(hash_rows(features)[0]) != key:
                     raise BadInput(f"these features are of another example of class {label!s} than the key is of.")
-            vector = None if features is None else self._embed(features)[0]
-            is_last_example = support.counts[row] == 1
-            if len(support) == 1 and (key is None or is_last_example):
-                part = support.copy()
+            if key is None or support.classes[label].count == 1:
+                rest, part = support.remove([label])
+            else:
+                rest, part = support.split_off(label, key, None if features is None else self._embed(features)[0])
+            if len(rest):
+                self._set_support(rest)
+            else:
                 self.forget()
-                return part
-            with delay_interrupts():
-                part = support.split_off(label, None if is_last_example else key, vector)
-                self._set_support(support)
             return part
 
     def put_back(self, part: Support) -> "FewShotClassifier":
         """Add again what `take_out` returned."""
         with self._lock:
-            if "state_" not in self.__dict__:
-                return self._set_support(part.copy())
-            return self._change(lambda support: support.merge(part))
+            return self._set_support(self.state_.support.merge(part)[0] if "state_" in self.__dict__ else part)
 
     def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[FeatureRows, Labels]:
         if y is None:
@@ -437,12 +426,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         learned = sorted((name, value.numpy().tobytes()) for name, value in values)
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
 
-    def _change(self, change: Callable[[Support], Any]) -> "FewShotClassifier":
-        """Change the support and forget what was computed from it; Ctrl-C does not come between the two."""
-        with delay_interrupts():
-            change(self.state_.support)
-            return self._set_support(self.state_.support)
-
     def _set_support(self, support: Support) -> "FewShotClassifier":
         """Set the classes, and a fitted state in which nothing has been computed from them yet."""
         base = (self.learned_head_.head.estimator and self.fitted_) or None
@@ -463,24 +446,24 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return state
 
     def __copy__(self) -> "FewShotClassifier":
-        with self._lock:
-            other = self._share_attributes()
-            return other._set_support(self.state_.support.copy()) if "state_" in self.__dict__ else other
-
-    def _share_attributes(self) -> "FewShotClassifier":
-        """Return another classifier with the same attributes, except for the lock."""
+        """Return another classifier that learns on its own: a support never changes, so that both can have it."""
         other = object.__new__(type(self))
-        other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
+        with self._lock:
+            other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
         return other
 
-    support_ = FittedValue[Support]("snapshot")
-    classes_ = FittedValue[np.ndarray]("labels")
+    support_ = FittedValue[Support]("support")
     prototypes_ = FittedValue[torch.Tensor]("prototypes")
     head_ = FittedValue[BoundHead]("head")
     scale_ = FittedValue[float]("scale")
     calibrated_ = FittedValue[bool]("is_calibrated")
     coverage_ = FittedValue[Coverage | None]("coverage")
     recalls_ = FittedValue[np.ndarray]("recalls")
+
+    @property
+    def classes_(self) -> Shaped[np.ndarray, " class"]:
+        """The labels, in order."""
+        return self.support_.labels
 
     @property
     def threshold_(self) -> float:
@@ -524,9 +507,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """
         with self._lock:
             best = self._top(vectors, 1).rows[:, 0]
-            evidence = self.state_.evidence_of(vectors, best)
-            is_single_group = np.isin(self.state_.support.labels_of(best), self.single_group_classes_)
-            return np.where(is_single_group, np.inf, evidence)
+            return np.where(self.state_.is_single_group[best], np.inf, self.state_.evidence_of(vectors, best))
 
     def _transform(self, vectors: Vectors) -> Float[torch.Tensor, "image z"]:
         return self.state_.head.transform(torch.from_numpy(np.require(vectors, requirements="W")))
@@ -538,11 +519,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             if state.is_searched:
                 return state.search.top(vectors, k, state.scale if with_sums else None)
             scale = state.scale if with_sums else 1.0
-            order, head, prototypes, query = state.order, state.head, state.prototypes, self._transform(vectors)
+            head, prototypes, query = state.head, state.prototypes, self._transform(vectors)
         scores = head.score(query, prototypes).numpy()
         best = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
         log_sums = logsumexp(scale * scores, axis=1) if with_sums else None
-        return TopK(order[best], np.take_along_axis(scores, best, 1), log_sums)
+        return TopK(best, np.take_along_axis(scores, best, 1), log_sums)
 
     def vectors(self, X: Any) -> Vectors:
         """Return the vector of each image, embedded and changed by the readout: a class is the mean of such vectors."""
@@ -576,7 +557,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     f"only {with_exemplars} of the {len(support)} classes have stored examples, and fewer shots need "
                     "those of all classes."
                 )
-            fewer, is_calibrated = self._share_attributes(), self.calibrated_
+            fewer, is_calibrated = copy(self), self.calibrated_
             arguments = self.learned_head_, self._scale_at(shot), self.reject, base
             fewer.state_ = FittedState(support.limit_shots(shot), *arguments, was_calibrated=is_calibrated)
         return fewer
@@ -605,9 +586,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Return the likeliest class of each image."""
         rows = self._check_rows(X)
         with self._lock:
-            support = self.state_.support
-            best = np.concatenate([self._top(part, 1).rows[:, 0] for part in self._vector_parts(rows)])
-            return support.labels_of(best)
+            return self.classes_[np.concatenate([self._top(part, 1).rows[:, 0] for part in self._vector_parts(rows)])]
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
         """Return the `k` likeliest classes of each image and their probabilities.
@@ -624,7 +603,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             )
             # The sums over very many classes are float32, and may round to less than the sum of the best.
             sums = np.maximum(sums, logsumexp(self.scale_ * scores, axis=1))
-            return self.state_.support.labels_of(best), np.exp(self.scale_ * scores - sums[:, None])
+            return self.classes_[best], np.exp(self.scale_ * scores - sums[:, None])
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "image class"]:
         """Return calibrated probabilities of the classes, for images that are of one of them."""
@@ -674,19 +653,3 @@ def _check_scale(rows: FeatureRows) -> None:
 
 def _to_tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(np.asarray(value), dtype=torch.float64) for name, value in values.items()}
-
-
-@contextmanager
-def delay_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the block has ended, so that a change is made as a whole or not at all."""
-    if threading.current_thread() is not threading.main_thread():  # Python interrupts only the main thread.
-        yield
-        return
-    signals: list[tuple[Any, ...]] = []
-    handler = signal.signal(signal.SIGINT, lambda *arguments: signals.append(arguments))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if signals and callable(handler):
-            handler(*signals[0])

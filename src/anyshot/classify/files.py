@@ -30,7 +30,6 @@ import torch
 
 from anyshot.classify.card import write_card
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.keys import KeySet
 from anyshot.classify.support import Exemplars, Support
 from anyshot.classify.topk import compute_prototypes
 from anyshot.data.arrays import MAX_VALUE_BYTES
@@ -48,7 +47,15 @@ BACKBONE, ONNX_BACKBONE = "backbone.json", "backbone.onnx"
 MODEL, BASE_MODEL = "model.safetensors", "backbone.safetensors"  # a trained model, and the one that it is built on
 BACKBONE_FILES = BACKBONE, ONNX_BACKBONE, BASE_MODEL, MODEL
 OPTIONAL_FILES = (CARD, THUMBNAILS)  # a user may delete these from a version
-ARGUMENTS = ("head", "embed", "readout", "scale", "reject", "keep")
+ARGUMENTS: dict[str, tuple[type, ...]] = {  # arguments of the classifier in config.json, and what JSON has for them
+    "head": (str,),
+    "embed": (str, type(None)),
+    "readout": (str,),
+    "scale": (int, float, type(None)),
+    "reject": (int, float),
+    "keep": (int,),
+    "positions": (int,),
+}
 CHECKED_CLASSES = 1024  # classes whose logits are computed after a load, to see that all parts fit together
 MAX_CONFIG_BYTES = 1 << 26  # two million class names; parsed values take up to twenty times as much memory
 LABEL_KINDS = "iufbU"  # NumPy's integers, floats, booleans and text, which JSON can hold and which can run no code
@@ -104,7 +111,8 @@ def save_folder(
         write_card(classifier, files / CARD, {} if backbone is None else backbone.about)
         if backbone is not None:
             _write_backbone(files, backbone)
-            write_tensors(files / THUMBNAILS, _to_byte_tensors(thumbnails or {}))
+            jpegs = {f"{key:016x}": np.frombuffer(jpeg, np.uint8).copy() for key, jpeg in (thumbnails or {}).items()}
+            write_tensors(files / THUMBNAILS, {key: torch.from_numpy(jpeg) for key, jpeg in jpegs.items()})
         config = _to_config(classifier)
         config["files"] = {file.name: _hash_file(file) for file in sorted(files.iterdir())}
         config["fingerprint"] = _hash_config(config)
@@ -124,10 +132,6 @@ def _write_backbone(folder: Path, backbone: Embedder) -> None:
         backbone.base_model.save(folder / BASE_MODEL)
     if backbone.model is not None:
         backbone.model.save(folder / MODEL)
-
-
-def _to_byte_tensors(thumbnails: Mapping[int, bytes]) -> dict[str, torch.Tensor]:
-    return {f"{key:016x}": torch.frombuffer(bytearray(jpeg), dtype=torch.uint8) for key, jpeg in thumbnails.items()}
 
 
 def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> None:
@@ -230,8 +234,8 @@ def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
         "example_counts": np.bincount(rows, minlength=len(support)),
         "freedom": np.array(support.degrees_of_freedom),
     }
-    if support.second_moment is not None:  # The file holds that of the other examples, which exemplars complete.
-        arrays["moment"] = support.second_moment - exemplars.vectors.T @ exemplars.vectors
+    if isinstance(support.rest_moment, np.ndarray):
+        arrays["moment"] = support.rest_moment
     tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
     return tensors | write_parameters(classifier)
 
@@ -372,8 +376,7 @@ def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry
     tensors = {name: value.numpy() for name, value in read_tensors(folder / TENSORS)[0].items()}
     # Tensors of other shapes or types than expected may raise anything, in any head.
     with _errors_as_bad_input(folder, Exception):
-        arguments, features = {name: config[name] for name in (*ARGUMENTS, "positions")}, config["features"]
-        _check_arguments(arguments, features)
+        arguments, features = _read_arguments(config), config["features"]
         if (file := config.get("made_with")) and arguments["head"] not in (registry or BUILTIN).heads:
             raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
         has_scatter = (registry or BUILTIN).head(arguments["head"]).estimator is not None
@@ -460,17 +463,16 @@ def read_parameters(
     return parameters or None, base or None
 
 
-def _check_arguments(arguments: Mapping[str, Any], features: Any) -> None:
-    """Check types, and that numbers are finite; the classifier itself checks names and ranges."""
-    positions, scale = arguments["positions"], arguments["scale"]
-    if type(positions) is not int or type(features) is not int or not 0 < positions <= features < 1 << 28:
-        raise ValueError(f"{positions} positions, {features} features")
-    if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
-        raise ValueError(f"a scale of {scale}")
-    kinds = {"head": str, "readout": str, "embed": str | None, "reject": int | float, "keep": int}
-    for name, kind in kinds.items():
-        if not isinstance(arguments[name], kind) or isinstance(arguments[name], bool):
-            raise ValueError(f"its {name} is {arguments[name]!r:.40}")
+def _read_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the classifier, of the right types; the classifier itself checks names and ranges."""
+    for name, kinds in {**ARGUMENTS, "features": (int,)}.items():
+        if type(config[name]) not in kinds:  # True is no number here
+            raise ValueError(f"its {name} is {config[name]!r:.40}")
+    if not 0 < config["positions"] <= config["features"] < 1 << 28:
+        raise ValueError(f"{config['positions']} positions, {config['features']} features")
+    if config["scale"] is not None and not 0 < config["scale"] < math.inf:
+        raise ValueError(f"a scale of {config['scale']}")
+    return {name: config[name] for name in ARGUMENTS}
 
 
 def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -480,48 +482,36 @@ def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -
         raise ValueError(f"labels of type {config['label_type']}: they must be text or numbers")
     texts = config["labels"]
     if texts is None:
-        texts = tensors["labels"].tolist() if kind.kind != "U" else _decode_labels(tensors["labels"], tensors["ends"])
+        texts = tensors["labels"].tolist()
+        if kind.kind == "U":  # UTF-8, and where each ends
+            data, bounds = tensors["labels"].tobytes(), [0, *tensors["ends"].tolist()]
+            if bounds != sorted(bounds):
+                raise ValueError("its labels do not end where they should")
+            texts = [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairwise(bounds)]
     labels = np.array(texts, kind)
     if labels.ndim != 1 or labels.tolist() != texts or len(set(texts)) < len(texts):
         raise ValueError("its labels are not of their type, or not all different")
     return labels
 
 
-def _decode_labels(labels: np.ndarray, ends: np.ndarray) -> list[str]:
-    """Return texts from their UTF-8 and where each ends."""
-    data = labels.tobytes()
-    if (
-        labels.ndim != 1
-        or ends.ndim != 1
-        or ends.dtype != np.int64
-        or (np.diff(ends, prepend=0) < 0).any()
-        or ends[-1] != len(data)
-    ):
-        raise ValueError("its labels do not end where they should")
-    bounds = [0, *ends.tolist()]
-    return [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairwise(bounds)]
-
-
 def _read_support(labels: np.ndarray, tensors: Mapping[str, np.ndarray], keep: int, has_scatter: bool) -> Support:
     """Return the classes; sizes have to agree and indices to point into what is there."""
     arrays = _upgrade({name: tensors[name] for name in (*SHAPES, "scatter") if name in tensors})
-    _check_shapes({**arrays, "labels": labels})
+    _check_shapes(arrays, len(labels))
     _check_indices(arrays, keep)
     counts, owner = arrays["counts"], arrays["owner"]
     if has_scatter and (arrays["freedom"] < 0 or ("moment" not in arrays and counts.sum() > len(owner))):
         raise ValueError("its scatter does not fit")
     keys, groups, all_keys = (arrays[name].view(np.uint64) for name in ("keys", "groups", "example_keys"))
-    order = np.lexsort((keys, owner))
-    vectors = arrays["kept"].astype(np.float64)[order]
-    return Support(
+    return Support.from_arrays(
         labels,
         arrays["sums"],
         counts,
-        Exemplars(vectors, owner, keys[order], groups[order]),
-        KeySet(all_keys, np.repeat(np.arange(len(counts)), arrays["example_counts"])),
+        Exemplars(arrays["kept"].astype(np.float64), owner, keys, groups),
+        (all_keys, np.repeat(np.arange(len(counts)), arrays["example_counts"])),
         keep=keep,
         has_scatter=has_scatter,
-        second_moment=arrays["moment"] + vectors.T @ vectors if has_scatter and "moment" in arrays else None,
+        rest_moment=arrays["moment"] if has_scatter and "moment" in arrays else 0.0,
         degrees_of_freedom=int(arrays["freedom"]) if has_scatter else 0,
     )
 
@@ -529,7 +519,7 @@ def _read_support(labels: np.ndarray, tensors: Mapping[str, np.ndarray], keep: i
 def _check_indices(arrays: Mapping[str, np.ndarray], keep: int) -> None:
     """Raise ValueError where exemplars or keys are not those of as many examples of the classes."""
     counts, owner, known = arrays["counts"], arrays["owner"], arrays["example_counts"]
-    is_in_order = (np.diff(owner) >= 0).all() and (not len(owner) or (owner[0] >= 0 and owner[-1] < len(counts)))
+    is_in_order = (np.diff(owner, prepend=0, append=len(counts) - 1) >= 0).all()
     if not is_in_order or (counts < np.bincount(owner, minlength=len(counts))).any() or (len(owner) and not keep):
         raise ValueError("its exemplars do not fit")
     if (counts <= 0).any() or (known < 0).any() or (known > counts).any() or known.sum() != len(arrays["example_keys"]):
@@ -552,17 +542,15 @@ def _upgrade(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"freedom": np.array(-1)} | arrays | new
 
 
-def _check_shapes(arrays: Mapping[str, np.ndarray]) -> None:
+def _check_shapes(arrays: Mapping[str, np.ndarray], n_classes: int) -> None:
     """Raise ValueError where a tensor is missing, not finite, or of another kind or shape than the others need."""
-    sizes: dict[str, int] = {"class": len(arrays["labels"])}
+    sizes = {"class": n_classes}
     for name, (kinds, axes) in SHAPES.items():
         if name == "moment" and name not in arrays:
             continue
-        array = arrays[name]
-        is_kind = array.dtype.str[1:] in kinds.split() and array.ndim == len(axes.split())
-        if not is_kind or any(
-            sizes.setdefault(*pair) != pair[1] for pair in zip(axes.split(), array.shape, strict=True)
-        ):
+        array, names = arrays[name], axes.split()
+        shape = tuple(sizes.setdefault(*pair) for pair in zip(names, array.shape, strict=False))
+        if array.dtype.str[1:] not in kinds.split() or array.shape != shape or len(names) != len(shape):
             raise ValueError(f"its classes and tensors do not fit: {name} is {array.dtype} of shape {array.shape}")
         if not np.isfinite(array.sum()):
             raise ValueError(f"its {name} are not finite")

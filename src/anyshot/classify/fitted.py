@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 
 from anyshot.classify import calibration
 from anyshot.classify.groups import find_groups, join_groups
 from anyshot.classify.support import Support
-from anyshot.classify.topk import ClassSearch, compute_prototypes, is_product
+from anyshot.classify.topk import ClassSearch, compute_prototypes, has_points
 from anyshot.models.law import BoundHead, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once
@@ -56,36 +56,19 @@ class FittedState:
     @property
     def is_large(self) -> bool:
         """Whether only a sample of the classes is calibrated."""
-        return len(self.support) > calibration.CLASSES and is_product(self.learned_head.head)
+        return len(self.support) > calibration.CLASSES and not self.learned_head.head.couples
 
     @property
     def is_searched(self) -> bool:
         """Whether the best classes are found by `search`, which never has the logits of all classes in memory."""
-        return self.is_large or (self.has_index and is_product(self.learned_head.head))
-
-    @cached_property
-    def snapshot(self) -> Support:
-        """A read-only copy of the classes in order of their labels."""
-        return self.support.sort_by_label()
-
-    @cached_property
-    def order(self) -> Int[np.ndarray, " class"]:
-        """The rows of the classes in order of their labels."""
-        return np.argsort(self.support.labels, kind="stable")
-
-    @cached_property
-    def labels(self) -> Shaped[np.ndarray, " class"]:
-        """The labels in order, read-only."""
-        labels = np.sort(self.support.labels)
-        labels.flags.writeable = False
-        return labels
+        return self.is_large or (self.has_index and has_points(self.learned_head.head))
 
     @cached_property
     def sample(self) -> tuple[Support, Int[np.ndarray, " class"]]:
-        """The classes that are calibrated, in order of their labels, and their rows in the support."""
+        """The classes that are calibrated, and their rows in the support."""
         if self.is_large:
             return self.support.sample(calibration.CLASSES)
-        return self.snapshot, self.order
+        return self.support, np.arange(len(self.support))
 
     @cached_property
     def groups(self) -> Int[np.ndarray, " exemplar"]:
@@ -108,10 +91,10 @@ class FittedState:
     @cached_property
     def is_single_group(self) -> Bool[np.ndarray, " class"]:
         """For each class in order of the labels, whether its examples are all one group, of two or more."""
-        support, _ = self.sample
+        support, rows = self.sample
         most_remaining, is_single = np.full(len(support), -1), np.zeros(len(self.support), bool)
         np.maximum.at(most_remaining, support.exemplars.class_index, self.remaining_counts)
-        is_single[np.searchsorted(self.labels, support.labels)] = (most_remaining == 0) & (support.counts > 1)
+        is_single[rows] = (most_remaining == 0) & (support.counts > 1)
         return is_single
 
     @cached_property
@@ -138,7 +121,7 @@ class FittedState:
     @cached_property
     def prototypes(self) -> Float[torch.Tensor, "class refined"]:
         """What queries are scored against, in order of the labels."""
-        return compute_prototypes(self.head, self.support, self.order)
+        return compute_prototypes(self.head, self.support, np.arange(len(self.support)))
 
     @cached_property
     def search(self) -> ClassSearch:
@@ -205,10 +188,9 @@ class FittedState:
     @cached_property
     def recalls(self) -> Float[np.ndarray, " class"]:
         """The share of each class's left-out exemplars that is classified right; NaN for classes without any."""
-        shares, labels = np.full(len(self.support), np.nan), self.sample[0].labels
+        shares, (support, rows) = np.full(len(self.support), np.nan), self.sample
         if len(self.groups):
-            here = np.searchsorted(self.labels, labels)
-            shares[here] = calibration.compute_recalls(*self.leave_one_out_scores, len(labels))
+            shares[rows] = calibration.compute_recalls(*self.leave_one_out_scores, len(support))
         shares.flags.writeable = False
         return shares
 

@@ -1,9 +1,9 @@
 """FewShotClassifier on pictures: a backbone, a classifier of its features, and thumbnails of the exemplars."""
 
-import copy
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -113,11 +113,10 @@ class ImageClassifier:
         groups: Sequence[Any] | None = None,
     ) -> "ImageClassifier":
         """Learn from pictures, and forget what was known. See `partial_fit` for the arguments."""
-        new = copy.copy(self)
-        new.classifier, new.thumbnails = copy.copy(self.classifier), {}
+        new = copy(self)
+        new.thumbnails = {}
         new.classifier.forget()
-        new.partial_fit(images, labels, progress, cache, groups)
-        return self._become(new)
+        return self._become(new.partial_fit(images, labels, progress, cache, groups))
 
     def partial_fit(
         self,
@@ -177,19 +176,15 @@ class ImageClassifier:
         """
         if groups is not None and len(groups) != len(items):
             raise BadInput(f"there are {len(items)} pictures and {len(groups)} groups: give one for each.")
-        new = copy.copy(self)
-        new.classifier = copy.copy(self.classifier)
-        unread: list[str] = []
-        n_learned = 0
-        embedded = new._embed(items, cache, None if must_read_all else unread)
+        new, unread, n_learned = copy(self), list[str](), 0
         times: Sequence[float | None] = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
             times = [_find_time(item) for item in items]
         groups = _name_bursts(labels, times) if groups is None else groups
-        columns = zip(embedded, labels, groups, times, strict=True)
-        readable = (row for row in columns if row[0].features is not None)
+        embedded = new._embed(items, cache, None if must_read_all else unread)
+        readable = (row for row in zip(embedded, labels, groups, times, strict=True) if row[0].features is not None)
         while batch := list(islice(readable, BATCH)):
-            examples, names, batch_groups, batch_times = (list(column) for column in zip(*batch, strict=True))
+            examples, names, batch_groups, batch_times = zip(*batch, strict=True)
             keys = new._learn(examples, np.array(names), batch_groups)
             seen(ExampleBatch(examples, np.array(names), keys, batch_times))
             n_learned += len(batch)
@@ -200,6 +195,12 @@ class ImageClassifier:
         progress(1 - n_learned / len(items))  # the share of those that could not be read
         self._become(new)
         return unread
+
+    def __copy__(self) -> "ImageClassifier":
+        """Return another classifier that learns on its own."""
+        other = object.__new__(type(self))
+        other.__dict__ = {**self.__dict__, "classifier": copy(self.classifier)}
+        return other
 
     def _become(self, other: "ImageClassifier") -> "ImageClassifier":
         """Take over what another has learned, at once."""
@@ -260,11 +261,9 @@ class ImageClassifier:
 
     def take_out(self, label: Any, key: int | None = None, x: Any = None) -> "RemovedExamples":
         """Remove a class, or one example of it, and return it for `put_back` (see `FewShotClassifier.take_out`)."""
-        support = self.classifier.take_out(label, key, x)
-        keys = self.thumbnails.keys() & set(support.exemplars.keys.tolist())
-        removed = RemovedExamples(support, {key: self.thumbnails[key] for key in keys})
+        before, support = self.thumbnails, self.classifier.take_out(label, key, x)
         self._drop_thumbnails()
-        return removed
+        return RemovedExamples(support, {key: before[key] for key in support.exemplar_keys() & before.keys()})
 
     def put_back(self, removed: "RemovedExamples") -> "ImageClassifier":
         """Add again what `take_out` returned."""

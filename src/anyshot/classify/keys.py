@@ -1,13 +1,13 @@
-"""Keys that identify examples by their content, and sets of them."""
+"""Keys that identify examples by their content."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt64
-from numpy.typing import ArrayLike
+from jaxtyping import Float, UInt64
 
 HASHED_ROWS = 256  # rows that are hashed together, so that their float16 copies stay in the processor's cache
 SHORT_ROW = 32  # numbers below which all digits count: rows of so few may differ by less than float16 can tell
@@ -15,7 +15,6 @@ FLOAT16_RANGE = 2.0**-14, 65520.0  # the smallest normal float16, and the first 
 GAMMA, *MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64 (Steele et al. 2014)
 
 Keys = UInt64[np.ndarray, " example"]
-ClassRows = Int[np.ndarray, " example"]
 
 
 def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
@@ -66,6 +65,7 @@ def _mix(words: UInt64[np.ndarray, "*any"]) -> UInt64[np.ndarray, "*any"]:
     return words
 
 
+@lru_cache(maxsize=1 << 16)
 def hash_label(label: Any) -> int:
     """Return a hash of a label: the same for a number of any type, and in every process."""
     text = label if isinstance(label, str) else repr(float(label)) if isinstance(label, int | float) else repr(label)
@@ -77,48 +77,3 @@ def hash_groups(groups: Iterable[Any], keys: Keys) -> Keys:
     names = np.asarray(groups, object if any(group is None for group in groups) else None).tolist()
     hashes = {name: hash_label(name) for name in set(names) - {None}}
     return np.array([hashes.get(name, key) for name, key in zip(names, keys.tolist(), strict=True)], np.uint64)
-
-
-class KeySet:
-    """An immutable set of pairs, each the key of an example and the row of its class in the support.
-
-    It is sorted by key and takes 16 bytes per example.
-    """
-
-    def __init__(self, keys: ArrayLike = (), rows: ArrayLike = ()) -> None:
-        keys, rows = np.asarray(keys, np.uint64), np.asarray(rows, np.int64)
-        is_sorted = (keys[:-1] <= keys[1:]).all()
-        order = slice(None) if is_sorted else np.argsort(keys, kind="stable")
-        self.keys, self.rows = keys[order], rows[order]
-
-    def find(self, keys: Keys, rows: ClassRows) -> Int[np.ndarray, " example"]:
-        """Return the place of each pair; -1 where it is not in the set."""
-        places, start = np.full(len(keys), -1), np.searchsorted(self.keys, keys)
-        stop = np.searchsorted(self.keys, keys, "right")
-        for step in range(int((stop - start).max(initial=0))):  # one step, unless several classes have the same key
-            pending = np.flatnonzero(start + step < stop)
-            here = start[pending] + step
-            is_same = self.rows[here] == rows[pending]
-            places[pending[is_same]] = here[is_same]
-        return places
-
-    def rows_of(self, key: int) -> ClassRows:
-        """Return the rows of the classes that have this key, in order."""
-        start, stop = (np.searchsorted(self.keys, np.uint64(key), side) for side in ("left", "right"))
-        return np.sort(self.rows[start:stop])
-
-    def add(self, keys: Keys, rows: ClassRows) -> "KeySet":
-        """Return this set with pairs that are not in it."""
-        order = np.argsort(keys, kind="stable")
-        places = np.searchsorted(self.keys, keys[order])  # Sorting all keys again would take longer than learning one.
-        return KeySet(np.insert(self.keys, places, keys[order]), np.insert(self.rows, places, rows[order]))
-
-    def remove(self, keys: Keys, rows: ClassRows) -> "KeySet":
-        """Return this set without some pairs; those that are not in it are ignored."""
-        places = self.find(keys, rows)
-        return KeySet(*(np.delete(values, places[places >= 0]) for values in (self.keys, self.rows)))
-
-    def renumber(self, new_rows: ClassRows) -> "KeySet":
-        """Return this set with row r replaced by new_rows[r]; pairs whose new row is -1 are dropped."""
-        rows = new_rows[self.rows]
-        return KeySet(self.keys[rows >= 0], rows[rows >= 0])

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import describe_existing
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
-from anyshot.cli.fitting import open_to_learn
-from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_destination
+from anyshot.cli.fitting import learn_examples, open_to_learn
+from anyshot.cli.folders import Classifier, edit_classifier, get_backbone, get_estimator
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
 from anyshot.data.open import open_pictures, read_vectors
 from anyshot.data.source import Source, describe_notes
@@ -24,9 +23,9 @@ from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.inspect.corrections import Correction, move_example, read_corrections
 from anyshot.inspect.fit_report import FitReport
 from anyshot.models.cache import FeatureCache
-from anyshot.models.features import describe_unreadable, embed_pictures, read_examples
+from anyshot.models.features import embed_pictures, read_examples
 from anyshot.models.registry import Registry
-from anyshot.progress import print_message, progress
+from anyshot.progress import print_message
 from anyshot.text import count_noun, list_first
 
 MOST_NAMES = 5  # new classes that are named
@@ -43,13 +42,11 @@ def add_examples(
         raise BadInput("name the examples to learn: files, folders, archives or tables.")
     if to and examples.corrections:
         raise BadInput("with --to all examples get one label, so that there is nothing to correct: leave one out.")
-    with open_destination(out or model) as save:
-        replaced = describe_existing(out) if out is not None else ""
-        classifier = load_classifier(model, options.registry())
-        before, report = _count_by_name(classifier), FitReport(classifier=get_estimator(classifier))
-        backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
-        opened: AbstractContextManager[Source]
+    with edit_classifier(model, out, options.registry()) as edit:
+        estimator, backbone = get_estimator(edit.classifier), get_backbone(edit.classifier)
+        before, report = _count_by_name(estimator), FitReport(classifier=estimator)
         for source in sources:
+            opened: AbstractContextManager[Source]
             if not to:
                 hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
                 opened = open_to_learn(source, options, examples, backbone, hint)
@@ -59,19 +56,11 @@ def add_examples(
                 opened = contextlib.nullcontext(read_vectors(source, options.layout))
             with opened as found:
                 print_message("\n".join(describe_notes(found)) if to else "")
-                labels = _as_labels(get_estimator(classifier), [to] * len(found.items) if to else found.labels)
-                if isinstance(classifier, FewShotClassifier):
-                    report.add(found.features, list(map(str, labels)), found.names)
-                    classifier.partial_fit(found.features, np.array(labels))
-                else:
-                    with progress("learning", 1.0) as advance:
-                        learner: ImageClassifier = classifier
-                        given = found.items, labels, advance, options.features()
-                        unreadable = learner.learn(*given, seen=report.add_pictures)
-                    print_message(describe_unreadable(unreadable))
-        save(classifier)
+                labels = _as_labels(estimator, [to] * len(found.items) if to else found.labels)
+                learn_examples(edit.classifier, found, labels, options, report)
+        edit.change = _describe_added(before, _count_by_name(estimator))
     print_message(report.describe_repeats())
-    return _describe_change(classifier, out or model, _describe_added(before, _count_by_name(classifier))) + replaced
+    return edit.summary
 
 
 def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
@@ -87,8 +76,8 @@ def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
     return [labels[name] for name in names]
 
 
-def _count_by_name(classifier: Classifier) -> dict[str, int]:
-    support = get_estimator(classifier).support_
+def _count_by_name(estimator: FewShotClassifier) -> dict[str, int]:
+    support = estimator.support_
     return dict(zip(map(str, support.labels), support.counts.tolist(), strict=True))
 
 
@@ -108,11 +97,6 @@ def _describe_added(before: dict[str, int], after: dict[str, int]) -> str:
     return f"{examples} of {classes} added, of which {count_noun(len(new), 'class')} {verb} new ({names})"
 
 
-def _describe_change(classifier: Classifier, out: Path, change: str) -> str:
-    classes = count_noun(len(get_estimator(classifier).classes_), "class")
-    return f"{out}: {change}; {classes} now, {describe_counts(classifier, 'example')}."
-
-
 def remove_classes_or_examples(
     model: Path,
     names: Sequence[str],
@@ -128,20 +112,17 @@ def remove_classes_or_examples(
     """
     if bool(names) == bool(examples or corrections):
         raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
-    with open_destination(out or model) as save:
-        replaced = describe_existing(out) if out is not None else ""
-        classifier = load_classifier(model, options.registry())
+    with edit_classifier(model, out, options.registry()) as edit:
         if names:
-            labels = _labels_by_name(classifier)
-            classifier.remove([look_up("class", name, labels) for name in names])
-            change = f"{count_noun(len(set(names)), 'class')} removed"
+            labels = _labels_by_name(edit.classifier)
+            edit.classifier.remove([look_up("class", name, labels) for name in names])
+            edit.change = f"{count_noun(len(set(names)), 'class')} removed"
         elif corrections:
             decisions = [one for table in corrections for one in read_corrections(table)]
-            change = _correct(classifier, decisions, examples, options.features())
+            edit.change = _correct(edit.classifier, decisions, examples, options.features())
         else:
-            change = _remove_examples(classifier, examples, of, options.features())
-        save(classifier)
-    return _describe_change(classifier, out or model, change) + replaced
+            edit.change = _remove_examples(edit.classifier, examples, of, options.features())
+    return edit.summary
 
 
 def _labels_by_name(classifier: Classifier) -> dict[str, Any]:
@@ -152,7 +133,7 @@ def _correct(
     classifier: Classifier, corrections: Sequence[Correction], sources: Sequence[Path], cache: FeatureCache | None
 ) -> str:
     """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
-    backbone = classifier.backbone if isinstance(classifier, ImageClassifier) else None
+    backbone = get_backbone(classifier)
     found = [read_examples(source, backbone, cache, say=print_message) for source in sources]
     rows = {item.name: x for one in found for item, x in zip(one.items, one.features, strict=True)}
     unchanged = _list_unchanged(found, corrections)
@@ -223,16 +204,13 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> 
     """Make one classifier of several, and return what it has."""
     if len(models) < 2:
         raise BadInput("name at least two classifiers to merge.")
-    with open_destination(out) as save:
-        replaced = describe_existing(out)
-        first, *others = [load_classifier(model, registry) for model in models]
-        if any(isinstance(other, ImageClassifier) != isinstance(first, ImageClassifier) for other in others):
+    with edit_classifier(models[0], out, registry) as edit:
+        merged: Any = edit.classifier  # all are of one kind
+        others = [load_classifier(model, registry) for model in models[1:]]
+        if any(isinstance(other, ImageClassifier) != isinstance(merged, ImageClassifier) for other in others):
             raise BadInput("a classifier of pictures and one of features cannot merge.")
-        shared = set(_labels_by_name(first)) & {name for other in others for name in _labels_by_name(other)}
-        merged: Any = first  # all are of one kind
+        shared = set(_labels_by_name(merged)) & {name for other in others for name in _labels_by_name(other)}
         merged.merge(*others)
-        save(first)
-    change = f"{len(models)} classifiers merged"
-    if shared:
-        change += f" ({count_noun(len(shared), 'class')} in more than one)"
-    return _describe_change(first, out, change) + replaced
+        in_several = f" ({count_noun(len(shared), 'class')} in more than one)" if shared else ""
+        edit.change = f"{len(models)} classifiers merged{in_several}"
+    return edit.summary

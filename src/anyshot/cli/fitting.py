@@ -1,7 +1,7 @@
 """`anyshot fit` and `anyshot export`: make a classifier from any source, and write it for other programs."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing, find_onnx_backbone, is_classifier
 from anyshot.classify.images import ImageClassifier, load_classifier
-from anyshot.cli.folders import Classifier, describe_counts, get_estimator, open_destination
+from anyshot.cli.folders import Classifier, describe_counts, get_backbone, get_estimator, open_destination
 from anyshot.cli.options import ExampleOptions, ReadOptions
 from anyshot.data.open import has_features
 from anyshot.data.source import Source, select_splits
@@ -37,27 +37,30 @@ def fit_source(
         classifier: Classifier
         if has_features(source, options.layout):
             classifier = make_features_classifier(source, model, registry, **arguments)
-            with open_to_learn(source, options, examples) as found:
-                report = FitReport(len(found.items))
-                report.add(found.features, found.labels, found.names)
-                classifier.fit(found.features, np.array(found.labels))
         else:
-            classifier = pictures = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
-            with (
-                open_to_learn(source, options, examples, pictures.backbone) as found,
-                progress("learning", 1.0) as advance,
-            ):
-                report = FitReport(len(found.items))
-                unreadable = pictures.learn(
-                    found.items, found.labels, advance, options.features(), seen=report.add_pictures
-                )
-            print_message(describe_unreadable(unreadable))
+            classifier = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
+        with open_to_learn(source, options, examples, get_backbone(classifier)) as found:
+            report = FitReport(len(found.items))
+            learn_examples(classifier, found, found.labels, options, report)
         save(classifier)
     print_message(report.describe_repeats())
     estimator, noun = get_estimator(classifier), "picture" if isinstance(classifier, ImageClassifier) else "example"
     classes = count_noun(len(estimator.classes_), "class")
     summary = f"{out}: {classes}, {describe_counts(classifier, noun)}.{replaced}"
     return f"{summary} {report.describe_accuracy(estimator, out)}".rstrip()
+
+
+def learn_examples(
+    classifier: Classifier, source: Source, labels: Sequence[Any], options: ReadOptions, report: FitReport
+) -> None:
+    """Teach a classifier the examples of a source under these labels, and collect them for the report."""
+    if isinstance(classifier, FewShotClassifier):
+        report.add(source.features, list(map(str, labels)), source.names)
+        classifier.partial_fit(source.features, np.array(labels))
+        return
+    with progress("learning", 1.0) as advance:
+        unread = classifier.learn(source.items, labels, advance, options.features(), seen=report.add_pictures)
+    print_message(describe_unreadable(unread))
 
 
 @contextlib.contextmanager

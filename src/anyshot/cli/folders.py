@@ -1,20 +1,44 @@
-"""Folders of classifiers: replace one without losing what another process writes."""
+"""Folders of classifiers: change or replace one without losing what another process writes."""
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.images import ImageClassifier
+from anyshot.classify.files import describe_existing
+from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.files import locked
-from anyshot.text import format_range
+from anyshot.models.embedders import Embedder
+from anyshot.models.registry import Registry
+from anyshot.text import count_noun, format_range
 
 Classifier = ImageClassifier | FewShotClassifier
+
+
+@dataclass
+class Edit:
+    """A change of a saved classifier.
+
+    Attributes:
+        classifier: The classifier.
+        change: What was changed, in words.
+        summary: What to tell the user; set when the classifier is saved.
+    """
+
+    classifier: Classifier
+    change: str = ""
+    summary: str = ""
 
 
 def get_estimator(classifier: Classifier) -> FewShotClassifier:
     """Return the classifier of features inside a classifier of pictures, or the classifier itself."""
     return classifier.classifier if isinstance(classifier, ImageClassifier) else classifier
+
+
+def get_backbone(classifier: Classifier) -> Embedder | None:
+    """Return what embeds pictures, for a classifier of such."""
+    return classifier.backbone if isinstance(classifier, ImageClassifier) else None
 
 
 @contextlib.contextmanager
@@ -37,6 +61,19 @@ def open_destination(folder: Path) -> Iterator[Callable[[Classifier], None]]:
             classifier.save(folder)
 
         yield save
+
+
+@contextlib.contextmanager
+def edit_classifier(model: Path, out: Path | None, registry: Registry) -> Iterator[Edit]:
+    """Load a classifier, let the block change it, and save it to another folder, or to its own where that is None."""
+    with open_destination(out or model) as save:
+        replaced = describe_existing(out) if out is not None else ""
+        edit = Edit(load_classifier(model, registry))
+        yield edit
+        save(edit.classifier)
+    classes = count_noun(len(get_estimator(edit.classifier).classes_), "class")
+    counts = describe_counts(edit.classifier, "example")
+    edit.summary = f"{out or model}: {edit.change}; {classes} now, {counts}.{replaced}"
 
 
 def describe_counts(classifier: Classifier, noun: str) -> str:

@@ -12,12 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, RemovedExamples
-from anyshot.classify.keys import KeySet, hash_rows
-from anyshot.classify.support import Support
+from anyshot.classify.keys import hash_rows
 from anyshot.data.source import Source
 from anyshot.data.tables import read_columns
 from anyshot.errors import BadInput, as_bad_input
@@ -120,9 +117,8 @@ def move_example(
         x: The features of the example, needed where it is no exemplar.
     """
     removed: Any = classifier.take_out(label, key, x)
-    part: Support = removed.support if isinstance(removed, RemovedExamples) else removed
-    known = KeySet(np.array([key], np.uint64), np.zeros(1, np.int64))
-    options: Any = {"keep": part.keep, "has_scatter": part.has_scatter}
-    moved: Any = Support(np.array([new_label]), part.sums, part.counts, part.exemplars, known, **options)
-    restored: Any = RemovedExamples(moved, removed.thumbnails) if part is not removed else moved
+    if isinstance(removed, RemovedExamples):
+        restored: Any = RemovedExamples(removed.support.rename(new_label), removed.thumbnails)
+    else:
+        restored = removed.rename(new_label)
     classifier.put_back(restored)
