@@ -6,7 +6,7 @@ FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip, as for benchmarks/h
 into a cache (ten more minutes). Supports are five validation classes, drawn anew every time: `birds` and `things` as
 efficientnet-lite0 sees them at 160 pixels, in 320 random directions, and `birds-conv4`, of the Conv-4 that comes with
 us and was trained on the base classes of the same kind. Of every class at most 30 images are read. Bases are training
-classes: 8 to 100 birds, 8 to 64 things, 81 groceries; one of five random orders of the classes says which, in turn, and
+classes: 8 to 100 birds, 8 to 64 things, 81 groceries; one of four random orders of the classes says which, in turn, and
 a larger base has the classes of the smaller one. The head uses a base where its three tests allow it
 (docs/posterior.md); "in spite" means that it was made to.
 
@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from heads import Labelled, Set, draw, embedded, groceries, half_width, images_of, in_directions
+from heads import Episode, Labelled, Set, draw, embedded, groceries, half_width, images_of, in_directions
 
 from anyshot.models import gaussian
 from anyshot.models.gaussian import rank_in_class
@@ -30,7 +30,7 @@ from anyshot.models.law import normalize as unit
 
 SUPPORTS = ("1", "2", "5", "20", "step")
 SIZES = (8, 16, 32, 64, 100)
-ORDERS = 5  # of the base classes
+ORDERS = 4  # of the base classes
 IMAGES = 30  # of each class at most: 20 to learn from and 8 to ask; they cost the most time
 LITE0, CONV4 = "efficientnet-lite0:160", "cub32-conv4-cosine-proto-16shot"
 
@@ -57,41 +57,49 @@ def read_sets(data: Path, cache: Path) -> dict[str, dict[str, Labelled]]:
     }
 
 
-def choose_classes(base: Labelled, size: int, order: int) -> dict[str, torch.Tensor]:
-    """Return what is estimated on so many classes of a base, in one of some random orders of its classes."""
-    labels = np.unique(base[1])
-    chosen = np.isin(base[1], np.random.default_rng(order).permutation(labels)[:size])
-    return gaussian.fit_base(torch.from_numpy(base[0][chosen]), torch.from_numpy(base[1][chosen]))
+def fit_bases(base: Labelled, size: int) -> list[dict[str, torch.Tensor]]:
+    """Return what is estimated on so many classes of a base, in some random orders of its classes."""
+    labels, fitted = np.unique(base[1]), []
+    for order in range(ORDERS if size < len(labels) else 1):
+        chosen = np.isin(base[1], np.random.default_rng(order).permutation(labels)[:size])
+        fitted.append(gaussian.fit_base(torch.from_numpy(base[0][chosen]), torch.from_numpy(base[1][chosen])))
+    return fitted
 
 
-def answer(x: np.ndarray, y: np.ndarray, query: np.ndarray, base: Parameters | None) -> tuple[np.ndarray, bool]:
-    """Return the classes of the queries, and whether the base was used."""
-    examples = Examples(unit(torch.from_numpy(x).double()), torch.from_numpy(y))
+def draw_episodes(of: Set, support: str, draws: int) -> list[Episode]:
+    """Return episodes of five classes, the same for all bases."""
+    rng = np.random.default_rng([len(support), sum(map(ord, support))])
+    episodes = [draw(of, 5, support, rng) for _ in range(draws)]
+    return [episode for episode in episodes if episode is not None]
+
+
+def answer(episode: Episode, base: Parameters | None, is_forced: bool) -> tuple[float, bool]:
+    """Return how many queries are told apart in percent, and whether the base was used."""
+    examples = Examples(unit(torch.from_numpy(episode.x).double()), torch.from_numpy(episode.y))
     moments = gaussian.moments_of(examples.vectors, examples.owner)
-    fitted = gaussian.fit(moments, examples, base)
+    tests = {"EVIDENCE": float("inf"), "is_foreign": lambda moments, base: False, "RIDGES": ()}
+    with mock.patch.multiple(gaussian, **tests) if is_forced else nullcontext():
+        fitted = gaussian.fit(moments, examples, base)
     bound = BoundHead(gaussian.POSTERIOR_HEAD, fitted)
     prototypes = bound.head.refined(moments.prototypes, moments.counts, fitted)
-    scores = bound.score(bound.transform(unit(torch.from_numpy(query).double())), prototypes)
-    return scores.argmax(1).numpy(), "share" not in fitted  # what only a W of the support's own has
+    scores = bound.score(bound.transform(unit(torch.from_numpy(episode.query).double())), prototypes)
+    right = scores.argmax(1).numpy() == episode.answer
+    return 100 * float(right.mean()), "share" not in fitted  # which only a W of the support's own has
 
 
 def compare(
-    of: Set, support: str, draws: int, bases: list[dict[str, torch.Tensor]] | None, is_forced: bool
+    episodes: list[Episode], plain: np.ndarray, bases: list[dict[str, torch.Tensor]], is_forced: bool
 ) -> tuple[np.ndarray, float]:
-    """Return the accuracy of each draw in percent, and the share of supports for which a base was used."""
-    rng, right, used = np.random.default_rng([len(support), sum(map(ord, support))]), [], 0
-    for number in range(draws):
-        episode = draw(of, 5, support, rng)
-        assert episode is not None
-        base, tests = (bases[number % len(bases)] if bases else None), nullcontext()
-        if base is not None and is_forced:
-            base = {**base, "helps": torch.ones(())}
-            tests = mock.patch.multiple(gaussian, EVIDENCE=float("inf"), is_foreign=lambda moments, base: False)
-        with tests:
-            answers, is_used = answer(episode.x, episode.y, episode.query, base)
-        right.append(100 * float((answers == episode.answer).mean()))
-        used += is_used
-    return np.array(right), used / draws
+    """Return what bases gain in each episode over none, in points, and in how many of these one was used."""
+    gains, used = np.zeros(len(episodes)), 0
+    for number, episode in enumerate(episodes):
+        base = bases[number % len(bases)]
+        if is_forced:
+            base = base | {"helps": torch.ones(())}
+        if base["helps"]:  # else it is refused, and nothing changes
+            right, is_used = answer(episode, base, is_forced)
+            gains[number], used = right - plain[number], used + is_used
+    return gains, used / len(episodes)
 
 
 def list_bases(name: str, kinds: dict[str, Labelled]) -> list[tuple[str, int, bool]]:
@@ -113,28 +121,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cache", type=Path, default=Path("runs/heads"))
-    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--draws", type=int, default=40)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| asked | base | classes | used | {' | '.join(SUPPORTS)} |")
     print("|---|---|---:|---:|" + "---:|" * len(SUPPORTS))
     for name, kinds in read_sets(asked.data, asked.cache).items():
-        of = in_directions(Set(*kinds["asked"], None, kinds["asked"]))
         seen = {kind: in_directions(Set(*base, None, base)) for kind, base in kinds.items()}
-        plain = {support: compare(of, support, asked.draws, None, is_forced=False)[0] for support in SUPPORTS}
+        episodes = {support: draw_episodes(seen["asked"], support, asked.draws) for support in SUPPORTS}
+        plain = {
+            support: np.array([answer(e, None, False)[0] for e in several]) for support, several in episodes.items()
+        }
         cells = " | ".join(f"{values.mean():.1f}" for values in plain.values())
         print(f"| {name} | none | 0 | | {cells} |", flush=True)
+        fitted: dict[tuple[str, int], list[dict[str, torch.Tensor]]] = {}
         for kind, size, is_forced in list_bases(name, kinds):
-            orders = range(ORDERS) if size < len(np.unique(kinds[kind][1])) else range(1)
-            bases = [choose_classes((seen[kind].x, seen[kind].y), size, order) for order in orders]
-            gains, shares = [], []
-            for support in SUPPORTS:
-                right, used = compare(of, support, asked.draws, bases, is_forced)
-                gains.append(right - plain[support])
-                shares.append(used)
-            cells = " | ".join(f"{gain.mean():+.1f} ± {half_width(gain):.1f}" for gain in gains)
-            word = f"{kind}, in spite" if is_forced else kind
-            print(f"| {name} | {word} | {size} | {np.mean(shares):.0%} | {cells} |", flush=True)
+            if (kind, size) not in fitted:
+                fitted[kind, size] = fit_bases((seen[kind].x, seen[kind].y), size)
+            rows = [compare(episodes[s], plain[s], fitted[kind, size], is_forced) for s in SUPPORTS]
+            cells = " | ".join(f"{gain.mean():+.1f} ± {half_width(gain):.1f}" for gain, _ in rows)
+            used = np.mean([share for _, share in rows])
+            print(f"| {name} | {kind}{', in spite' if is_forced else ''} | {size} | {used:.0%} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
