@@ -49,6 +49,8 @@ def test_a_number_may_come_from_a_table_of_the_log_or_be_several(tmp_path):
     assert numbers.compute("log.md", "", "min(peer),max(peer)", "{:.0f} to {:.0f}", tmp_path) == "4 to 300"
     (tmp_path / "table.csv").write_text("head,test_shot,accuracy\nproto,1,50\nproto,1,52\nproto,2,60\n")
     assert numbers.compute("table.csv", "head=proto test_shot=*", "accuracy", ".0f", tmp_path) == "51 | 60"
+    assert numbers.compute("table.csv", "", "count(accuracy>51)", ".0f", tmp_path) == "2"
+    assert numbers.compute("table.csv", "", "count(test_shot<accuracy)", ".0f", tmp_path) == "3"
     with pytest.raises(ValueError, match="no column"):
         numbers.compute("table.csv", "head=proto", "recall", ".0f", tmp_path)
 

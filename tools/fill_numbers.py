@@ -9,8 +9,9 @@ A number in a page names its source in a comment that readers do not see:
 
 that is a file below the repository (a CSV file, or a page of the log with its Markdown tables), conditions on columns
 (`name="some words"`; a column without a heading is called `row`), what to show, and how. What to show is a column, a
-ratio or a difference of two (`ci95_classes/ci95`), or the smallest or largest of one (`min(accuracy)`); the mean is
-taken where several rows meet the conditions. Several of these, with a comma between, go into a form with braces:
+ratio or a difference of two (`ci95_classes/ci95`), the smallest or largest of one (`min(accuracy)`), or the number of
+rows in which one is above or below another column or a number (`count(lead<-1)`); the mean is taken where several rows
+meet the conditions. Several of these, with a comma between, go into a form with braces:
 
     <!--= results/cub32/sensitivity.csv head=proto readout=own : low,high {:.2f} to {:.2f} -->4.50 to 4.75<!--/-->
 
@@ -87,7 +88,10 @@ def compute(file: str, conditions: str, shown: str, form: str, root: Path = ROOT
 
 
 def aggregate(rows: Rows, file: str, shown: str) -> float:
-    """Return the mean of a column or expression over rows, or its smallest or largest value."""
+    """Return the mean of a column or expression over rows, its smallest or largest value, or a number of rows."""
+    if count := re.fullmatch(r"count\((.*)([<>])(.*)\)", shown):
+        pairs = [[float(row.get(count[part]) or count[part]) for part in (1, 3)] for row in rows]
+        return sum(one > other if count[2] == ">" else one < other for one, other in pairs)
     match = re.fullmatch(r"(min|max)\((.*)\)", shown)
     parts = re.split(r"([-/])", match[2] if match else shown)
     values = [evaluate(parts, row) for row in rows if all(row.get(name) for name in parts[::2])]
