@@ -364,6 +364,8 @@ def test_the_audit_of_the_paper_is_the_same(what, monkeypatch):
 
 
 SHORT = ("head", "readout", "train_shot", "test_shot", "accuracy", "ci95")
+# Of 800,000 predictions, so many points are four. Another kind of processor rounds otherwise, and turns single ones.
+FOUR_PREDICTIONS = 5e-4
 
 
 def test_models_that_come_with_a_study_have_the_same_table(v01, tmp_path, monkeypatch):
@@ -373,7 +375,7 @@ def test_models_that_come_with_a_study_have_the_same_table(v01, tmp_path, monkey
     expected = [row for row in every if (row["head"], row["train_shot"]) == ("cosine-proto", 4)]
     found = read_rows(tmp_path / "ready" / "table.csv")
     assert "posterior" in {row["readout"] for row in expected}
-    assert_same_rows(found, expected)
+    assert_same_rows(found, expected, FOUR_PREDICTIONS)
 
 
 def test_the_published_table_is_that_of_the_models_that_come_with_the_study():
