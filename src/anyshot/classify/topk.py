@@ -17,7 +17,7 @@ from anyshot.models.law import BoundHead, Head, InnerProductScore, QuadraticScor
 
 QUERIES = 512  # queries that are compared with a block of classes at once
 RESCORED = 32  # queries whose candidates are scored again at once
-BLOCK_FLOATS = 1 << 20  # scores in memory at once: 4 MB, which fit the processor's cache
+BLOCK_FLOATS = 1 << 20  # scores, or numbers of prototypes, in memory at once: 4 MB, which fit the processor's cache
 EXTRA = 4  # candidates beyond k that are scored again: float32 may have swapped neighbours
 PIECE = 256  # classes whose prototypes are computed at once in float64
 INDEX_FROM = 4096  # classes from which on an index is faster than all scores (results/growth)
@@ -140,7 +140,7 @@ class ClassSearch:
         self, query: Query, k: int, scale: float | None
     ) -> tuple[Int[np.ndarray, "query candidate"], Float[Tensor, " sums"]]:
         """Return the rows of the k best classes of each query, and (with a scale) the log-sum-exp of all logits."""
-        size = max(1, BLOCK_FLOATS // len(query))
+        size = max(1, BLOCK_FLOATS // max(query.shape))
         values, rows, logs = [], [], []
         for start in range(0, len(self._prototypes), size):
             scores = self._head.score(query, self._prototypes[start : start + size])
