@@ -308,7 +308,7 @@ def head_order() -> Evidence:
     means = [_head_mean(head) for head in ("frn", "feat", "proto")]
     heads = np.array([[_accuracies(Group(*s, head)) for head in ("frn", "feat", "proto")] for s in SETTINGS])
     settings = zip(SETTINGS, (np.diff(heads.mean(2), axis=1) < 0).all(1), strict=True)
-    falls = (np.diff(heads, axis=1) < 0).all(1)  # by setting and test shot
+    falls: Any = (np.diff(heads, axis=1) < 0).all(1)  # by setting and test shot
     cells = ((f"{s} at {shot}-shot", falls[i, j]) for i, s in enumerate(SETTINGS) for j, shot in enumerate(TEST_SHOTS))
     listed = " > ".join(f"{accuracy:.2f}" for accuracy in means)
     return "as expected", [

@@ -66,8 +66,8 @@ def _list_figures(findings: Findings, choices: Sequence[Choice]) -> Iterator[Fig
     yield Figure("offsets-by-train-shot", "Offsets by train shot", caption, draw, table)
     columns = ("data", "backbone", "head", "score", "train_shot", "consistency")
     shares = [row for row in findings.consistency if isinstance(row.get("consistency"), float)]
-    table = [{name: row.get(name, "") for name in columns} for row in shares]
-    table = Summary.of_rows("Predictions that survive a new support, in percent", table)
+    listed = [{name: row.get(name, "") for name in columns} for row in shares]
+    table = Summary.of_rows("Predictions that survive a new support, in percent", listed)
     caption = "Share of predictions that stay when the support is drawn anew."
     yield Figure("consistency", "Consistency", caption, partial(figures.consistency, shares), table)
 

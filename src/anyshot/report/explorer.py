@@ -67,7 +67,7 @@ def explore(findings: Findings, choices: Sequence[Choice]) -> Explorer:
     return explorer
 
 
-def _find_limits(grids: Sequence[Grid]) -> tuple[dict[str, float], dict[str, float]]:
+def _find_limits(grids: Sequence[Grid]) -> tuple[dict[str, float], dict[str, Any]]:
     """Return the largest number of each view, for one colour scale, and the ends of the scale of accuracies."""
     accuracies = np.concatenate([grid.accuracy.ravel() for grid in grids])
     ends = {"domainMin": float(np.nanmin(accuracies)), "domainMax": float(np.nanmax(accuracies))}

@@ -368,9 +368,7 @@ def learning_curves(rows: Iterable[Mapping[str, Any]], title: str) -> alt.FacetC
 def colour(field: str, names: Sequence[Any], title: str | None = None) -> alt.Color:
     """Return the encoding that gives each name a colour, in the order given."""
     scale = alt.Scale(domain=list(names), range=list(islice(cycle(COLOURS), len(names))))
-    return alt.Color(
-        f"{field}:N", scale=scale, legend=alt.Legend(symbolOpacity=1), **({"title": title} if title else {})
-    )
+    return alt.Color(f"{field}:N", title=title or field, scale=scale, legend=alt.Legend(symbolOpacity=1))
 
 
 def shape(field: str, values: Iterable[Mapping[str, Any]]) -> alt.Shape:
@@ -389,7 +387,7 @@ def _from_lowest(field: str, title: str, **options: Any) -> alt.Y:
 
 
 def _panels(
-    panel: alt.LayerChart, field: str, values: list[dict[str, Any]], title: str | None = None, columns: int = 0
+    panel: Any, field: str, values: list[dict[str, Any]], title: str | None = None, columns: int = 0
 ) -> alt.FacetChart:
     """One panel for each value of a field, in the order of first appearance."""
     names, data = _names(values, field), inline_data(values)
