@@ -243,10 +243,19 @@ def test_one_cosine_is_all_that_the_logits_see():
         *(((v - model["mean"]) @ model["matrix"]) for v in (query[:, None], means)), dim=-1
     )
     rho = r / ((1 + r) * (r + 1 / k.double())).sqrt()
-    expected = model["scale"] * (rho * (cosine - rho) / (1 - rho**2) - (1 - rho**2).log() / 2)
-    ours = logits_of(model, means, k, query)
-    unseen = logits_of(model, means[:1], torch.tensor([0]), query)
-    torch.testing.assert_close(ours - unseen, expected)
+    ratio = (rho * (cosine - rho) / (1 - rho**2) - (1 - rho**2).log() / 2) * (4 / 9) / rho
+    torch.testing.assert_close(logits_of(model, means, k, query), model["scale"] * ratio)
+
+
+def test_a_cosine_is_worth_as_much_whatever_the_number_of_images():
+    """But for 1 - rho^2: a wrong class of one image is as unlikely to look right by chance as one of sixteen."""
+    x, owner = units(33, 12), torch.repeat_interleave(torch.tensor([1, 16, 16]))
+    model, mean = fit(moments_of(x, owner), Examples(x, owner)), x[:1]
+    near, far = (logits_of(model, mean.repeat(2, 1), torch.tensor([1, 16]), query)[0] for query in (x[:1], x[1:2]))
+    r = model["spread"][0]
+    rho = r / ((1 + r) * (r + 1 / torch.tensor([1.0, 16.0]).double())).sqrt()
+    gain = (near - far) * (1 - rho**2)
+    torch.testing.assert_close(gain[0], gain[1])
 
 
 @pytest.mark.parametrize("times", [1e6, 1e-6])
@@ -323,7 +332,7 @@ def test_leaving_a_group_out_is_fitting_without_it(d, size):
         query = inside[[image]]
         row = len(asked)
         counts = (torch.bincount(owner) - size).clamp_min(1)
-        torch.testing.assert_close(left.logits[row], logits_of(other, means, counts, query)[0], rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(left.logits[row], logits_of(other, means, counts, query)[0], rtol=1e-7, atol=1e-6)
         expected = evidence_of(other, means, counts, query)[0]
         torch.testing.assert_close(left.evidence[row], expected, rtol=1e-7, atol=1e-7)
         asked.append(image)

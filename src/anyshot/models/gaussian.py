@@ -93,11 +93,28 @@ def predict(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> F
 
     How long a vector is tells little of its class. Queries and class means are scaled to the length that is expected of
     an image and of the mean of so many images (length normalisation, Garcia-Romero and Espy-Wilson 2011). So their
-    cosine is all that counts where B = r W.
+    cosine is all that counts where B = r W. There the score is over that of a class of which nothing was seen, and
+    times `_dimensions`.
     """
-    z = _whiten(prototypes, parameters)
-    z = _at_expected_length(z, counts.to(z)[..., None], parameters["spread"])
-    return predict_class(z, counts, parameters) / z.shape[-1]
+    z, spread = _whiten(prototypes, parameters), parameters["spread"]
+    z = _at_expected_length(z, counts.to(z)[..., None], spread)
+    weights = predict_class(z, counts, parameters)
+    if "share" in parameters:  # B = r W, of the support
+        unseen = -0.5 * (1 + spread.log1p()).sum()  # its logit, for every query of the expected length
+        weights = torch.cat([weights[..., :-1], weights[..., -1:] - unseen], -1)
+        weights = weights * _dimensions(counts.to(z), spread[0])[..., None]
+    return weights / z.shape[-1]
+
+
+def _dimensions(counts: Tensor, ratio: Tensor) -> Tensor:
+    """Return how many independent dimensions tell of a class of so many images, in units of DIMENSIONS.
+
+    What tells classes apart lies in few directions; what single images have besides lies in many, and averages out. So
+    the cosine with a class of few images strays less, and is worth more dimensions: in inverse proportion to the cosine
+    that is expected. DIMENSIONS is for classes of one image, where r is as assumed.
+    """
+    expected = ratio / ((1 + ratio) * (ratio + 1 / counts)).sqrt()
+    return RATIO / (1 + RATIO) / expected
 
 
 def evidence(
@@ -283,8 +300,12 @@ def _leave_out_of_w(
 
     class_length, image_length = ratio + 1 / many, 1 + ratio  # what is expected of them
     factor = (class_length / square * image_length / length).sqrt()
-    new_class = -0.5 * length / image_length - 0.5 * image_length.log()
-    return score(inner * factor, class_length, image_length), score(inner, square, length) - new_class
+
+    def unseen(length: Tensor) -> Tensor:
+        return -0.5 * length / image_length - 0.5 * image_length.log()
+
+    scores = score(inner * factor, class_length, image_length) - unseen(image_length)
+    return scores * _dimensions(many, ratio), score(inner, square, length) - unseen(length)
 
 
 def _leave_out_of_means(
