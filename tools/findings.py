@@ -589,8 +589,10 @@ def updates(r: Results) -> Finding | None:
                 (old.accuracy[-1, place], column[-1]),
             )
         )
+        row = now.sensitivities.get(way)
+        over = f" ({interval_over_classes(row).replace('+', '')} over new classes)" if row else ""
         words.append(
-            f"{_way(way)} from {score}, trend from {trend}, its 32-shot model from {first} % at "
+            f"{_way(way)} from {score}{over}, trend from {trend}, its 32-shot model from {first} % at "
             f"{old.test_shots[0]} shot and from {last} at {old.test_shots[-1]}"
         )
         trends += [parts[1].trend] if way == PROTO else []
