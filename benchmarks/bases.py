@@ -17,6 +17,7 @@ many supports the base was used.
 import argparse
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -77,7 +78,7 @@ def answer(episode: Episode, base: Parameters | None, is_forced: bool) -> tuple[
     """Return how many queries are told apart in percent, and whether the base was used."""
     examples = Examples(unit(torch.from_numpy(episode.x).double()), torch.from_numpy(episode.y))
     moments = gaussian.moments_of(examples.vectors, examples.owner)
-    tests = {"EVIDENCE": float("inf"), "is_foreign": lambda moments, base: False, "RIDGES": ()}
+    tests: dict[str, Any] = {"EVIDENCE": float("inf"), "is_foreign": lambda moments, base: False, "RIDGES": ()}
     with mock.patch.multiple(gaussian, **tests) if is_forced else nullcontext():
         fitted = gaussian.fit(moments, examples, base)
     bound = BoundHead(gaussian.POSTERIOR_HEAD, fitted)
