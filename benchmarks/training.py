@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,7 @@ def blocks(size: int, rounds: int) -> None:
         learner = Learner(recipe, BUILTIN, 3, "cpu")
         learner.model.train()
         steps[name] = partial(learner.update, images, target, 8, 0, 1e-6)
-    network = nn.Sequential(*(part for conv in Conv4().convs for part in (conv, nn.AvgPool2d(2))))
+    network: Any = nn.Sequential(*(part for conv in Conv4().convs for part in (conv, nn.AvgPool2d(2))))
     network.to(memory_format=torch.channels_last)
     steps["convolutions"] = bare(network, _images(size))
     times: dict[str, list[float]] = {name: [] for name in steps}

@@ -218,15 +218,16 @@ INPUTS = ("queries", "more", "more_labels")
 # Exemplars are drawn and paired by their keys. New examples have keys of another kind than in version 0.1, so that what
 # is calibrated after more were learned is that of another draw; what was loaded is not.
 REDRAWN = {"later_scale": 0.1, "later_top_chances": 0.1}
+# Probabilities among very many classes come from float32 scores, whose sixth digit depends on the order of the sums.
+FLOAT32_ROUNDING = {"many": 1e-5}
 
 
 @pytest.mark.parametrize("name", names_in("classifiers"))
 def test_classifiers_say_the_same(name):
     expected = read_npz(V01 / "classifiers" / f"{name}.npz")
     inputs = [expected.pop(part) for part in INPUTS]
-    assert_same(
-        outputs_of(anyshot.FewShotClassifier.load(V01 / "classifiers" / name), *inputs), expected, redrawn=REDRAWN
-    )
+    found = outputs_of(anyshot.FewShotClassifier.load(V01 / "classifiers" / name), *inputs)
+    assert_same(found, expected, FLOAT32_ROUNDING.get(name, 1e-6), redrawn=REDRAWN)
 
 
 @pytest.mark.parametrize("name", names_in("classifiers"))
@@ -234,7 +235,8 @@ def test_classifiers_that_are_saved_again_say_the_same(name, tmp_path):
     expected = read_npz(V01 / "classifiers" / f"{name}.npz")
     inputs = [expected.pop(part) for part in INPUTS]
     anyshot.FewShotClassifier.load(V01 / "classifiers" / name).save(tmp_path / name)
-    assert_same(outputs_of(anyshot.FewShotClassifier.load(tmp_path / name), *inputs), expected, redrawn=REDRAWN)
+    found = outputs_of(anyshot.FewShotClassifier.load(tmp_path / name), *inputs)
+    assert_same(found, expected, FLOAT32_ROUNDING.get(name, 1e-6), redrawn=REDRAWN)
 
 
 @pytest.mark.parametrize("name", names_in("adaptive"))

@@ -952,7 +952,7 @@ def page(folders: Sequence[Path]) -> str:
 
 def main() -> str:
     """Return the page. Numbers of its fixed sentences are filled in from the files that these name."""
-    return update(page([ROOT / "results" / name for name in NAMES]))[0]
+    return update(page([folder for name in NAMES if (folder := ROOT / "results" / name).exists()]))[0]
 
 
 if __name__ == "__main__":
