@@ -108,13 +108,13 @@ def test_rows_of_a_table_are_a_summary_without_empty_columns() -> None:
         {"head": "proto", "train_shot": 4, "gain": 1.005, "why": ""},
         {"head": "[b]x", "train_shot": 8, "loss": None},
     ]
-    summary = Summary.of_rows("t", [*rows, {"head": "y", "gain": float("nan")}])
+    summary = Summary.from_rows("t", [*rows, {"head": "y", "gain": float("nan")}])
     assert (summary.columns, summary.names) == (["head", "train shot", "gain"], 2)
     assert summary.rows == [["proto", "4", "1.01"], ["[b]x", "8", ""], ["y", "", ""]]
     console = Console(file=io.StringIO(), width=80)
     console.print(summary.terminal())
     assert "[b]x" in console.file.getvalue(), "a name is never markup"
-    assert Summary.of_rows("t", []).csv() == "\n"
+    assert Summary.from_rows("t", []).csv() == "\n"
 
 
 def test_signs_are_safe_in_latex_and_markdown() -> None:

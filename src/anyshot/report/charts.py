@@ -53,7 +53,7 @@ def _list_figures(findings: Findings, choices: Sequence[Choice]) -> Iterator[Fig
         for shot, cell in choice.cells.items()
     ]
     caption = "One line per head; bars are 95 % intervals over episodes."
-    table = Summary.of_rows("Accuracy by test shot, with its 95 % interval over episodes", points)
+    table = Summary.from_rows("Accuracy by test shot, with its 95 % interval over episodes", points)
     yield Figure("curves", "Accuracy by test shot", caption, partial(figures.curves, points), table)
     yield from _list_frontier(findings, choices)
     caption = "How much more accurate a cosine group is than its Euclidean counterpart, by test shot."
@@ -61,13 +61,13 @@ def _list_figures(findings: Findings, choices: Sequence[Choice]) -> Iterator[Fig
     yield Figure("gains-by-test-shot", "Gains by test shot", caption, draw, gain_summary(grids))
     caption = "How far the model of each train shot lies above the mean of its group."
     title = "Model bias: mean distance of each model to its group, in points"
-    table = Summary.of_rows(title, offsets_by_train_shot(findings.rows))
+    table = Summary.from_rows(title, offsets_by_train_shot(findings.rows))
     draw = partial(figures.offsets_by_train_shot, grids)
     yield Figure("offsets-by-train-shot", "Offsets by train shot", caption, draw, table)
     columns = ("data", "backbone", "head", "score", "train_shot", "consistency")
     shares = [row for row in findings.consistency if isinstance(row.get("consistency"), float)]
     listed = [{name: row.get(name, "") for name in columns} for row in shares]
-    table = Summary.of_rows("Predictions that survive a new support, in percent", listed)
+    table = Summary.from_rows("Predictions that survive a new support, in percent", listed)
     caption = "Share of predictions that stay when the support is drawn anew."
     yield Figure("consistency", "Consistency", caption, partial(figures.consistency, shares), table)
 
@@ -124,7 +124,7 @@ def _list_swapped(findings: Findings) -> Iterator[Figure]:
         rows = [row for row in findings.rows if GridKey.of_row(row) in keys]
         caption = f"{setting}: do models follow the score they were trained with, or the one that reads them?"
         id = "-".join(("swapped", *keys[0][:2])) if len(swapped) > 1 else "swapped"
-        table = Summary.of_rows("Accuracy with a model's own score and with the other", swapped_scores(rows))
+        table = Summary.from_rows("Accuracy with a model's own score and with the other", swapped_scores(rows))
         yield Figure(id, "Swapped predictors", caption, partial(figures.swapped_predictors, rows), table)
 
 

@@ -35,7 +35,7 @@ def sensitivity_table(findings: Findings, printed: Sequence[Sensitivity] = ()) -
         if why := grid.why_no_sensitivity:
             row = {"setting": grid.setting, "head": grid.name, "mean accuracy": np.nanmean(grid.accuracy)}
             rows.append(row | {"remark": f"no sensitivity: {why}"})
-    return Summary.of_rows("Shot sensitivity, lower is better, with its two 95 % intervals", rows)
+    return Summary.from_rows("Shot sensitivity, lower is better, with its two 95 % intervals", rows)
 
 
 def _statistic(one: Sensitivity, name: str) -> str:
@@ -59,7 +59,7 @@ def ranking_table(ranked: Ranking) -> Summary:
         | {column: value[name] for name, column in columns.items()}
         for choice, value in ranked
     ]
-    return Summary.of_rows("Expected accuracy where every test shot counts alike", rows)
+    return Summary.from_rows("Expected accuracy where every test shot counts alike", rows)
 
 
 def history_table(history: Sequence[Row]) -> Summary:
@@ -74,7 +74,7 @@ def history_table(history: Sequence[Row]) -> Summary:
         }
         row |= {f"last {name.replace('_', ' ')}": epochs[-1].get(name) for name in ("loss", "train_accuracy")}
         rows.append(row | {"best validation accuracy": max(validated, default=None)})
-    return Summary.of_rows("Training of each model", rows)
+    return Summary.from_rows("Training of each model", rows)
 
 
 def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
@@ -109,7 +109,7 @@ def comparison_with_paper(ours: Sequence[Grid]) -> Summary:
             row |= {"sensitivity": grid.parts.sensitivity if grid.has_sensitivity else None}
             rows.append(row | {format_shot(shot): means.get(shot) for shot in shots})
     title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
-    return Summary.of_rows(title, rows)
+    return Summary.from_rows(title, rows)
 
 
 def _value(value: Any) -> str:

@@ -32,7 +32,7 @@ class Summary:
     names: int = 1
 
     @classmethod
-    def of_rows(cls, title: str, rows: Sequence[Mapping[str, Any]]) -> "Summary":
+    def from_rows(cls, title: str, rows: Sequence[Mapping[str, Any]]) -> "Summary":
         """Return the rows of a table as they are read: names come first, and numbers with a fraction follow.
 
         An unknown number is None or NaN. A column without any cell is left out.
