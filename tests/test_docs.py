@@ -13,14 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 import uvicorn
 from helpers.classifiers import pictures, small_model
 from helpers.shell import check_words, run
 from helpers.training import in_this_process
+from torch.utils.flop_counter import FlopCounterMode
 
 from anyshot import ImageClassifier
 from anyshot.data.store import write_store
+from anyshot.models.model import Model
 from anyshot.study import cost, runner
+from anyshot.study.study import StudySource, find_study, list_pretrainings
+from anyshot.text import group_by
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -184,3 +189,24 @@ def test_every_make_target_of_the_readme_exists():
     targets = set(re.findall(r"^    make (\w+)", (ROOT / "README.md").read_text(), re.M))
     assert targets == {"study", "test"}
     assert targets <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+
+
+def test_the_page_of_gpus_counts_the_images_and_operations_of_the_paper():
+    study = StudySource(find_study("paper")).load()
+    page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
+    recipes = [*study.recipes, *list_pretrainings(study.recipes)]
+    for (data, backbone), models in group_by(recipes, lambda recipe: (recipe.data, recipe.backbone)).items():
+        train = study.train_images[data][0]
+        images = sum(recipe.epochs * (train // recipe.images) * recipe.images for recipe in models)
+        model = Model(models[0], 3, study.registry)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(torch.zeros(1, 3, 84, 84))
+        operations = 3 * images * counter.get_total_flops()  # a backward pass costs twice its forward pass
+        row = re.search(rf"\| {data}/{backbone} \| ([\d +]+) \| (\d+) \| ([\d.]+) \| (\d+) to (\d+) \|", page)
+        number, millions, exa, fewest, most = row.groups()
+        assert sum(map(int, number.split("+"))) == len(models)
+        assert round(images / 1e6) == int(millions)
+        assert f"{operations / 1e18:.{len(exa.split('.')[1])}f}" == exa
+        slowest, fastest = (5e12, 10e12) if backbone == "conv4" else (40e12, 65e12)
+        assert operations / fastest / 3600 == pytest.approx(int(fewest), abs=0.7)
+        assert operations / slowest / 3600 == pytest.approx(int(most), abs=0.7)

@@ -1,6 +1,7 @@
 """Numbers in README and docs are those of the files in results/ that they name."""
 
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,24 @@ def test_the_page_of_every_published_study_says_what_its_tables_say():
 )
 def test_pages_name_the_sources_of_their_numbers(page, least):
     assert len(numbers.NUMBER.findall((ROOT / page).read_text(encoding="utf-8"))) >= least
+
+
+GENERATED = ("docs/findings.md", "docs/paper.md")  # by tools, from files
+BLOCKS = re.compile(r"<!--=.*?<!--/-->|```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
+MEASURED = re.compile(r"\d\.\d+ ?(?:%|points|times|ms|s|MB|GB|images/s)(?![\w.])|± ?\d")
+NOT_MEASURED = re.compile(r"6\.85 MB|98\.3 %|0\.001 times")  # the size of a file; 1 - 5 % / 3; a choice
+
+
+@pytest.mark.parametrize("page", [page for page in numbers.PAGES if "/log/" not in page and page not in GENERATED])
+def test_no_measured_number_of_a_page_is_typed_by_hand(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = BLOCKS.sub(lambda block: "\n" * block[0].count("\n"), text)
+    typed = [
+        f"{page}:{line}: {found!r}"
+        for line, words in enumerate(NOT_MEASURED.sub("", text).split("\n"), 1)
+        for found in MEASURED.findall(words)
+    ]
+    assert not typed, "\n".join([*typed, "name the file that each comes from, see tools/fill_numbers.py"])
 
 
 def test_a_number_may_come_from_a_table_of_the_log_or_be_several(tmp_path):
