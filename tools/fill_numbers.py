@@ -27,7 +27,7 @@ import re
 import shlex
 import sys
 from functools import cache
-from math import sqrt
+from math import copysign, sqrt
 from pathlib import Path
 
 from anyshot.study.publishing import describe_folder
@@ -82,9 +82,9 @@ def compute(file: str, conditions: str, shown: str, form: str, root: Path = ROOT
     if not groups:
         raise ValueError(f"no row of {file} has {conditions.strip()}")
     form = form if "{" in form else f"{{:{form}}}"
-    return " | ".join(
-        form.format(*(aggregate(rows, file, one) for one in shown.split(","))) for rows in groups.values()
-    )
+    numbers = [[aggregate(rows, file, one) for one in shown.split(",")] for rows in groups.values()]
+    # Ties go away from zero, as in `anyshot.text.format_decimals`.
+    return " | ".join(form.format(*(value + copysign(1e-9, value) for value in values)) for values in numbers)
 
 
 def aggregate(rows: Rows, file: str, shown: str) -> float:
