@@ -211,19 +211,17 @@ def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         MissingFile: If there is no such file.
         BadInput: If it is no regular file, too large, or may not be read.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-    try:
-        with os_error_as_bad_input(f"could not read {path}"), open(os.open(path, flags), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
+    with os_error_as_bad_input(f"could not read {path}"):
+        if not path.exists():
+            raise MissingFile(f"there is no file {path}.")
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # to open a pipe must not wait for its other end
+        with open(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise BadInput(f"{path} is not a regular file.")
-            if about.st_size > max_bytes:
-                raise BadInput(f"{path} has {about.st_size >> 20} MB: at most {max_bytes >> 20} MB are read.")
+            if status.st_size > max_bytes:
+                raise BadInput(f"{path} has {status.st_size >> 20} MB: at most {max_bytes >> 20} MB are read.")
             return file.read(max_bytes)
-    except BadInput as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise MissingFile(f"there is no file {path}.") from None
-        raise
 
 
 def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:

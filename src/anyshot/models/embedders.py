@@ -41,7 +41,6 @@ Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64  # pictures that go through a network together
 BACKBONE_FILES = ("backbone.onnx", "backbone.safetensors")  # where a classifier's folder has its frozen backbone
 PREPARATION_VERSION = 2  # to be raised when pictures are decoded or resized differently: cached features are then stale
-_FEATURE_SHAPES: dict[str, tuple[int, ...]] = {}  # by fingerprint, of the networks that have run in this process
 
 
 @dataclass(frozen=True)
@@ -139,20 +138,13 @@ class Embedder:
                 f"the backbone gave {features.dtype} of shape {features.shape} for {len(pictures)} pictures: it must "
                 'give "image d" or "image position channel".'
             )
-        _FEATURE_SHAPES[self.fingerprint] = features.shape[1:]
         return features
-
-    def feature_shape(self) -> tuple[int, ...]:
-        """Return the shape of the features of one picture; a network that has not run yet is run on a black one."""
-        if self.fingerprint not in _FEATURE_SHAPES:
-            self.run_network(np.zeros((1, self.side, self.side, self.channels), np.uint8))
-        return _FEATURE_SHAPES[self.fingerprint]
 
     def get_cached(self, cache: FeatureCache | None, key: str) -> np.ndarray | None:
         """Return the cached features of a picture; None where there are none, and for a function."""
         if cache is None or not self.fingerprint:
             return None
-        return cache.get(f"{self.fingerprint}-{PREPARATION_VERSION}", key, self.feature_shape)
+        return cache.get(f"{self.fingerprint}-{PREPARATION_VERSION}", key)
 
     def add_cached(self, cache: FeatureCache | None, key: str, features: np.ndarray) -> None:
         """Cache the features of a picture; do nothing without a cache, and for a function."""
