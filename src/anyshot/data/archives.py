@@ -17,11 +17,11 @@ from typing import IO, Literal
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 from anyshot.files import MAX_FILE_BYTES
 
-BROKEN = (  # exceptions that zipfile, tarfile and the decompressors raise for a damaged archive
+ARCHIVE_ERRORS = (  # what zipfile, tarfile and the decompressors raise for a damaged archive
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
-DOWNLOADED = "; was it downloaded whole?"
+DOWNLOAD_HINT = "; was it downloaded whole?"
 # An archive may unpack to MAX_RATIO times its size (image files hardly compress, zip bombs by 1000), and a small
 # one to MIN_LIMIT bytes.
 MAX_RATIO, MIN_LIMIT = 100, 1 << 28
@@ -54,7 +54,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a zip or tar file into a folder, and return the folder; links and devices are left out."""
     size = 0  # as declared; zipfile and tarfile read no more of a file than it declares
     disk = os_error_as_bad_input(f"could not unpack {archive} to {folder}")
-    with disk, as_bad_input(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
+    with disk, as_bad_input(ARCHIVE_ERRORS, f"{archive} cannot be unpacked", DOWNLOAD_HINT):
         folder.mkdir(parents=True, exist_ok=True)
         for name, file_size, file in _members(archive):
             size += file_size
@@ -98,7 +98,10 @@ def safe_join(folder: Path, name: str, where: Path, follows_links: bool = False,
 
 def check_zip(path: Path) -> None:
     """Raise a BadInput for a zip file (.npz is one) that declares an implausible size."""
-    with as_bad_input((*BROKEN, OSError), f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
+    with (
+        as_bad_input((*ARCHIVE_ERRORS, OSError), f"{path} cannot be read", DOWNLOAD_HINT),
+        zipfile.ZipFile(path) as archive,
+    ):
         _check_size(path, sum(member.file_size for member in archive.infolist()))
 
 
@@ -154,7 +157,7 @@ def list_tar(path: Path) -> tuple[dict[tuple[str, ...], Callable[[], bytes]], di
     members: dict[tuple[str, ...], Callable[[], bytes]] = {}
     texts: dict[tuple[str, ...], str] = {}
     damaged = (tarfile.TarError, OSError, EOFError, ValueError)
-    with as_bad_input(damaged, f"{path} cannot be read", DOWNLOADED), tarfile.open(path, "r:") as tar:
+    with as_bad_input(damaged, f"{path} cannot be read", DOWNLOAD_HINT), tarfile.open(path, "r:") as tar:
         for member in tar:
             if not member.isfile():
                 continue

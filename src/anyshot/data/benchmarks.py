@@ -110,7 +110,7 @@ def _check_classes(benchmark: str, source: Source, where: Path) -> Source:
         if classes[split] != expected:
             raise BadInput(f"{where} has {classes[split]} {split} classes: the benchmark has {expected}.")
     images = dict(Counter(str(item.split) for item in source.items))
-    published = IMAGES.get(benchmark, images)
+    published = IMAGES[benchmark]
     notes = () if images == published else (f"{benchmark} has {published} images, this copy {images}",)
     return replace(source, notes=notes, about={"benchmark": benchmark})
 

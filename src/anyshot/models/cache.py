@@ -26,8 +26,8 @@ Features = Float[np.ndarray, "..."]
 
 def cache_folder() -> Path:
     """Return the folder of the cache: $ANYSHOT_CACHE, or the user's folder for caches."""
-    if named := os.environ.get("ANYSHOT_CACHE"):
-        return Path(named)
+    if folder := os.environ.get("ANYSHOT_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot" / "features"
 
 

@@ -255,8 +255,8 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
         store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
     skipped = len(store.about["skipped"])
-    named = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
-    return f"{out}: features of {count_noun(len(store.items), 'picture')}{named}."
+    note = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
+    return f"{out}: features of {count_noun(len(store.items), 'picture')}{note}."
 
 
 def _write_file(embedder: Embedder, items: Sequence[Item], out: Path) -> str:

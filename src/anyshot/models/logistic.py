@@ -55,8 +55,8 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
         choices.append((loss, strength, factor))
     _, strength, factor = min(choices)
     weights = _fit_weights(known.vectors, known.owner, way, _up_to(strength))[-1]
-    found = {"weights": weights, "strength": weights.new_tensor(strength), "scale": weights.new_tensor(factor)}
-    return gaussian.fit(moments, examples) | found
+    model = {"weights": weights, "strength": weights.new_tensor(strength), "scale": weights.new_tensor(factor)}
+    return gaussian.fit(moments, examples) | model
 
 
 def _up_to(strength: float) -> tuple[float, ...]:
@@ -120,7 +120,7 @@ def _fit_weights(
     basis = torch.linalg.qr(vectors.mT)[0] if len(vectors) < vectors.shape[1] else None  # the weights lie in the span
     inside = vectors if basis is None else vectors @ basis
     model = LogisticRegression(class_weight="balanced", max_iter=ITERATIONS, tol=TOLERANCE, warm_start=True)
-    found = []
+    rows = []
     for strength in strengths:
         with threadpool_limits(1):  # the products are small: threads would wait for each other most of the time
             model.set_params(C=strength).fit(inside.numpy(), owner.numpy())
@@ -128,8 +128,8 @@ def _fit_weights(
         if way == 2:  # scikit-learn keeps one row, the logit of the second class
             weights, constant = torch.cat([-weights, weights]) / 2, torch.cat([-constant, constant]) / 2
         weights = weights if basis is None else weights @ basis.mT
-        found.append(torch.cat([weights, constant[:, None]], 1))
-    return torch.stack(found)
+        rows.append(torch.cat([weights, constant[:, None]], 1))
+    return torch.stack(rows)
 
 
 def linear(query: Tensor, prototypes: Tensor) -> Tensor:
@@ -159,5 +159,5 @@ LOGISTIC_HEAD = Head(
     couples=True,
     has_onnx=False,
     alternative_to="posterior",
-    estimator=Estimator(fit, _keep_vectors, gaussian.evidence, leave_one_out, _refuse_base, gaussian.moments_of),
+    estimator=Estimator(fit, _keep_vectors, gaussian.evidence, leave_one_out, _refuse_base),
 )
