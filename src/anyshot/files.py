@@ -1,6 +1,6 @@
 """Files and folders appear whole or not at all.
 
-A write goes to a hidden staging folder beside its target, is brought to the disk, and is then renamed into place. The
+A write goes to a hidden staging folder beside its target, is flushed to disk, and is then renamed into place. The
 writing process locks its staging folder; the lock ends with the process, however it ends. An unlocked staging folder
 was left by a crash, and the next writer removes it.
 """
@@ -49,7 +49,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         remove_leftovers(path.parent)
         with staging_folder(path.parent) as staging:
             yield staging / "new"
-            # Inside another staging folder, the writer of the outer folder brings everything to the disk.
+            # Inside another staging folder, the writer of the outer folder flushes everything to disk.
             is_nested = any(part.startswith(STAGING_PREFIX) for part in path.parts)
             if not is_nested:
                 _fsync_tree(staging / "new")
@@ -86,7 +86,7 @@ def locked(folder: Path, *, is_reentrant: bool = False) -> Iterator[None]:
 
 
 def move_into_place(new: Path, path: Path) -> None:
-    """Bring a file or folder to the disk and rename it to `path`, where nothing exists yet."""
+    """Flush a file or folder to disk and rename it to `path`, where nothing exists yet."""
     _fsync_tree(new)
     os.rename(new, path)
     _fsync(path.parent)
@@ -107,7 +107,7 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def _fsync_tree(path: Path) -> None:
-    """Bring a file, or all files of a folder, to the disk: a rename may get there before the contents do."""
+    """Flush a file, or all files of a folder, to disk: otherwise a rename may get there before the contents do."""
     for folder, _, names in os.walk(path):
         for name in names:
             _fsync(Path(folder, name))

@@ -44,13 +44,6 @@ class EmbeddedItem:
     why: str = ""
 
 
-def stack_features(rows: Sequence[Float[np.ndarray, "..."]]) -> Float[np.ndarray, "image ..."]:
-    """Return the features of pictures as one array; there must be some."""
-    if len(shapes := {row.shape for row in rows}) > 1:
-        raise BadInput(f"the backbone gave features of shapes {min(shapes)} and {max(shapes)}.")
-    return np.stack(rows)
-
-
 def embed_items(
     embedder: Embedder, items: Sequence[Item], cache: FeatureCache | None = None
 ) -> Iterator[list[EmbeddedItem]]:
@@ -120,7 +113,7 @@ def embed_pictures(
                     readable.append(one.item)
             advance(float(len(batch)))
     say(describe_unreadable([why for _, why in skipped]))
-    return Source(readable, features=stack_features(rows) if rows else NO_FEATURES, skipped=tuple(skipped))
+    return Source(readable, features=np.stack(rows) if rows else NO_FEATURES, skipped=tuple(skipped))
 
 
 def describe_unreadable(reasons: Sequence[str], limit: int = 10) -> str:

@@ -40,7 +40,7 @@ from anyshot.models.readouts import Readout
 from anyshot.recipe import Recipe
 
 # What the head assumes where the support says nothing; docs/log/posterior.md has what halving and doubling each does.
-RIDGE = 1.0  # images that the sphere is worth to which W is shrunk
+RIDGE = 1.0  # W is shrunk to a sphere, which counts as much as so many images
 RATIO = 0.8  # r, the variance of class means over W; it counts as much as one more class
 DIMENSIONS = 22.0  # independent dimensions of an image, whatever the length of its vector: the factor of the logits
 DOUBT = 0.5  # standard deviation of the logarithm of the ridge and of the dimensions, before the support is seen
@@ -236,8 +236,8 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
     """Return logits of examples as new images: each left out, with its group, of class mean, centre and W.
 
     Every class is scored as if it had lost as many images, as in batch folding: a class of fewer images expects lower
-    cosines, so that the one that lost some would be given away. r and the factor stay. The images of a group are taken
-    for as many copies of their mean. An example is asked where its class has an image outside of its group.
+    cosines, and otherwise the class that lost some would stand out. r and the factor stay. A group counts as so many
+    copies of its mean. Examples are scored whose class has an image outside their group.
 
     Args:
         moments: Of all images.
@@ -249,17 +249,17 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
     if groups is not None and len(groups) and int((sizes := torch.bincount(groups)[groups]).max()) > 1:
         sums = vectors.new_zeros(int(groups.max()) + 1, vectors.shape[1]).index_add_(0, groups, vectors)
         group_means = sums[groups] / sizes[:, None]
-    is_asked = moments.counts[owner] > sizes
+    is_scored = moments.counts[owner] > sizes
     means = _whiten(moments.prototypes, parameters)
     leave_out = _leave_out_of_w if "share" in parameters else _leave_out_of_means
-    logits, evidences = means.new_zeros(2, int(is_asked.sum()), len(means))
+    logits, evidences = means.new_zeros(2, int(is_scored.sum()), len(means))
     for places in torch.arange(len(logits)).split(PART):
-        here = torch.nonzero(is_asked)[places, 0]
+        here = torch.nonzero(is_scored)[places, 0]
         query = _whiten(vectors[here].to(means), parameters)
         group_mean = query if group_means is vectors else _whiten(group_means[here].to(means), parameters)
         scores = leave_out(query, group_mean, owner[here], sizes[here], means, moments.counts, parameters)
         logits[places], evidences[places] = (parameters["scale"] * score for score in scores)
-    return LeaveOneOut(logits, evidences, owner[is_asked])
+    return LeaveOneOut(logits, evidences, owner[is_scored])
 
 
 def _leave_out_of_w(
@@ -335,8 +335,8 @@ def _leave_out_of_means(
 def fit(moments: Moments, examples: Examples, base: Parameters | None = None) -> dict[str, Tensor]:
     """Return what the head estimates from a support: the model, and `scale`, the factor of its logits.
 
-    Ridge and factor are the likeliest of the examples, each left out with its group. A base is used where it helped
-    its own classes, the support lies where its classes lie, and the support is not predicted better without it.
+    Ridge and factor are those that make the examples likeliest, each left out with its group. A base is used where it
+    helped its own classes, the support lies where its classes lie, and the support is not predicted better without it.
 
     Args:
         moments: Of the unit vectors of all images.

@@ -69,7 +69,6 @@ def _old_ridge_parameters(features: law.Features, recipe: Recipe) -> dict[str, T
     return {"alpha": torch.tensor(0.0), "beta": torch.tensor(0.0)}
 
 
-_cosine_head = partial(Head, score=cosine, temperature=COSINE_TEMPERATURE)
 _feat = partial(
     Head,
     max_pool,
@@ -87,7 +86,7 @@ HEADS: dict[str, Head] = {
     # ProtoNet: the nearest class mean by squared Euclidean distance (Snell et al. 2017).
     "proto": Head(flatten, euclidean),
     # ProtoNet with a cosine in place of the distance.
-    "cosine-proto": _cosine_head(flatten, alternative_to="proto"),
+    "cosine-proto": Head(flatten, cosine, alternative_to="proto", temperature=COSINE_TEMPERATURE),
     # FEAT: prototypes attend to each other before the distance is taken (Ye et al. 2020).
     "feat": _feat(score=euclidean),
     # FEAT with a cosine.
