@@ -29,6 +29,7 @@ from anyshot.models.devices import embedding_device, map_in_threads
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, fold_for_inference, load_pretrained
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import BUILTIN, Registry
+from anyshot.progress import OnProgress, no_progress
 from anyshot.tables import read_table
 from anyshot.text import format_decimals
 
@@ -92,10 +93,7 @@ class Embedder:
         return 3 if self.pixel_model is None else self.pixel_model.channels
 
     def features(
-        self,
-        images: Images | Frames,
-        advance: Callable[[float], None] = lambda images: None,
-        cache: FeatureCache | None = None,
+        self, images: Images | Frames, advance: OnProgress = no_progress, cache: FeatureCache | None = None
     ) -> np.ndarray:
         """Return the features of images of any size.
 
@@ -115,8 +113,6 @@ class Embedder:
             if isinstance(batch, Frames):
                 batch = [self.crop_square(frame) for frame in batch]
             batch = np.asarray(batch)
-            if cache is None:
-                return self.run_network(self._squares(batch))
             keys = [hash_picture(image, "stored") for image in batch]
             rows: dict[int, Any] = {index: self.get_cached(cache, key) for index, key in enumerate(keys)}
             if missing := [index for index, row in rows.items() if row is None]:

@@ -76,7 +76,7 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
 
 
 def _add_means(moments: Moments, examples: Examples) -> Examples:
-    """Return the examples and, last, the mean of each class of which there is none: it stands for them, as a group."""
+    """Return the examples, followed by the mean of each class that has none, which counts as one group."""
     missing = torch.nonzero(torch.bincount(examples.owner, minlength=len(moments.counts)) == 0)[:, 0]
     groups = torch.arange(len(examples.owner)) if examples.groups is None else examples.groups
     new_groups = int(groups.max()) + 1 + torch.arange(len(missing)) if len(groups) else torch.arange(len(missing))
@@ -92,7 +92,7 @@ def _group_sizes(examples: Examples) -> Int[Tensor, " image"]:
 def _leave_folds_out(
     examples: Examples, way: int, strengths: Sequence[float]
 ) -> tuple[Float[Tensor, "strength image way"], Bool[Tensor, " image"]]:
-    """Return the scores of examples by weights that were fitted without their fold, and which could be left out.
+    """Return the scores of examples by weights that were fitted without their fold, and whether each was left out.
 
     Classes whose examples are a single group are in every fold.
     """

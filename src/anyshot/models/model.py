@@ -159,7 +159,7 @@ def _read_count(path: Path, about: Mapping[str, str], name: str, allowed: Contai
     number = int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
     if number not in allowed:
         expected = "1 or 3" if isinstance(allowed, tuple) else "a number"
-        raise BadInput(f"{path} says {about.get(name)!r} {name} of what it reads: {expected} was expected.")
+        raise BadInput(f"{path} says that its input has {about.get(name)!r} {name}: {expected} was expected.")
     return number
 
 
