@@ -4,6 +4,7 @@ The pixels are stored uncompressed, one image after the other: cutting a trainin
 photo from JPEG 0.3 ms (shorter side of 150 pixels, one core).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,9 @@ class Frames:
             start = self.starts[index]
             return self.pixels[start : start + height * width * self.channels].reshape(height, width, self.channels)
         return Frames(self.pixels, self.sides[index], self.starts[index], self.channels)
+
+    def __iter__(self) -> Iterator[UInt8[np.ndarray, "height width channel"]]:
+        return (self[index] for index in range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return the central squares of all images."""
