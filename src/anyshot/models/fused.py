@@ -31,7 +31,7 @@ def convolve_block(x: Float[Tensor, "image input height width"], conv: Any, norm
     Args:
         x: What the block reads.
         conv: A 3x3 convolution (`nn.Conv2d`) with padding 1 and a bias.
-        norm: Its `nn.BatchNorm2d` with torch's defaults. Where a weight is negative, convolution and weight are negated.
+        norm: Its `nn.BatchNorm2d`, with torch's defaults. Where its weight is negative, both are negated.
     """
     sign = torch.where(norm.weight.detach() < 0, -1.0, 1.0).to(x.dtype)
     maps = F.conv2d(x, conv.weight * sign.view(-1, 1, 1, 1), conv.bias * sign, padding=1)
