@@ -16,7 +16,7 @@ from anyshot.files import atomic_write, read_text
 from anyshot.text import format_number
 
 Row = dict[str, Any]
-MAX_BYTES = 1 << 26  # bytes of a file that is read: its values take up to twenty times as much memory
+MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read: its values take up to twenty times as much memory
 
 
 class Column(NamedTuple):
@@ -168,7 +168,7 @@ def read_table(path: Path) -> list[Row]:
     """Read the rows of a CSV file; a value that is not of its column's type stays text."""
     if not path.is_file():
         raise BadInput(f"there is no table {path}.")
-    lines = csv.DictReader(io.StringIO(read_text(path, MAX_BYTES), newline=""))
+    lines = csv.DictReader(io.StringIO(read_text(path, MAX_TEXT_BYTES), newline=""))
     rows: list[Row] = []
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
         for row in lines:

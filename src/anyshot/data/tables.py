@@ -22,6 +22,7 @@ from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
 from anyshot.files import check_file, read_bytes, read_text
+from anyshot.tables import MAX_TEXT_BYTES
 from anyshot.text import count_noun, group_by, list_first
 
 # Usual names of columns of paths, labels and encoded images, in lower case.
@@ -34,7 +35,6 @@ IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 Columns = dict[str, Any]  # a list or an array for each name
 PARQUET = (".parquet", ".pq")
 MAX_LISTED = 20  # names of columns in a message
-MAX_TEXT = 1 << 26  # bytes of a table of text: its values take up to twenty times as much memory
 # Limits of a Parquet file, of which a small one can declare any number of repeated values; bytes are uncompressed.
 MAX_ROWS, MAX_VALUES, MAX_BYTES = 1 << 22, 1 << 26, 1 << 30
 
@@ -133,7 +133,7 @@ def _check_distinct(names: Sequence[str], path: Path) -> None:
 
 
 def _read_delimited(path: Path) -> Columns:
-    text = io.StringIO(read_text(path, MAX_TEXT).removeprefix("\ufeff"), newline="")
+    text = io.StringIO(read_text(path, MAX_TEXT_BYTES).removeprefix("\ufeff"), newline="")
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_guess_delimiter(text, path), strict=True)
         nonempty = (row for row in rows if row)
