@@ -30,7 +30,7 @@ from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, f
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
-from anyshot.tables import read_table
+from anyshot.tables import GridKey, read_table
 from anyshot.text import format_decimals
 
 DEFAULT_EMBEDDER = "efficientnet-lite0"
@@ -345,9 +345,9 @@ def _read_sensitivity(model: Model, run: Path) -> dict[str, str]:
     if not table.is_file():
         return {}
     recipe = model.recipe
-    mine = (recipe.data, recipe.backbone, recipe.label, "own")
+    grid = GridKey(recipe.data, recipe.backbone, recipe.label)
     for row in read_table(table):
-        if tuple(row.get(key) for key in ("data", "backbone", "head", "readout")) == mine:
+        if tuple(row.get(name) for name in GridKey._fields) == grid:
             score, low, high = (format_decimals(row[name]) for name in ("sensitivity", "low", "high"))
             return {"sensitivity": f"{score} ({low} to {high})"}
     return {}
