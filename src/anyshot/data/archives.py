@@ -58,7 +58,7 @@ def unpack(archive: Path, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         for name, file_size, file in _members(archive):
             size += file_size
-            _check_size(archive, size)
+            check_unpacked_size(archive, size)
             target = safe_join(folder, name, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             with file, target.open("wb") as out:
@@ -66,7 +66,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def _check_size(archive: Path, size: int) -> None:
+def check_unpacked_size(archive: Path, size: int) -> None:
     """Raise a BadInput if an archive unpacks to an implausible number of bytes."""
     if size > max(MIN_LIMIT, MAX_RATIO * archive.stat().st_size):
         raise BadInput(f"{archive} unpacks to {size >> 20} MB or more: that is no set of images.")
@@ -94,15 +94,6 @@ def safe_join(folder: Path, name: str, where: Path, follows_links: bool = False,
     if not path.is_relative_to(root):
         raise BadInput(f"{where} names {name!r}, which lies outside {folder}{hint}.")
     return path
-
-
-def check_zip(path: Path) -> None:
-    """Raise a BadInput for a zip file (.npz is one) that declares an implausible size."""
-    with (
-        as_bad_input((*ARCHIVE_ERRORS, OSError), f"{path} cannot be read", DOWNLOAD_HINT),
-        zipfile.ZipFile(path) as archive,
-    ):
-        _check_size(path, sum(member.file_size for member in archive.infolist()))
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:

@@ -81,13 +81,9 @@ def _label_by_folder(
 
 
 def check_folder(path: Path) -> None:
-    """Raise a BadInput where a path is no folder of pictures."""
+    """Raise a BadInput where a folder was expected and a path is a file."""
     if path.is_file():
         raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
-    if not path.is_dir():
-        raise BadInput(f"there is no folder {path}.")
-    if (path / "store.json").is_file():
-        raise BadInput(f"{path} is a store: give the folder of pictures that it was packed from.")
 
 
 def is_hidden(name: str) -> bool:

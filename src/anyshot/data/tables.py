@@ -21,7 +21,7 @@ from anyshot.data.pictures import FileBytes
 from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
-from anyshot.files import check_file, read_bytes, read_text
+from anyshot.files import read_bytes, read_text
 from anyshot.tables import MAX_TEXT_BYTES
 from anyshot.text import count_noun, group_by, list_first
 
@@ -123,7 +123,6 @@ def use_pyarrow(path: Path) -> Iterator[Any]:
 
 def read_columns(path: Path) -> Columns:
     """Return the columns of a CSV, TSV or Parquet file, all of one length."""
-    check_file(path)
     return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_delimited(path)
 
 
@@ -249,8 +248,6 @@ def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source
     """List the pictures of a data set with their labels and, where it has several parts, their splits."""
     with as_bad_input(ImportError, "a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'."):
         import datasets
-    if not path.is_dir():
-        raise BadInput(f"there is no folder {path}.")
     # The library raises exceptions of many kinds.
     with as_bad_input(Exception, f"{path} is not a data set saved by save_to_disk", "."):
         loaded = datasets.load_from_disk(str(path))

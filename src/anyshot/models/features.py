@@ -16,7 +16,7 @@ from anyshot.data.pack import Embedding, Results, hash_inputs, pack
 from anyshot.data.pictures import describe_failure
 from anyshot.data.source import NO_FEATURES, Item, SelectSplits, SkippedFile, Source, describe_source, no_picture
 from anyshot.data.store import open_store
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import BATCH, Embedder, load_embedder
@@ -277,11 +277,9 @@ def _embed_on_ray(
     on: str, workers: int, model: str, using: Path | None, parts: Sequence[Sequence[Item]]
 ) -> Iterator[Results]:
     """Embed chunks of pictures in processes of Ray's; yields their features in order."""
-    try:
+    with as_bad_input(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
         import ray
         from ray.util import ActorPool
-    except ImportError:
-        raise BadInput("`--on ray` needs the extra: pip install 'anyshot[ray]'.") from None
     starts_ray = not ray.is_initialized()
     if starts_ray:
         ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="warning")
