@@ -166,8 +166,6 @@ def format_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) ->
 
 def read_table(path: Path) -> list[Row]:
     """Read the rows of a CSV file; a value that is not of its column's type stays text."""
-    if not path.is_file():
-        raise BadInput(f"there is no table {path}.")
     lines = csv.DictReader(io.StringIO(read_text(path, MAX_TEXT_BYTES), newline=""))
     rows: list[Row] = []
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
