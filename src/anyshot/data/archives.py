@@ -3,6 +3,7 @@
 No file is written outside the target folder, and an archive that unpacks to an implausible size is refused.
 """
 
+import contextlib
 import lzma
 import os
 import shutil
@@ -29,25 +30,18 @@ MAX_PADDING = 1 << 26  # zero bytes after the end of a tar file, which GNU tar p
 MAX_LABEL_BYTES = 4096  # of a .cls or .txt file in a tar file
 
 
-def is_archive(path: Path) -> bool:
-    """Return whether a path is a zip or tar file."""
-    return path.is_file() and (zipfile.is_zipfile(path) or _is_tar(path, "r:*"))
-
-
-def is_plain_tar(path: Path) -> bool:
-    """Return whether a path is a tar file without compression."""
-    return path.is_file() and not zipfile.is_zipfile(path) and _is_tar(path, "r:")
-
-
-def _is_tar(path: Path, mode: Literal["r:", "r:*"]) -> bool:
-    try:
-        with path.open("rb") as file:
-            if file.read(1) == b"\0":  # tarfile would skip zero blocks up to the end of the file; no archive has them
-                return False
-        with tarfile.open(path, mode):
-            return True
-    except tarfile.TarError:
-        return False
+def find_archive_kind(path: Path) -> str:
+    """Return "tar" for a tar file without compression, "archive" for a zip or compressed tar file, else ""."""
+    if zipfile.is_zipfile(path):
+        return "archive"
+    with path.open("rb") as file:
+        if file.read(1) == b"\0":  # tarfile would skip zero blocks up to the end of the file; no archive has them
+            return ""
+    modes: dict[str, Literal["r:", "r:*"]] = {"tar": "r:", "archive": "r:*"}
+    for kind, mode in modes.items():
+        with contextlib.suppress(tarfile.TarError), tarfile.open(path, mode):
+            return kind
+    return ""
 
 
 def unpack(archive: Path, folder: Path) -> Path:
