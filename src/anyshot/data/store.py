@@ -171,8 +171,10 @@ def finish_store(
 
 def open_store(path: Path, verify: bool = False) -> Store:
     """Open a store; with `verify`, read all files and compare their checksums."""
+    if not path.exists():
+        raise BadInput(f"there is no store {path}: make one with `anyshot pack`.")
     if not (path / "store.json").is_file():
-        raise BadInput(f"there is no store {path} (a folder with store.json): make one with `anyshot pack`.")
+        raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
     index = {"about": {}, **read_json(path / "store.json")}
     with as_bad_input((BadInput, ValueError, KeyError, TypeError), f"the store {path} is damaged", ": pack it again."):
         items, labels = _read_items(path), np.array(read_npy(path / "labels.npy"))
