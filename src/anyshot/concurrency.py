@@ -13,7 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 _locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _locks_of_fork: list[Any] = []
-_fork_lock = threading.RLock()  # of these two
+_fork_lock = threading.RLock()  # guards both collections
 
 
 def make_lock() -> Any:

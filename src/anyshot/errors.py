@@ -68,11 +68,11 @@ def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
     return table[name]
 
 
-def check_names(kind: str, given: Iterable[str], names: Collection[str]) -> None:
-    """Raise a BadInput for the first given name that is not among the names."""
-    for name in given:
-        if name not in names:
-            raise BadInput(describe_unknown_name(kind, name, names))
+def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise a BadInput for the first name that is not among the known ones."""
+    for name in names:
+        if name not in known:
+            raise BadInput(describe_unknown_name(kind, name, known))
 
 
 def describe_unknown_name(kind: str, name: str, names: Iterable[str]) -> str:

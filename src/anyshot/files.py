@@ -1,6 +1,6 @@
 """Files and folders appear whole or not at all.
 
-A write goes to a hidden staging folder beside its target, is brought to the disk, and is then renamed into place. The
+A write goes to a hidden staging folder beside its target, is flushed to disk, and is then renamed into place. The
 writing process locks its staging folder; the lock ends with the process, however it ends. An unlocked staging folder
 was left by a crash, and the next writer removes it.
 """
@@ -49,7 +49,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         remove_leftovers(path.parent)
         with staging_folder(path.parent) as staging:
             yield staging / "new"
-            # Inside another staging folder, the writer of the outer folder brings everything to the disk.
+            # Inside another staging folder, the writer of the outer folder flushes everything to disk.
             is_nested = any(part.startswith(STAGING_PREFIX) for part in path.parts)
             if not is_nested:
                 _fsync_tree(staging / "new")
@@ -86,7 +86,7 @@ def locked(folder: Path, *, is_reentrant: bool = False) -> Iterator[None]:
 
 
 def move_into_place(new: Path, path: Path) -> None:
-    """Bring a file or folder to the disk and rename it to `path`, where nothing exists yet."""
+    """Flush a file or folder to disk and rename it to `path`, where nothing exists yet."""
     _fsync_tree(new)
     os.rename(new, path)
     _fsync(path.parent)
@@ -107,7 +107,7 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def _fsync_tree(path: Path) -> None:
-    """Bring a file, or all files of a folder, to the disk: a rename may get there before the contents do."""
+    """Flush a file, or all files of a folder, to disk: otherwise a rename may get there before the contents do."""
     for folder, _, names in os.walk(path):
         for name in names:
             _fsync(Path(folder, name))
@@ -211,19 +211,17 @@ def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         MissingFile: If there is no such file.
         BadInput: If it is no regular file, too large, or may not be read.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-    try:
-        with os_error_as_bad_input(f"could not read {path}"), open(os.open(path, flags), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
+    with os_error_as_bad_input(f"could not read {path}"):
+        if not path.exists():
+            raise MissingFile(f"there is no file {path}.")
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # to open a pipe must not wait for its other end
+        with open(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise BadInput(f"{path} is not a regular file.")
-            if about.st_size > max_bytes:
-                raise BadInput(f"{path} has {about.st_size >> 20} MB: at most {max_bytes >> 20} MB are read.")
+            if status.st_size > max_bytes:
+                raise BadInput(f"{path} has {status.st_size >> 20} MB: at most {max_bytes >> 20} MB are read.")
             return file.read(max_bytes)
-    except BadInput as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise MissingFile(f"there is no file {path}.") from None
-        raise
 
 
 def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:

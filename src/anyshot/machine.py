@@ -18,8 +18,8 @@ def keep_freed_memory() -> None:
     By default it returns each large activation to the system and takes it back a moment later, which costs up to 40 %
     of a Conv-4 training step.
     """
-    _set_allocator(M_MMAP_MAX, 0)
-    _set_allocator(M_TRIM_THRESHOLD, 2**31 - 1)
+    _call_allocator("mallopt", M_MMAP_MAX, 0)
+    _call_allocator("mallopt", M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextlib.contextmanager
@@ -28,22 +28,21 @@ def release_large_blocks() -> Iterator[None]:
 
     For matrices of many sizes the allocator would otherwise keep a multiple of the memory in use.
     """
-    _set_allocator(M_MMAP_THRESHOLD, SMALL_THRESHOLD)
+    _call_allocator("mallopt", M_MMAP_THRESHOLD, SMALL_THRESHOLD)
     try:
         yield
     finally:
-        _set_allocator(M_MMAP_THRESHOLD, DEFAULT_THRESHOLD)
-
-
-def _set_allocator(parameter: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # Another C library: slower, not wrong.
-        ctypes.CDLL(None).mallopt(parameter, value)
+        _call_allocator("mallopt", M_MMAP_THRESHOLD, DEFAULT_THRESHOLD)
 
 
 def release_memory() -> None:
     """Return unused memory of the allocator to the system, after large work."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # Another C library: it keeps more, nothing is wrong.
-        ctypes.CDLL(None).malloc_trim(0)
+    _call_allocator("malloc_trim", 0)
+
+
+def _call_allocator(function: str, *values: int) -> None:
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # Another C library: more memory or time, not wrong.
+        getattr(ctypes.CDLL(None), function)(*values)
 
 
 def count_cores() -> int:

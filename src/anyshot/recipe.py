@@ -10,7 +10,8 @@ import re
 from dataclasses import MISSING, dataclass, fields
 from math import isfinite
 from numbers import Real
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from anyshot.errors import BadInput, as_bad_input, check_names
 
@@ -44,9 +45,8 @@ class Recipe:
     batch: int = 0
     """Pretraining: images in a batch, drawn over all `way` training classes. 0: batch folding."""
     start: "Recipe | str | None" = None
-    """What the backbone begins with: that of another recipe (of a pretraining), of a trained model by its folder or
-    name, or a file of FRN's or FEAT's authors (.pth); from scratch, or with the weights that the backbone brings, where
-    None."""
+    """Where the backbone's first weights come from: another recipe (a pretraining), a trained model by its folder or
+    name, or a file of FRN's or FEAT's authors (.pth). None: drawn at random, or those that the backbone brings."""
     backbone: str = "conv4"
     """Name of the backbone in the registry, or `timm:NAME`, which brings its weights."""
     width: int = 64
@@ -125,10 +125,10 @@ class Recipe:
 
     def _check_types(self) -> None:
         """Raise BadInput where a value is not of its field's type: recipes come from files too."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not _has_type(value, field.type.__name__ if isinstance(field.type, type) else str(field.type)):
-                raise BadInput(f"{field.name} of a recipe cannot be {str(value)[:80]!r}.")
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if not _has_type(value, kind) or (name == "start" and value == ""):
+                raise BadInput(f"{name} of a recipe cannot be {str(value)[:80]!r}.")
 
     @property
     def images(self) -> int:
@@ -194,19 +194,16 @@ class Recipe:
         return done / 0.3 if done < 0.3 else (1 - done) / 0.7
 
 
-def _has_type(value: Any, kind: str) -> bool:
-    """Return whether a value is of the kind that a field's annotation names, and a number finite and not too large."""
-    if value is None and kind.endswith("None"):
-        return True
-    if kind.startswith("tuple"):
-        return isinstance(value, tuple) and all(_has_type(one, kind[6:].partition(",")[0]) for one in value)
-    if isinstance(value, Recipe):
-        return kind.startswith("Recipe")
-    if kind.startswith("float"):
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether a value is of an annotated type; numbers must be finite, integers and texts not too large."""
+    if get_origin(kind) is UnionType:
+        return any(_has_type(value, one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_has_type(one, get_args(kind)[0]) for one in value)
+    if kind is float:
         return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
-    if kind == "int":
+    if kind is int:
         return type(value) is int and 0 <= value < MAX_INTEGER
-    if kind == "bool":
-        return isinstance(value, bool)
-    shortest = 1 if kind.startswith("Recipe") else 0  # the name of a model to start from
-    return isinstance(value, str) and shortest <= len(value) <= MAX_TEXT
+    if kind is str or get_origin(kind) is Literal:
+        return isinstance(value, str) and len(value) <= MAX_TEXT
+    return isinstance(value, kind)

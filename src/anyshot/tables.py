@@ -16,7 +16,7 @@ from anyshot.files import atomic_write, read_text
 from anyshot.text import format_number
 
 Row = dict[str, Any]
-MOST_TEXT = 1 << 26  # bytes of a file that is read: its values take up to twenty times as much memory
+MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read: its values take up to twenty times as much memory
 
 
 class Column(NamedTuple):
@@ -129,9 +129,9 @@ def add_head_columns(row: Mapping[str, Any]) -> Row:
     """
     if "learner" in row:
         return dict(row)
-    plain = row["head"].removesuffix("-mixed")
-    learner, score = KNOWN_HEADS.get(plain, (plain, ""))
-    return {"score": score, **row, "learner": learner, "mixed": "" if plain == row["head"] else "mixed"}
+    head = row["head"].removesuffix("-mixed")
+    learner, score = KNOWN_HEADS.get(head, (head, ""))
+    return {"score": score, **row, "learner": learner, "mixed": "" if head == row["head"] else "mixed"}
 
 
 def round_row(row: Mapping[str, Any], digits: int = 4) -> Row:
@@ -148,7 +148,7 @@ def to_csv(lines: Iterable[Sequence[Any]]) -> str:
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV; the columns are those of the first row, and an unknown value (NaN) is an empty cell."""
-    with atomic_write(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: "" if _is_nan(value) else value for name, value in row.items()} for row in rows)
@@ -166,9 +166,7 @@ def format_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) ->
 
 def read_table(path: Path) -> list[Row]:
     """Read the rows of a CSV file; a value that is not of its column's type stays text."""
-    if not path.is_file():
-        raise BadInput(f"there is no table {path}.")
-    lines = csv.DictReader(io.StringIO(read_text(path, MOST_TEXT), newline=""))
+    lines = csv.DictReader(io.StringIO(read_text(path, MAX_TEXT_BYTES), newline=""))
     rows: list[Row] = []
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
         for row in lines:

@@ -8,10 +8,10 @@ import anyshot
 
 def versions() -> dict[str, str]:
     """Return the versions of anyshot, Python and the packages that numbers depend on."""
-    names = {"anyshot": anyshot.__version__, "Python": platform.python_version()}
+    made_with = {"anyshot": anyshot.__version__, "Python": platform.python_version()}
     for name in ("torch", "numpy"):
         try:
-            names[name] = version(name)
+            made_with[name] = version(name)
         except PackageNotFoundError:
-            names[name] = "unknown"
-    return names
+            made_with[name] = "unknown"
+    return made_with

@@ -172,7 +172,7 @@ def test_tiered_from_folders(tmp_path):
 
 @pytest.fixture
 def inat(tmp_path, monkeypatch):
-    monkeypatch.setitem(benchmarks.CLASSES, "meta-inat", {"train": 2, "val": 0, "test": 1})
+    monkeypatch.setitem(benchmarks.PUBLISHED, "meta-inat", {"train": (2, 192270), "val": (0, 0), "test": (1, 51716)})
     images, annotations = [], []
     for category, many in ((1, 50), (2, 51), (3, 50), (4, 49)):
         for _ in range(many):
@@ -363,7 +363,8 @@ def test_shares_of_classes():
 def test_published_splits_are_those_of_the_paper():
     for benchmark in ("mini", "tiered"):
         counts = list(published_splits(benchmark).values())
-        assert {split: counts.count(split) for split in benchmarks.CLASSES[benchmark]} == benchmarks.CLASSES[benchmark]
+        published = {split: classes for split, (classes, _) in benchmarks.PUBLISHED[benchmark].items()}
+        assert {split: counts.count(split) for split in published} == published
 
 
 def test_wrong_kinds_and_options_are_told(tmp_path):

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.optimize import brentq
 
 from anyshot.classify.support import Support
+from anyshot.models.gaussian import moments_of
 from anyshot.models.law import BoundHead, Estimator, Examples, LeaveOneOut, Moments, Parameters
 
 CHUNK_FLOATS = 20_000_000  # floats of a temporary tensor, at most: 160 MB
@@ -66,7 +67,7 @@ def estimate(
     given = Examples(_to_tensor(examples), _to_tensor(class_index), _to_tensor(groups))
     # The scatter has d x d numbers. Where all examples are given and are fewer than d, moments from them are smaller.
     if len(examples) == support.counts.sum() < examples.shape[1]:
-        moments = estimator.moments_of(given.vectors.double(), given.owner)
+        moments = moments_of(given.vectors.double(), given.owner)
     else:
         assert support.scatter is not None
         sums = _to_tensor(support.counts), torch.from_numpy(support.means), _to_tensor(support.scatter)

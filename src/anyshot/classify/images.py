@@ -26,7 +26,7 @@ from anyshot.errors import BadInput, MissingFile, as_bad_input
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
-from anyshot.models.features import EmbeddedItem, embed_items, select_pictures, stack_features
+from anyshot.models.features import EmbeddedItem, embed_items, select_pictures
 from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
@@ -303,7 +303,7 @@ class ImageClassifier:
         if not items:
             raise BadInput("there are no pictures.")
         rows = [example.features for example in self._embed(items, cache)]
-        return stack_features([row for row in rows if row is not None])
+        return np.stack([row for row in rows if row is not None])
 
     def features(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
         """Return the features of pictures that have the backbone's size."""

@@ -3,6 +3,7 @@
 No file is written outside the target folder, and an archive that unpacks to an implausible size is refused.
 """
 
+import contextlib
 import lzma
 import os
 import shutil
@@ -17,11 +18,11 @@ from typing import IO, Literal
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 from anyshot.files import MAX_FILE_BYTES
 
-BROKEN = (  # exceptions that zipfile, tarfile and the decompressors raise for a damaged archive
+ARCHIVE_ERRORS = (  # what zipfile, tarfile and the decompressors raise for a damaged archive
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
-DOWNLOADED = "; was it downloaded whole?"
+DOWNLOAD_HINT = "; was it downloaded whole?"
 # An archive may unpack to MAX_RATIO times its size (image files hardly compress, zip bombs by 1000), and a small
 # one to MIN_LIMIT bytes.
 MAX_RATIO, MIN_LIMIT = 100, 1 << 28
@@ -29,36 +30,29 @@ MAX_PADDING = 1 << 26  # zero bytes after the end of a tar file, which GNU tar p
 MAX_LABEL_BYTES = 4096  # of a .cls or .txt file in a tar file
 
 
-def is_archive(path: Path) -> bool:
-    """Return whether a path is a zip or tar file."""
-    return path.is_file() and (zipfile.is_zipfile(path) or _is_tar(path, "r:*"))
-
-
-def is_plain_tar(path: Path) -> bool:
-    """Return whether a path is a tar file without compression."""
-    return path.is_file() and not zipfile.is_zipfile(path) and _is_tar(path, "r:")
-
-
-def _is_tar(path: Path, mode: Literal["r:", "r:*"]) -> bool:
-    try:
-        with path.open("rb") as file:
-            if file.read(1) == b"\0":  # tarfile would skip zero blocks up to the end of the file; no archive has them
-                return False
-        with tarfile.open(path, mode):
-            return True
-    except tarfile.TarError:
-        return False
+def find_archive_kind(path: Path) -> str:
+    """Return "tar" for a tar file without compression, "archive" for a zip or compressed tar file, else ""."""
+    if zipfile.is_zipfile(path):
+        return "archive"
+    with path.open("rb") as file:
+        if file.read(1) == b"\0":  # tarfile would skip zero blocks up to the end of the file; no archive has them
+            return ""
+    modes: dict[str, Literal["r:", "r:*"]] = {"tar": "r:", "archive": "r:*"}
+    for kind, mode in modes.items():
+        with contextlib.suppress(tarfile.TarError), tarfile.open(path, mode):
+            return kind
+    return ""
 
 
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a zip or tar file into a folder, and return the folder; links and devices are left out."""
     size = 0  # as declared; zipfile and tarfile read no more of a file than it declares
     disk = os_error_as_bad_input(f"could not unpack {archive} to {folder}")
-    with disk, as_bad_input(BROKEN, f"{archive} cannot be unpacked", DOWNLOADED):
+    with disk, as_bad_input(ARCHIVE_ERRORS, f"{archive} cannot be unpacked", DOWNLOAD_HINT):
         folder.mkdir(parents=True, exist_ok=True)
         for name, file_size, file in _members(archive):
             size += file_size
-            _check_size(archive, size)
+            check_unpacked_size(archive, size)
             target = safe_join(folder, name, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             with file, target.open("wb") as out:
@@ -66,7 +60,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def _check_size(archive: Path, size: int) -> None:
+def check_unpacked_size(archive: Path, size: int) -> None:
     """Raise a BadInput if an archive unpacks to an implausible number of bytes."""
     if size > max(MIN_LIMIT, MAX_RATIO * archive.stat().st_size):
         raise BadInput(f"{archive} unpacks to {size >> 20} MB or more: that is no set of images.")
@@ -94,12 +88,6 @@ def safe_join(folder: Path, name: str, where: Path, follows_links: bool = False,
     if not path.is_relative_to(root):
         raise BadInput(f"{where} names {name!r}, which lies outside {folder}{hint}.")
     return path
-
-
-def check_zip(path: Path) -> None:
-    """Raise a BadInput for a zip file (.npz is one) that declares an implausible size."""
-    with as_bad_input((*BROKEN, OSError), f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
-        _check_size(path, sum(member.file_size for member in archive.infolist()))
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
@@ -154,7 +142,7 @@ def list_tar(path: Path) -> tuple[dict[tuple[str, ...], Callable[[], bytes]], di
     members: dict[tuple[str, ...], Callable[[], bytes]] = {}
     texts: dict[tuple[str, ...], str] = {}
     damaged = (tarfile.TarError, OSError, EOFError, ValueError)
-    with as_bad_input(damaged, f"{path} cannot be read", DOWNLOADED), tarfile.open(path, "r:") as tar:
+    with as_bad_input(damaged, f"{path} cannot be read", DOWNLOAD_HINT), tarfile.open(path, "r:") as tar:
         for member in tar:
             if not member.isfile():
                 continue

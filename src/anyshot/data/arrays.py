@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from anyshot.data.archives import BROKEN, DOWNLOADED, check_zip
+from anyshot.data.archives import ARCHIVE_ERRORS, DOWNLOAD_HINT, check_unpacked_size
 from anyshot.errors import as_bad_input
 from anyshot.files import check_file
 
@@ -21,9 +21,9 @@ MAX_VALUE_BYTES = 1 << 12  # of one value; numpy pads every text of an array to 
 def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Read all arrays of an .npz file, by name."""
     check_file(path)
-    check_zip(path)
     arrays = {}
-    with as_bad_input(_UNREADABLE, f"{path} cannot be read", DOWNLOADED), zipfile.ZipFile(path) as archive:
+    with as_bad_input(_READ_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT), zipfile.ZipFile(path) as archive:
+        check_unpacked_size(path, sum(entry.file_size for entry in archive.infolist()))
         for entry in archive.infolist():
             if entry.filename.endswith(".npy"):
                 with archive.open(entry) as file:
@@ -38,13 +38,13 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
 def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
     """Open the array of an .npy file, which stays on disk until it is indexed."""
     check_file(path)
-    with as_bad_input(_UNREADABLE, f"{path} cannot be read", DOWNLOADED):
+    with as_bad_input(_READ_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT):
         with path.open("rb") as file:
             _check_header(file, os.fstat(file.fileno()).st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-_UNREADABLE = (*BROKEN, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
+_READ_ERRORS = (*ARCHIVE_ERRORS, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
 
 
 def _check_header(file: io.IOBase | IO[bytes], size: int) -> None:

@@ -144,10 +144,10 @@ def convert_channels(
     images: UInt8[np.ndarray, "image height width colour"], channels: int
 ) -> UInt8[np.ndarray, "image height width channel"]:
     """Return colour images in grey, or grey ones in colour, where a model has the other number of channels."""
-    have = images.shape[3]
-    if (have, channels) == (3, 1):
+    present = images.shape[3]
+    if (present, channels) == (3, 1):
         return np.round(images @ np.array(GREY))[..., None].astype(np.uint8)
-    return images.repeat(3, 3) if (have, channels) == (1, 3) else images
+    return images.repeat(3, 3) if (present, channels) == (1, 3) else images
 
 
 def _check_channels(images: Images) -> None:

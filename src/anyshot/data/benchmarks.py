@@ -25,18 +25,12 @@ from anyshot.data.unpickle import unpickle
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import MAX_JSON_BYTES, check_file, read_json, read_text
 
-# Published numbers of classes and images of each split.
-CLASSES = {
-    "cub": {"train": 100, "val": 50, "test": 50},
-    "mini": {"train": 64, "val": 16, "test": 20},
-    "tiered": {"train": 351, "val": 97, "test": 160},
-    "meta-inat": {"train": 908, "val": 0, "test": 227},
-}
-IMAGES = {
-    "cub": {"train": 5903, "val": 2927, "test": 2958},
-    "mini": {"train": 38400, "val": 9600, "test": 12000},
-    "tiered": {"train": 448695, "val": 124261, "test": 206209},
-    "meta-inat": {"train": 192270, "test": 51716},
+# Published numbers of classes and of images of each split.
+PUBLISHED = {
+    "cub": {"train": (100, 5903), "val": (50, 2927), "test": (50, 2958)},
+    "mini": {"train": (64, 38400), "val": (16, 9600), "test": (20, 12000)},
+    "tiered": {"train": (351, 448695), "val": (97, 124261), "test": (160, 206209)},
+    "meta-inat": {"train": (908, 192270), "val": (0, 0), "test": (227, 51716)},
 }
 
 
@@ -106,11 +100,11 @@ def read_meta_inat(path: Path, options: PackOptions, labelled: bool) -> Source:
 def _check_classes(benchmark: str, source: Source, where: Path) -> Source:
     """Refuse a source with another number of classes than the benchmark; note another number of images."""
     classes = Counter(split for split, _ in {(str(item.split), item.class_name) for item in source.items})
-    for split, expected in CLASSES[benchmark].items():
+    for split, (expected, _) in PUBLISHED[benchmark].items():
         if classes[split] != expected:
             raise BadInput(f"{where} has {classes[split]} {split} classes: the benchmark has {expected}.")
     images = dict(Counter(str(item.split) for item in source.items))
-    published = IMAGES.get(benchmark, images)
+    published = {split: count for split, (_, count) in PUBLISHED[benchmark].items() if count}
     notes = () if images == published else (f"{benchmark} has {published} images, this copy {images}",)
     return replace(source, notes=notes, about={"benchmark": benchmark})
 

@@ -18,7 +18,7 @@ from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
 from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_labels, use_pyarrow
 from anyshot.errors import BadInput, as_bad_input, look_up
-from anyshot.files import atomic_write, check_file, read_json, read_text
+from anyshot.files import atomic_write, read_json, read_text
 
 VECTORS = ("features", "embeddings", "embedding", "vectors", "x", "feature", "vector")
 SHARDS = "shards.json"
@@ -76,7 +76,6 @@ def write_feature_file(path: Path, source: Source) -> None:
 
 def _read_arrays(path: Path) -> Columns:
     """Return the arrays or columns of a file by name, without single values."""
-    check_file(path)
     columns = look_up("kind of embedding file", path.suffix.lower(), FILE_READERS)(path)
     return {name: values for name, values in columns.items() if not isinstance(values, np.ndarray) or values.ndim}
 

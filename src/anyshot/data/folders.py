@@ -81,13 +81,9 @@ def _label_by_folder(
 
 
 def check_folder(path: Path) -> None:
-    """Raise a BadInput where a path is no folder of pictures."""
+    """Raise a BadInput where a folder was expected and a path is a file."""
     if path.is_file():
         raise BadInput(f"{path} is a file: give the folder that it is in, or an archive (zip, tar) of that.")
-    if not path.is_dir():
-        raise BadInput(f"there is no folder {path}.")
-    if (path / "store.json").is_file():
-        raise BadInput(f"{path} is a store: give the folder of pictures that it was packed from.")
 
 
 def is_hidden(name: str) -> bool:
@@ -187,10 +183,10 @@ def _find_split_folders(files: Sequence[Parts]) -> dict[str, str]:
     A folder of that name without class folders is a class called test, unless all top folders have names of splits.
     """
     tops = {parts[0] for parts in files if len(parts) > 1}
-    named = {top: SPLIT_NAMES[top.lower()] for top in tops if top.lower() in SPLIT_NAMES}
-    if named and named.keys() == tops:
-        return named
-    return {top: split for top, split in named.items() if any(len(parts) > 2 for parts in files if parts[0] == top)}
+    split_of = {top: SPLIT_NAMES[top.lower()] for top in tops if top.lower() in SPLIT_NAMES}
+    if split_of and split_of.keys() == tops:
+        return split_of
+    return {top: split for top, split in split_of.items() if any(len(parts) > 2 for parts in files if parts[0] == top)}
 
 
 def _find_splits(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, Parts]], list[SkippedFile]]:

@@ -27,9 +27,8 @@ def read_image_npz(path: Path, options: PackOptions, labelled: bool) -> Source:
     arrays = read_npz(path)
     inconsistent = (KeyError, ValueError, IndexError, TypeError, OverflowError)
     with as_bad_input(inconsistent, f"{path} does not fit together", "."):
-        classes = _read_classes(arrays, path) if labelled else []
         readers = look_up("encoding", str(arrays.get("encoding", "raw")), ENCODINGS)(arrays)
-        classes = classes if labelled else [("", None)] * len(readers)
+        classes = _read_classes(arrays, path) if labelled else [("", None)] * len(readers)
         if len(readers) != len(classes):
             raise ValueError(f"{len(readers)} images, {len(classes)} labels")
     return Source(

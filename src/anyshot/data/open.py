@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anyshot.data.archives import is_archive, is_plain_tar, unpack
+from anyshot.data.archives import find_archive_kind, unpack
 from anyshot.data.benchmarks import read_cub, read_meta_inat, read_mini, read_tiered
 from anyshot.data.features import FILE_READERS, SHARDS, VECTORS, read_feature_file, read_shard_folder
 from anyshot.data.folders import check_folder, is_hidden, read_folder, read_tars
@@ -92,9 +92,7 @@ def _list_kinds(path: Path, options: SourceOptions | None) -> list[str]:
     if suffix in FILE_READERS:
         is_features = options is not None and bool(options.feature_column or options.labels)
         return ["features"] if is_features else _list_array_kinds(path)
-    if is_plain_tar(path) or (suffix == ".tar" and not is_archive(path)):
-        return ["tar"]
-    return ["archive" if is_archive(path) else "picture"]
+    return [find_archive_kind(path) or ("tar" if suffix == ".tar" else "picture")]
 
 
 def _list_array_kinds(path: Path) -> list[str]:

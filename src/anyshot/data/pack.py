@@ -312,7 +312,7 @@ def _join_chunks(
     notes = [*source.notes, *_describe_enlarged(sides, source.size), *_describe_lost(items, readable)]
     about = {**source.about, "notes": notes, **({"fit": source.fit} if embedding is None else embedding.about)}
     about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
-    finish_store(folder, len(readable), *number_classes(readable), about, [item.name for item in readable])
+    finish_store(folder, *number_classes(readable), about, [item.name for item in readable])
 
 
 def _describe_enlarged(sides: Sequence[int], size: int | None) -> list[str]:

@@ -12,7 +12,7 @@ import io
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,51 +79,34 @@ def decode_picture(
     if isinstance(data, np.ndarray):
         if size is None or data.shape[:2] == (size, size):
             return data
-        image = Image.fromarray(data.squeeze(2) if data.shape[2] == 1 else data)
-        fitted = np.asarray(_fit(image, size, fit, resample))
+        fitted = np.asarray(_fit(Image.fromarray(data.squeeze(2) if data.shape[2] == 1 else data), size, fit, resample))
         return fitted.reshape(*fitted.shape[:2], data.shape[2])
-    with _silent_pillow():
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        if size is not None and box is None and min(image.size) >= REDUCE * size:
-            image.draft("RGB", (REDUCE // 2 * size, REDUCE // 2 * size))
-        pixels = image.width * image.height
-        if pixels > MAX_PIXELS:
-            raise BadInput(f"it has {pixels // 1_000_000} million pixels: at most {MAX_PIXELS // 1_000_000} are read")
-        with _large_picture_lock if pixels > LARGE else contextlib.nullcontext():
-            image.load()
-            ImageOps.exif_transpose(image, in_place=True)
-            image = _to_rgb(_scale_deep_tiff(image, data))
-            if box is not None:
-                image = image.crop(_clip(box, image.size))
-            return np.asarray(image if size is None else _fit(image, size, fit, resample))
+    image: Image.Image = _open(data)
+    if size is not None and box is None and min(image.size) >= REDUCE * size:
+        image.draft("RGB", (REDUCE // 2 * size, REDUCE // 2 * size))
+    pixels = image.width * image.height
+    if pixels > MAX_PIXELS:
+        raise BadInput(f"it has {pixels // 1_000_000} million pixels: at most {MAX_PIXELS // 1_000_000} are read")
+    with _large_picture_lock if pixels > LARGE else contextlib.nullcontext():
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+        image = _to_rgb(_scale_deep_tiff(image, data))
+        if box is not None:
+            image = image.crop(_clip(box, image.size))
+        return np.asarray(image if size is None else _fit(image, size, fit, resample))
 
 
 _large_picture_lock = threading.Lock()
-_filter_lock, _filter_users, _saved_filters = threading.Lock(), 0, warnings.catch_warnings()
 
 
-@contextlib.contextmanager
-def _silent_pillow() -> Iterator[None]:
-    """Silence Pillow's warnings about odd metadata and about large pictures, for which `MAX_PIXELS` is the limit.
+def _open(picture: bytes | Path) -> ImageFile.ImageFile:
+    """Open an encoded picture or its file, of which the header is read.
 
-    Warning filters belong to the process, not to a thread: the first thread that enters saves and changes them, and the
-    last that leaves restores them.
+    From now on Pillow does not warn in this process of odd metadata, which cameras write, or of large pictures, for
+    which `MAX_PIXELS` is the limit. (Warning filters belong to a process: threads cannot set and restore them.)
     """
-    global _filter_users, _saved_filters
-    with _filter_lock:
-        _filter_users += 1
-        if _filter_users == 1:
-            _saved_filters = warnings.catch_warnings()
-            _saved_filters.__enter__()
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
-    try:
-        yield
-    finally:
-        with _filter_lock:
-            _filter_users -= 1
-            if _filter_users == 0:
-                _saved_filters.__exit__(None, None, None)
+    warnings.filterwarnings("ignore", module="PIL")
+    return Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture, formats=FORMATS)
 
 
 def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.Image:
@@ -146,8 +129,7 @@ def picture_size(picture: bytes | np.ndarray) -> tuple[int, ...]:
     """Return the two sides of a picture; of an encoded picture only the header is read."""
     if isinstance(picture, np.ndarray):
         return picture.shape[:2]
-    with _silent_pillow():
-        return Image.open(io.BytesIO(picture), formats=FORMATS).size
+    return _open(picture).size
 
 
 def evaluation_square(
@@ -263,10 +245,7 @@ def capture_time(read: Callable[[], bytes | np.ndarray]) -> float | None:
         source = read.path if isinstance(read, FileBytes) else read()
         if isinstance(source, np.ndarray):
             return None
-        with (
-            _silent_pillow(),
-            Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image,
-        ):
+        with _open(source) as image:
             exif = image.getexif()
             text = exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED)
         return datetime.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()

@@ -87,8 +87,8 @@ class Store:
         return StoreSplit(self.items[start:stop], self.labels[start:stop] - classes[0], names)
 
 
-def write_items(path: Path, chunks: Iterable[Shaped[np.ndarray, "image ..."]]) -> int:
-    """Write arrays one after the other as one .npy file, and return the number of rows.
+def write_items(path: Path, chunks: Iterable[Shaped[np.ndarray, "image ..."]]) -> None:
+    """Write arrays one after the other as one .npy file.
 
     The file is not memory-mapped: on a full disk, a write to a memory map would kill the process.
     """
@@ -107,7 +107,6 @@ def write_items(path: Path, chunks: Iterable[Shaped[np.ndarray, "image ..."]]) -
         if header:  # numpy pads the header so that the number of rows can grow
             file.seek(0)
             np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, *header["shape"][1:])})
-    return rows
 
 
 def write_store(
@@ -133,8 +132,8 @@ def write_store(
     check_absent(path)
     with atomic_write(path) as temporary:
         temporary.mkdir()
-        rows = write_items(temporary / "items.npy", chunks)
-        finish_store(temporary, rows, labels, class_names, class_split, about, names)
+        write_items(temporary / "items.npy", chunks)
+        finish_store(temporary, labels, class_names, class_split, about, names)
     return open_store(path)
 
 
@@ -147,7 +146,6 @@ def check_absent(path: Path) -> None:
 
 def finish_store(
     folder: Path,
-    rows: int,
     labels: Sequence[int] | np.ndarray,
     class_names: Sequence[str],
     class_split: Sequence[str],
@@ -156,8 +154,8 @@ def finish_store(
 ) -> None:
     """Turn a folder with items.npy into a store: check the order, write labels, names and checksums."""
     labels = np.asarray(labels, np.int32)
-    if not rows or rows != len(labels):
-        raise BadInput(f"the store would have {rows} items and {len(labels)} labels: they must be as many, and some.")
+    if not len(labels):
+        raise BadInput("a store needs at least one item.")
     with as_bad_input(ValueError, "that would be no store", "."):
         _check(_read_items(folder), labels, class_names, class_split)
     np.save(folder / "labels.npy", labels)
@@ -177,18 +175,18 @@ def open_store(path: Path, verify: bool = False) -> Store:
         raise BadInput(f"there is no store {path}: make one with `anyshot pack`.")
     if not (path / "store.json").is_file():
         raise BadInput(f"{path} is not a store (it has no store.json): make one with `anyshot pack`.")
-    about = {"about": {}, **read_json(path / "store.json")}
+    index = {"about": {}, **read_json(path / "store.json")}
     with as_bad_input((BadInput, ValueError, KeyError, TypeError), f"the store {path} is damaged", ": pack it again."):
         items, labels = _read_items(path), np.array(read_npy(path / "labels.npy"))
-        names, splits, checksums, more = (about[key] for key in ("class_names", "class_split", "sha256", "about"))
-        if [type(part) for part in (names, splits, checksums, more)] != [list, list, dict, dict]:
+        names, splits, checksums, about = (index[key] for key in ("class_names", "class_split", "sha256", "about"))
+        if [type(part) for part in (names, splits, checksums, about)] != [list, list, dict, dict]:
             raise ValueError("its store.json does not hold lists and objects where it should")
         _check(items, labels, names, splits)
     if verify:
         for name in ("items.npy", "labels.npy", *sorted({NAMES, SIDES} & checksums.keys())):
             if not (path / name).is_file() or hash_file(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
-    return Store(path, items, labels, tuple(names), tuple(splits), more)
+    return Store(path, items, labels, tuple(names), tuple(splits), about)
 
 
 def _read_items(folder: Path) -> Shaped[np.ndarray, "image ..."] | Frames:

@@ -21,7 +21,8 @@ from anyshot.data.pictures import FileBytes
 from anyshot.data.source import Item, Source
 from anyshot.data.store import SPLIT_NAMES, SPLITS
 from anyshot.errors import BadInput, as_bad_input, describe_unknown_name
-from anyshot.files import check_file, read_bytes, read_text
+from anyshot.files import read_bytes, read_text
+from anyshot.tables import MAX_TEXT_BYTES
 from anyshot.text import count_noun, group_by, list_first
 
 # Usual names of columns of paths, labels and encoded images, in lower case.
@@ -34,7 +35,6 @@ IMAGES = ("image", "images", "img", "picture", "bytes", "jpg", "png")
 Columns = dict[str, Any]  # a list or an array for each name
 PARQUET = (".parquet", ".pq")
 MAX_LISTED = 20  # names of columns in a message
-MAX_TEXT = 1 << 26  # bytes of a table of text: its values take up to twenty times as much memory
 # Limits of a Parquet file, of which a small one can declare any number of repeated values; bytes are uncompressed.
 MAX_ROWS, MAX_VALUES, MAX_BYTES = 1 << 22, 1 << 26, 1 << 30
 
@@ -123,7 +123,6 @@ def use_pyarrow(path: Path) -> Iterator[Any]:
 
 def read_columns(path: Path) -> Columns:
     """Return the columns of a CSV, TSV or Parquet file, all of one length."""
-    check_file(path)
     return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_delimited(path)
 
 
@@ -133,7 +132,7 @@ def _check_distinct(names: Sequence[str], path: Path) -> None:
 
 
 def _read_delimited(path: Path) -> Columns:
-    text = io.StringIO(read_text(path, MAX_TEXT).removeprefix("\ufeff"), newline="")
+    text = io.StringIO(read_text(path, MAX_TEXT_BYTES).removeprefix("\ufeff"), newline="")
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
         rows = csv.reader(text, delimiter=_guess_delimiter(text, path), strict=True)
         nonempty = (row for row in rows if row)
@@ -249,8 +248,6 @@ def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source
     """List the pictures of a data set with their labels and, where it has several parts, their splits."""
     with as_bad_input(ImportError, "a Hugging Face data set needs datasets: pip install 'anyshot[huggingface]'."):
         import datasets
-    if not path.is_dir():
-        raise BadInput(f"there is no folder {path}.")
     # The library raises exceptions of many kinds.
     with as_bad_input(Exception, f"{path} is not a data set saved by save_to_disk", "."):
         loaded = datasets.load_from_disk(str(path))

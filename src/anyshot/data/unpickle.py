@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.errors import BadInput, first_line
+from anyshot.errors import as_bad_input
 from anyshot.files import check_file
 
 # A pickle may be read FREE_READS times, and once more for each BYTES_PER_READ bytes: an instruction takes one or two
@@ -171,23 +171,18 @@ def unpickle(path: Path) -> Any:
         BadInput: The pickle is damaged, or asks for something that is not on the list.
     """
     check_file(path)
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            value = _Unpickler(_limit_reads(data), fix_imports=False, encoding="bytes").load()
-            _check_depth(value, set(), 0)
-            return value
-    except _RefusedError as error:
-        raise BadInput(
-            f"{path} was not read: it asks for {error}, and only plain lists and arrays are allowed."
-        ) from None
-    except MemoryError:
-        raise BadInput(f"{path} needs more memory than there is.") from None
-    except KeyError as error:
-        raise BadInput(f"{path} was not read: its instruction {error} is not one of plain lists and arrays.") from None
-    except (IndexError, EOFError):
-        raise BadInput(f"{path} is not a pickle that can be read (it is cut short).") from None
-    except Exception as error:  # a broken pickle can fail in any way
-        raise BadInput(f"{path} is not a pickle that can be read ({first_line(error)}).") from None
+    beyond = f"{path} was not read: it asks for a name or an instruction beyond plain lists and arrays"
+    with (
+        as_bad_input(Exception, f"{path} is not a pickle that can be read", "."),  # a broken one can fail in any way
+        as_bad_input((IndexError, EOFError), f"{path} is not a pickle that can be read (it is cut short)."),
+        as_bad_input(MemoryError, f"{path} needs more memory than there is."),
+        as_bad_input((_RefusedError, KeyError), beyond, "."),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        value = _Unpickler(_limit_reads(data), fix_imports=False, encoding="bytes").load()
+        _check_depth(value, set(), 0)
+        return value
 
 
 def _check_depth(value: Any, done: set[int], depth: int) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from anyshot.measure.plan import EpisodeBatch, Plan, Shots, expand_patterns
 from anyshot.models.devices import map_in_threads
+from anyshot.models.gaussian import moments_of
 from anyshot.models.law import (
     BoundHead,
     Embed,
@@ -214,7 +215,7 @@ def score_support(
 ) -> Float[Tensor, "query way"]:
     """Return the scores of queries after a head has estimated its parameters from a support."""
     assert head.estimator is not None
-    moments = head.estimator.moments_of(support, owner)
+    moments = moments_of(support, owner)
     bound = BoundHead(head, head.estimator.fit(moments, Examples(support, owner), None))
     return bound.score(bound.transform(query), head.refined(moments.prototypes, moments.counts, bound.parameters))
 

@@ -40,18 +40,18 @@ def attention_folds(
     """
     match, value, bias = _attention_maps(parameters)
     fold = torch.arange(len(others), device=others.device)
-    own = fold // (len(others) // len(means))  # the class of each fold's query
+    query_class = fold // (len(others) // len(means))
     shared, row, column = means @ match @ means.mT, others @ match @ means.mT, others @ match.mT @ means.mT
     scores = shared.expand(len(others), -1, -1).clone()
-    scores[fold, own] = row
-    scores[fold, :, own] = column
-    scores[fold, own, own] = torch.linalg.vecdot(others @ match, others)
+    scores[fold, query_class] = row
+    scores[fold, :, query_class] = column
+    scores[fold, query_class, query_class] = torch.linalg.vecdot(others @ match, others)
     weight = _dropout(scores.softmax(-1), ATTENTION_DROPOUT, parameters)
     values = means @ value.mT
-    moved = others @ value.mT - values[own]
-    change = torch.baddbmm(weight @ values + bias, weight[fold, :, own][..., None], moved[:, None])
+    shift = others @ value.mT - values[query_class]
+    change = torch.baddbmm(weight @ values + bias, weight[fold, :, query_class][..., None], shift[:, None])
     sets = means.expand(len(others), -1, -1).clone()
-    sets[fold, own] = others
+    sets[fold, query_class] = others
     return _add_residual(sets, change, parameters)
 
 

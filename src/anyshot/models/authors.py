@@ -55,24 +55,24 @@ def read_authors_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return _convert({str(name).removeprefix("module."): value for name, value in content.items()}, path)
 
 
-def _convert(given: Mapping[str, Tensor], path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _convert(tensors: Mapping[str, Tensor], path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the weights of a model of theirs under our names, and the recipe of a model that has them."""
-    prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in given)), "encoder.")
-    parts = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
+    prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in tensors)), "encoder.")
+    parts = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     state = {_rename(name): value for name, value in parts.items()}
     if not state or "" in state:
         unknown = next((f"{prefix}{name} is no part of these" for name in parts if not _rename(name)), "it has neither")
         raise BadInput(f"{path} does not have the Conv-4 or ResNet-12 of FRN or FEAT: {unknown}.")
     backbone, head, embed, scale = READ_AS[prefix, "backbone.blocks.0.convs.0.weight" in state]
-    state["learned.scale"] = given.get("scale", torch.ones(1)).reshape(())
-    if "r" in given:
+    state["learned.scale"] = tensors.get("scale", torch.ones(1)).reshape(())
+    if "r" in tensors:
         head, embed = "frn-old", None
-        state["learned.alpha"], state["learned.beta"] = given["r"].unbind()
+        state["learned.alpha"], state["learned.beta"] = tensors["r"].unbind()
     recipe = Recipe(
         data="authors",
         head=head,
         train_shot=1,
-        way=len(given.get("cat_mat", given.get("fc.bias", torch.empty(2)))),
+        way=len(tensors.get("cat_mat", tensors.get("fc.bias", torch.empty(2)))),
         batch=PRETRAINING_BATCH,
         backbone=backbone,
         embed=embed,

@@ -60,7 +60,7 @@ class Conv4(nn.Module):
         x = images.contiguous(memory_format=torch.channels_last)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             if self.fused and is_fusable(x, norm):
-                x = convolve_block(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm))
+                x = convolve_block(x, conv, norm)
             else:
                 x = F.relu(F.max_pool2d(norm(conv(x)), 2))
         return _maps(x)

@@ -1,6 +1,6 @@
 """A cache of features on disk, by hashes of the picture and of the network.
 
-    FOLDER/NETWORK/KEY.bin    the features of one picture: four bytes of a checksum, float32 values
+    FOLDER/NETWORK/KEY.bin    the features of one picture: four bytes of a checksum, then the contents of an .npy file
 
 Files are written atomically and never changed, so any number of threads and processes may share the folder. Features in
 a file that is damaged in any way count as missing and are computed anew. When the folder outgrows its limit, the least
@@ -8,17 +8,16 @@ recently used files are removed. Where the folder cannot be read or written, not
 """
 
 import contextlib
+import io
 import os
 import uuid
 import zlib
-from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from anyshot.errors import BadInput
 from anyshot.files import read_bytes
 
 LIMIT = 2_000_000_000  # bytes of the cache: some 390,000 pictures of the default network
@@ -27,8 +26,8 @@ Features = Float[np.ndarray, "..."]
 
 def cache_folder() -> Path:
     """Return the folder of the cache: $ANYSHOT_CACHE, or the user's folder for caches."""
-    if named := os.environ.get("ANYSHOT_CACHE"):
-        return Path(named)
+    if folder := os.environ.get("ANYSHOT_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anyshot" / "features"
 
 
@@ -55,35 +54,34 @@ class FeatureCache:
         self.folder, self.limit = folder or cache_folder(), limit
         self._room = 0  # bytes that can be added before the folder has to be looked at
 
-    def get(self, network: str, key: str, shape: Callable[[], tuple[int, ...]]) -> Features | None:
-        """Return the features of a picture; None where they are missing, damaged or of another shape.
+    def get(self, network: str, key: str) -> Features | None:
+        """Return the features of a picture; None where they are missing, damaged or not finite.
 
         Args:
             network: The fingerprint of the network.
             key: The hash of the picture.
-            shape: Returns the shape that the network's features have; called only where there are cached ones.
         """
         path = self.folder / network / f"{key}.bin"
-        with contextlib.suppress(BadInput, OSError, ValueError):
+        with contextlib.suppress(Exception):  # a damaged file can fail in any way
             data = read_bytes(path)
             with contextlib.suppress(OSError):  # the cache of another user may be read-only
                 os.utime(path)
-            features = np.frombuffer(data[4:], np.float32).reshape(shape()).copy()
+            features = np.load(io.BytesIO(data[4:]), allow_pickle=False)
             if data[:4] == _checksum(key, data[4:]) and np.isfinite(features).all():
                 return features
         return None
 
     def add(self, network: str, key: str, features: Features) -> None:
         """Write the features of a picture; do nothing where that is impossible."""
-        if features.dtype != np.float32:
-            return
-        values = features.tobytes()
+        file = io.BytesIO()
+        np.save(file, features)
+        data = file.getvalue()
         with contextlib.suppress(OSError):
             (self.folder / network).mkdir(parents=True, exist_ok=True)
             temporary = self.folder / network / f"{uuid.uuid4().hex}.part"
-            temporary.write_bytes(_checksum(key, values) + values)
+            temporary.write_bytes(_checksum(key, data) + data)
             os.replace(temporary, self.folder / network / f"{key}.bin")
-            self._room -= len(values)
+            self._room -= len(data)
             if self._room < 0:
                 self.shrink()
 
@@ -105,5 +103,5 @@ class FeatureCache:
         self._room = self.limit - total
 
 
-def _checksum(key: str, values: bytes) -> bytes:
-    return zlib.crc32(values, zlib.crc32(key.encode())).to_bytes(4, "little")
+def _checksum(key: str, data: bytes) -> bytes:
+    return zlib.crc32(data, zlib.crc32(key.encode())).to_bytes(4, "little")

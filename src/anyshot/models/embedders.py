@@ -29,7 +29,8 @@ from anyshot.models.devices import embedding_device, map_in_threads
 from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, fold_for_inference, load_pretrained
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import BUILTIN, Registry
-from anyshot.tables import read_table
+from anyshot.progress import OnProgress, no_progress
+from anyshot.tables import GridKey, read_table
 from anyshot.text import format_decimals
 
 DEFAULT_EMBEDDER = "efficientnet-lite0"
@@ -41,7 +42,6 @@ Embed = Callable[[Pictures], np.ndarray]
 BATCH = 64  # pictures that go through a network together
 BACKBONE_FILES = ("backbone.onnx", "backbone.safetensors")  # where a classifier's folder has its frozen backbone
 PREPARATION_VERSION = 2  # to be raised when pictures are decoded or resized differently: cached features are then stale
-_FEATURE_SHAPES: dict[str, tuple[int, ...]] = {}  # by fingerprint, of the networks that have run in this process
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,7 @@ class Embedder:
         return 3 if self.pixel_model is None else self.pixel_model.channels
 
     def features(
-        self,
-        images: Images | Frames,
-        advance: Callable[[float], None] = lambda images: None,
-        cache: FeatureCache | None = None,
+        self, images: Images | Frames, advance: OnProgress = no_progress, cache: FeatureCache | None = None
     ) -> np.ndarray:
         """Return the features of images of any size.
 
@@ -116,8 +113,6 @@ class Embedder:
             if isinstance(batch, Frames):
                 batch = [self.crop_square(frame) for frame in batch]
             batch = np.asarray(batch)
-            if cache is None:
-                return self.run_network(self._squares(batch))
             keys = [hash_picture(image, "stored") for image in batch]
             rows: dict[int, Any] = {index: self.get_cached(cache, key) for index, key in enumerate(keys)}
             if missing := [index for index, row in rows.items() if row is None]:
@@ -139,20 +134,13 @@ class Embedder:
                 f"the backbone gave {features.dtype} of shape {features.shape} for {len(pictures)} pictures: it must "
                 'give "image d" or "image position channel".'
             )
-        _FEATURE_SHAPES[self.fingerprint] = features.shape[1:]
         return features
-
-    def feature_shape(self) -> tuple[int, ...]:
-        """Return the shape of the features of one picture; a network that has not run yet is run on a black one."""
-        if self.fingerprint not in _FEATURE_SHAPES:
-            self.run_network(np.zeros((1, self.side, self.side, self.channels), np.uint8))
-        return _FEATURE_SHAPES[self.fingerprint]
 
     def get_cached(self, cache: FeatureCache | None, key: str) -> np.ndarray | None:
         """Return the cached features of a picture; None where there are none, and for a function."""
         if cache is None or not self.fingerprint:
             return None
-        return cache.get(f"{self.fingerprint}-{PREPARATION_VERSION}", key, self.feature_shape)
+        return cache.get(f"{self.fingerprint}-{PREPARATION_VERSION}", key)
 
     def add_cached(self, cache: FeatureCache | None, key: str, features: np.ndarray) -> None:
         """Cache the features of a picture; do nothing without a cache, and for a function."""
@@ -357,9 +345,9 @@ def _read_sensitivity(model: Model, run: Path) -> dict[str, str]:
     if not table.is_file():
         return {}
     recipe = model.recipe
-    mine = (recipe.data, recipe.backbone, recipe.label, "own")
+    grid = GridKey(recipe.data, recipe.backbone, recipe.label)
     for row in read_table(table):
-        if tuple(row.get(key) for key in ("data", "backbone", "head", "readout")) == mine:
+        if tuple(row.get(name) for name in GridKey._fields) == grid:
             score, low, high = (format_decimals(row[name]) for name in ("sensitivity", "low", "high"))
             return {"sensitivity": f"{score} ({low} to {high})"}
     return {}

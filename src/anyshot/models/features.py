@@ -16,7 +16,7 @@ from anyshot.data.pack import Embedding, Results, hash_inputs, pack
 from anyshot.data.pictures import describe_failure
 from anyshot.data.source import NO_FEATURES, Item, SelectSplits, SkippedFile, Source, describe_source, no_picture
 from anyshot.data.store import open_store
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import BATCH, Embedder, load_embedder
@@ -42,13 +42,6 @@ class EmbeddedItem:
     features: Float[np.ndarray, "..."] | None
     pixels: UInt8[np.ndarray, "side side 3"] | None = None
     why: str = ""
-
-
-def stack_features(rows: Sequence[Float[np.ndarray, "..."]]) -> Float[np.ndarray, "image ..."]:
-    """Return the features of pictures as one array; there must be some."""
-    if len(shapes := {row.shape for row in rows}) > 1:
-        raise BadInput(f"the backbone gave features of shapes {min(shapes)} and {max(shapes)}.")
-    return np.stack(rows)
 
 
 def embed_items(
@@ -120,7 +113,7 @@ def embed_pictures(
                     readable.append(one.item)
             advance(float(len(batch)))
     say(describe_unreadable([why for _, why in skipped]))
-    return Source(readable, features=stack_features(rows) if rows else NO_FEATURES, skipped=tuple(skipped))
+    return Source(readable, features=np.stack(rows) if rows else NO_FEATURES, skipped=tuple(skipped))
 
 
 def describe_unreadable(reasons: Sequence[str], limit: int = 10) -> str:
@@ -255,8 +248,8 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
         store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
     skipped = len(store.about["skipped"])
-    named = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
-    return f"{out}: features of {count_noun(len(store.items), 'picture')}{named}."
+    note = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
+    return f"{out}: features of {count_noun(len(store.items), 'picture')}{note}."
 
 
 def _write_file(embedder: Embedder, items: Sequence[Item], out: Path) -> str:
@@ -284,11 +277,9 @@ def _embed_on_ray(
     on: str, workers: int, model: str, using: Path | None, parts: Sequence[Sequence[Item]]
 ) -> Iterator[Results]:
     """Embed chunks of pictures in processes of Ray's; yields their features in order."""
-    try:
+    with as_bad_input(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
         import ray
         from ray.util import ActorPool
-    except ImportError:
-        raise BadInput("`--on ray` needs the extra: pip install 'anyshot[ray]'.") from None
     starts_ray = not ray.is_initialized()
     if starts_ray:
         ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="warning")

@@ -25,19 +25,14 @@ def is_fusable(x: Tensor, norm: nn.Module) -> bool:
     return is_plain and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
-def convolve_block(x: Float[Tensor, "image input height width"], conv: nn.Conv2d, norm: nn.BatchNorm2d) -> PooledMaps:
+def convolve_block(x: Float[Tensor, "image input height width"], conv: Any, norm: Any) -> PooledMaps:
     """Return relu(max_pool(norm(conv(x)))) in training mode, and update the running statistics of `norm`.
 
     Args:
         x: What the block reads.
-        conv: A 3x3 convolution with padding 1 and a bias.
-        norm: Its batch norm, with torch's defaults. Where a weight is negative, convolution and weight are negated.
+        conv: A 3x3 convolution (`nn.Conv2d`) with padding 1 and a bias.
+        norm: Its `nn.BatchNorm2d`, with torch's defaults. Where its weight is negative, both are negated.
     """
-    assert conv.bias is not None
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    assert norm.momentum is not None
     sign = torch.where(norm.weight.detach() < 0, -1.0, 1.0).to(x.dtype)
     maps = F.conv2d(x, conv.weight * sign.view(-1, 1, 1, 1), conv.bias * sign, padding=1)
     pooled, mean, variance = _NormPoolRelu.apply(maps, norm.weight * sign, norm.bias, norm.eps)

@@ -40,7 +40,7 @@ from anyshot.models.readouts import Readout
 from anyshot.recipe import Recipe
 
 # What the head assumes where the support says nothing; docs/log/posterior.md has what halving and doubling each does.
-RIDGE = 1.0  # images that the sphere is worth to which W is shrunk
+RIDGE = 1.0  # W is shrunk to a sphere, which counts as much as so many images
 RATIO = 0.8  # r, the variance of class means over W; it counts as much as one more class
 DIMENSIONS = 22.0  # independent dimensions of an image, whatever the length of its vector: the factor of the logits
 DOUBT = 0.5  # standard deviation of the logarithm of the ridge and of the dimensions, before the support is seen
@@ -213,8 +213,8 @@ def fit_moments(moments: Moments, ridge: float = RIDGE, ratio: float = RATIO, ro
     else:
         variance = max(float(weights @ left_out) / max(way - 1, 1), 1e-6)
     if rounds and free and way > 1:
-        seen = float(weights.square() @ (left_out / variance * way / (way - 1) - 1 / counts) / weights.square().sum())
-        ratio = min(max((RATIO + (way - 1) * seen) / way, LEAST_RATIO), MOST_RATIO)
+        raw = float(weights.square() @ (left_out / variance * way / (way - 1) - 1 / counts) / weights.square().sum())
+        ratio = min(max((RATIO + (way - 1) * raw) / way, LEAST_RATIO), MOST_RATIO)
         return fit_moments(moments, ridge, ratio, rounds - 1)
     return {
         "mean": centre,
@@ -236,8 +236,8 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
     """Return logits of examples as new images: each left out, with its group, of class mean, centre and W.
 
     Every class is scored as if it had lost as many images, as in batch folding: a class of fewer images expects lower
-    cosines, so that the one that lost some would be given away. r and the factor stay. The images of a group are taken
-    for as many copies of their mean. An example is asked where its class has an image outside of its group.
+    cosines, and otherwise the class that lost some would stand out. r and the factor stay. A group counts as so many
+    copies of its mean. Examples are scored whose class has an image outside their group.
 
     Args:
         moments: Of all images.
@@ -245,85 +245,88 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
         parameters: What `fit` has estimated.
     """
     vectors, owner, groups = examples
-    middles, sizes = vectors, torch.ones_like(owner)
+    group_means, sizes = vectors, torch.ones_like(owner)
     if groups is not None and len(groups) and int((sizes := torch.bincount(groups)[groups]).max()) > 1:
         sums = vectors.new_zeros(int(groups.max()) + 1, vectors.shape[1]).index_add_(0, groups, vectors)
-        middles = sums[groups] / sizes[:, None]
-    is_asked = moments.counts[owner] > sizes
+        group_means = sums[groups] / sizes[:, None]
+    is_scored = moments.counts[owner] > sizes
     means = _whiten(moments.prototypes, parameters)
     leave_out = _leave_out_of_w if "share" in parameters else _leave_out_of_means
-    logits, evidences = means.new_zeros(2, int(is_asked.sum()), len(means))
+    logits, evidences = means.new_zeros(2, int(is_scored.sum()), len(means))
     for places in torch.arange(len(logits)).split(PART):
-        here = torch.nonzero(is_asked)[places, 0]
+        here = torch.nonzero(is_scored)[places, 0]
         query = _whiten(vectors[here].to(means), parameters)
-        middle = query if middles is vectors else _whiten(middles[here].to(means), parameters)
-        found = leave_out(query, middle, owner[here], sizes[here], means, moments.counts, parameters)
-        logits[places], evidences[places] = (parameters["scale"] * one for one in found)
-    return LeaveOneOut(logits, evidences, owner[is_asked])
+        group_mean = query if group_means is vectors else _whiten(group_means[here].to(means), parameters)
+        scores = leave_out(query, group_mean, owner[here], sizes[here], means, moments.counts, parameters)
+        logits[places], evidences[places] = (parameters["scale"] * score for score in scores)
+    return LeaveOneOut(logits, evidences, owner[is_scored])
 
 
 def _leave_out_of_w(
-    query: Vectors, middle: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
+    query: Vectors, group: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
     """Return scores and evidence where B = r W and the images of a group had a part in W and in the centre.
 
-    With the residual e of the mean of a group and the class mean m, the matrix of W loses U' K U, where the rows of U
-    are e and m. So inner products grow (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'.
+    `group` is the mean vector of each query's group, of so many images (`sizes`). With e its residual about the class
+    mean and m that mean, the matrix of W loses U' K U, where the rows of U are e and m. So inner products grow
+    (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'.
     """
     d, ratio, counts = query.shape[1], parameters["spread"][0], counts.to(query)
-    before, left = counts[owner], counts[owner] - sizes
-    rows = torch.stack([middle - means[owner], means[owner]], 1)
-    moved = torch.stack([-sizes / left, torch.ones_like(left)], 1)  # the class mean afterwards, in these rows
-    change = torch.diag_embed(torch.stack([sizes * before / left, _share(before, ratio)], 1))
-    change = parameters["share"] * (change - _share(left, ratio)[:, None, None] * moved[:, :, None] * moved[:, None, :])
-    middle = torch.linalg.solve(torch.eye(2).to(query) - change @ (rows @ rows.mT), change)
-    own = (moved[:, None] @ rows)[:, 0]
-    weights, weight_before, weight_left = (1 / (ratio + 1 / k)[:, None] for k in (counts, before, left))
-    centre = (weight_left * own - weight_before * means[owner]) / (weights.sum() - weight_before + weight_left)
-    query, own = query - centre, own - centre
-    query_along, own_along, centre_along = (torch.einsum("nrd,nd->nr", rows, x)[:, None] for x in (query, own, centre))
-    class_along, to_query = (rows @ means.mT).mT - centre_along, query_along @ middle
+    before, rest = counts[owner], counts[owner] - sizes
+    rows = torch.stack([group - means[owner], means[owner]], 1)
+    shift = torch.stack([-sizes / rest, torch.ones_like(rest)], 1)  # the class mean afterwards, in these rows
+    change = torch.diag_embed(torch.stack([sizes * before / rest, _share(before, ratio)], 1))
+    change = parameters["share"] * (change - _share(rest, ratio)[:, None, None] * shift[:, :, None] * shift[:, None, :])
+    growth = torch.linalg.solve(torch.eye(2).to(query) - change @ (rows @ rows.mT), change)
+    own_mean = (shift[:, None] @ rows)[:, 0]
+    weights, weight_before, weight_rest = (1 / (ratio + 1 / k)[:, None] for k in (counts, before, rest))
+    centre = (weight_rest * own_mean - weight_before * means[owner]) / (weights.sum() - weight_before + weight_rest)
+    query, own_mean = query - centre, own_mean - centre
+    vectors = query, own_mean, centre
+    query_along, own_along, centre_along = (torch.einsum("nrd,nd->nr", rows, x)[:, None] for x in vectors)
+    class_along, to_query = (rows @ means.mT).mT - centre_along, query_along @ growth
     length = query.square().sum(1) + (to_query * query_along).sum((1, 2))
     inner = query @ means.mT - (query * centre).sum(1, keepdim=True) + (class_along @ to_query.mT)[..., 0]
     square = means.square().sum(1) - 2 * centre @ means.mT + centre.square().sum(1, keepdim=True)
-    square = square + ((class_along @ middle) * class_along).sum(2)
-    mine = torch.arange(len(owner)), owner
-    inner[mine] = (query * own).sum(1) + (to_query * own_along).sum((1, 2))
-    square[mine] = own.square().sum(1) + ((own_along @ middle) * own_along).sum((1, 2))
-    many = (counts - sizes[:, None]).clamp_min(1)
+    square = square + ((class_along @ growth) * class_along).sum(2)
+    own_class = torch.arange(len(owner)), owner
+    inner[own_class] = (query * own_mean).sum(1) + (to_query * own_along).sum((1, 2))
+    square[own_class] = own_mean.square().sum(1) + ((own_along @ growth) * own_along).sum((1, 2))
+    fewer = (counts - sizes[:, None]).clamp_min(1)
     tiny = torch.finfo(query.dtype).tiny
-    a, v = many * ratio / (many * ratio + 1), 1 + ratio / (many * ratio + 1)
+    a, v = fewer * ratio / (fewer * ratio + 1), 1 + ratio / (fewer * ratio + 1)
     inner, square, length = inner / d, (square / d).clamp_min(tiny), (length / d).clamp_min(tiny)[:, None]
 
     def score(inner: Tensor, square: Tensor, length: Tensor) -> Tensor:
         return (a * inner - 0.5 * length - 0.5 * a**2 * square) / v - 0.5 * v.log()
 
-    class_length, image_length = ratio + 1 / many, 1 + ratio  # what is expected of them
+    class_length, image_length = ratio + 1 / fewer, 1 + ratio  # what is expected of them
     factor = (class_length / square * image_length / length).sqrt()
 
     def unseen(length: Tensor) -> Tensor:
         return -0.5 * length / image_length - 0.5 * image_length.log()
 
     scores = score(inner * factor, class_length, image_length) - unseen(image_length)
-    return scores * _dimensions(many, ratio), score(inner, square, length) - unseen(length)
+    return scores * _dimensions(fewer, ratio), score(inner, square, length) - unseen(length)
 
 
 def _leave_out_of_means(
-    query: Vectors, middle: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
+    query: Vectors, group: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
     """Return scores and evidence where W and B are of other classes: a group is left out of its class mean only."""
-    left = counts[owner] - sizes
-    own = means[owner] - (middle - means[owner]) * (sizes / left)[:, None]
+    rest = counts[owner] - sizes
+    own_mean = means[owner] - (group - means[owner]) * (sizes / rest)[:, None]
     whitened = {"spread": parameters["spread"]}
-    mine = torch.arange(len(owner)), owner
-    scores, speaks = query.new_empty(2, len(query), len(means))
+    own_class = torch.arange(len(owner)), owner
+    scores, evidences = query.new_empty(2, len(query), len(means))
     for size in sizes.unique():
         here, fewer = sizes == size, (counts - size).clamp_min(1)
         scores[here] = quadratic(transform(query[here], whitened), predict(means, fewer, whitened))
-        speaks[here] = evidence(query[here], means, fewer, whitened)
-    scores[mine] = quadratic(transform(query, whitened)[:, None], predict(own, left, whitened)[:, None])[:, 0, 0]
-    speaks[mine] = evidence(query[:, None], own[:, None], left[:, None], whitened)[:, 0, 0]
-    return scores, speaks
+        evidences[here] = evidence(query[here], means, fewer, whitened)
+    weights = predict(own_mean, rest, whitened)
+    scores[own_class] = quadratic(transform(query, whitened)[:, None], weights[:, None])[:, 0, 0]
+    evidences[own_class] = evidence(query[:, None], own_mean[:, None], rest[:, None], whitened)[:, 0, 0]
+    return scores, evidences
 
 
 # ------------------------------------------------------------------------------------------------ fitting to a support
@@ -332,8 +335,8 @@ def _leave_out_of_means(
 def fit(moments: Moments, examples: Examples, base: Parameters | None = None) -> dict[str, Tensor]:
     """Return what the head estimates from a support: the model, and `scale`, the factor of its logits.
 
-    Ridge and factor are the likeliest of the examples, each left out with its group. A base is used where it helped
-    its own classes, the support lies where its classes lie, and the support is not predicted better without it.
+    Ridge and factor are those that make the examples likeliest, each left out with its group. A base is used where it
+    helped its own classes, the support lies where its classes lie, and the support is not predicted better without it.
 
     Args:
         moments: Of the unit vectors of all images.
@@ -372,12 +375,12 @@ def _with_scale(
     right, and would favour common classes. The loss is 0 where fewer than two classes have such images.
     """
     left_out = leave_one_out(moments, examples, model | {"scale": moments.means.new_tensor(1.0)})
-    asked, owner = left_out.owner.unique(return_inverse=True)
+    classes, owner = left_out.owner.unique(return_inverse=True)
     factor, loss = expected, 0.0
-    if len(asked) > 1:
+    if len(classes) > 1:
         weights = 1 / torch.bincount(owner)[owner].to(left_out.logits)
         weights *= len(weights) / weights.sum()
-        factor, loss = likeliest_factor(left_out.logits[:, asked], owner, weights, expected)
+        factor, loss = likeliest_factor(left_out.logits[:, classes], owner, weights, expected)
     return model | {"scale": moments.means.new_tensor(factor)}, loss
 
 
@@ -402,8 +405,8 @@ def fit_base(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
     beyond the 95 % interval over classes. Fewer than eight classes of two images are too few to tell.
     """
     vectors, owner = normalize(vectors.double()), labels.unique(return_inverse=True)[1]
-    several = (torch.bincount(owner) > 1)[owner]
-    vectors, owner = vectors[several], owner[several].unique(return_inverse=True)[1]
+    has_several = (torch.bincount(owner) > 1)[owner]
+    vectors, owner = vectors[has_several], owner[has_several].unique(return_inverse=True)[1]
     counts = torch.bincount(owner).double()
     if len(counts) < 2 * FOLDS:
         return {"helps": torch.zeros((), dtype=torch.float64)}
@@ -420,21 +423,21 @@ def fit_base(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
 
 
 def _try_single_images(
-    learned: Moments, others: Vectors, theirs: Labels, shrinkage: Shrinkage
+    moments: Moments, others: Vectors, owner: Labels, shrinkage: Shrinkage
 ) -> tuple[Float[Tensor, " class_"], float]:
     """Return what W and B of some classes gain single images of others over a cosine, and the likeliest factor."""
-    fitted = diagonalise(learned, *shrinkage)
-    rank, is_query = _halves(theirs)
-    query, answer = others[is_query], theirs[is_query]
-    many = torch.bincount(answer)
-    gains, scores = others.new_zeros(len(many)), []
+    fitted = diagonalise(moments, *shrinkage)
+    rank, is_query = _halves(owner)
+    query, answer = others[is_query], owner[is_query]
+    counts = torch.bincount(answer)
+    gains, scores = others.new_zeros(len(counts)), []
     for turn in range(TURNS):
-        single = others[rank == turn % torch.bincount(theirs, ~is_query)[theirs].long()]
-        scores.append(quadratic(transform(query, fitted), predict(single, torch.ones_like(many), fitted)))
-        both = scores[-1], normalize(query) @ normalize(single).mT
-        is_right, is_right_by_cosine = ((found.argmax(1) == answer).double() for found in both)
-        gains += torch.bincount(answer, is_right - is_right_by_cosine) / many / TURNS
-    weights = (1 / many.double())[answer].repeat(TURNS)
+        single = others[rank == turn % torch.bincount(owner, ~is_query)[owner].long()]
+        scores.append(quadratic(transform(query, fitted), predict(single, torch.ones_like(counts), fitted)))
+        by_cosine = normalize(query) @ normalize(single).mT
+        is_right, is_right_by_cosine = ((one.argmax(1) == answer).double() for one in (scores[-1], by_cosine))
+        gains += torch.bincount(answer, is_right - is_right_by_cosine) / counts / TURNS
+    weights = (1 / counts.double())[answer].repeat(TURNS)
     return gains, likeliest_factor(torch.cat(scores), answer.repeat(TURNS), weights, DIMENSIONS)[0]
 
 
@@ -445,8 +448,8 @@ def is_foreign(moments: Moments, base: Parameters) -> bool:
     give it. Beyond the 95 % quantile of chi-squared, of as many dimensions as are taken for independent, it is foreign.
     """
     z = _whiten(moments.prototypes, base).mean(0)
-    both = [(base["spread"] + (1 / counts).mean()) / len(counts) for counts in (moments.counts, base["counts"])]
-    return float((z.square() / sum(both)).mean()) > float(chi2.ppf(0.95, DIMENSIONS)) / DIMENSIONS
+    variances = [(base["spread"] + (1 / counts).mean()) / len(counts) for counts in (moments.counts, base["counts"])]
+    return float((z.square() / sum(variances)).mean()) > float(chi2.ppf(0.95, DIMENSIONS)) / DIMENSIONS
 
 
 def read_base(tensors: Parameters) -> Parameters:
@@ -529,9 +532,9 @@ def _shrunk(covariance: Covariance, share: float) -> Covariance:
 
 def _split(u: Vectors, classes: Labels, fold: int) -> Fold:
     """Return the moments of most classes, and the images of the others, class by class, with their classes."""
-    out = torch.arange(int(classes.max()) + 1) % FOLDS == fold
-    place = torch.where(out, out.cumsum(0), (~out).cumsum(0)) - 1
-    is_out = out[classes]
+    is_fold = torch.arange(int(classes.max()) + 1) % FOLDS == fold
+    place = torch.where(is_fold, is_fold.cumsum(0), (~is_fold).cumsum(0)) - 1
+    is_out = is_fold[classes]  # by image
     order = classes[is_out].argsort(stable=True)
     return _sum_images(u[~is_out], place[classes[~is_out]]), u[is_out][order], place[classes[is_out]][order]
 
@@ -549,17 +552,17 @@ def rank_in_class(owner: Labels) -> Labels:
     return torch.empty_like(owner).index_copy_(0, order, rank)
 
 
-def _accuracy(learned: Moments, others: Vectors, theirs: Labels, shrinkage: Shrinkage) -> float:
+def _accuracy(moments: Moments, others: Vectors, owner: Labels, shrinkage: Shrinkage) -> float:
     """Return how many images of the second half of each class are told apart, given some of the first half."""
-    fitted = diagonalise(learned, *shrinkage)
+    fitted = diagonalise(moments, *shrinkage)
     z = (others - fitted["mean"]) @ fitted["matrix"]
-    rank, is_query = _halves(theirs)
+    rank, is_query = _halves(owner)
     right = 0.0
     for few, more in TRIED_SHOTS:
-        here = ~is_query & (rank < torch.where(theirs % 2 == 0, few, more))
-        moments = _sum_images(z[here], theirs[here])
-        weights = predict_class(moments.means, moments.counts, fitted)
-        right += float((quadratic(z[is_query], weights).argmax(1) == theirs[is_query]).double().mean())
+        here = ~is_query & (rank < torch.where(owner % 2 == 0, few, more))
+        support = _sum_images(z[here], owner[here])
+        weights = predict_class(support.means, support.counts, fitted)
+        right += float((quadratic(z[is_query], weights).argmax(1) == owner[is_query]).double().mean())
     return right
 
 
@@ -591,5 +594,5 @@ POSTERIOR_HEAD = Head(
     predict,
     _assumed,
     alternative_to="proto",
-    estimator=Estimator(fit, transform, evidence, leave_one_out, fit_base, moments_of),
+    estimator=Estimator(fit, transform, evidence, leave_one_out, fit_base),
 )

@@ -72,7 +72,7 @@ class _Triangle(NamedTuple):
 
 
 def _triangle(channel: int, device: torch.device, dtype: torch.dtype) -> _Triangle:
-    """Return the triangle from the cache, but while a network is exported: its tensors are not real then."""
+    """Return the triangle, from a cache except while a network is exported, when tensors hold no numbers."""
     make = _make_triangle.__wrapped__ if torch.compiler.is_compiling() else _make_triangle
     return make(channel, device, dtype)
 

@@ -34,7 +34,7 @@ EMBEDS: dict[str, law.Embed] = {"flatten": flatten, "mean": mean_pool, "max": ma
 COSINE_TEMPERATURE = 10.0
 
 
-def unit_vectors(features: law.Features, parameters: law.Parameters) -> law.Vectors:
+def _unit_vectors_for_euclidean(features: law.Features, parameters: law.Parameters) -> law.Vectors:
     """Concatenate all positions and scale the d numbers to length sqrt(d).
 
     A Euclidean score, which divides by d, then sees the distance between vectors of length one.
@@ -69,7 +69,6 @@ def _old_ridge_parameters(features: law.Features, recipe: Recipe) -> dict[str, T
     return {"alpha": torch.tensor(0.0), "beta": torch.tensor(0.0)}
 
 
-_cosine_head = partial(Head, score=cosine, temperature=COSINE_TEMPERATURE)
 _feat = partial(
     Head,
     max_pool,
@@ -87,7 +86,7 @@ HEADS: dict[str, Head] = {
     # ProtoNet: the nearest class mean by squared Euclidean distance (Snell et al. 2017).
     "proto": Head(flatten, euclidean),
     # ProtoNet with a cosine in place of the distance.
-    "cosine-proto": _cosine_head(flatten, alternative_to="proto"),
+    "cosine-proto": Head(flatten, cosine, alternative_to="proto", temperature=COSINE_TEMPERATURE),
     # FEAT: prototypes attend to each other before the distance is taken (Ye et al. 2020).
     "feat": _feat(score=euclidean),
     # FEAT with a cosine.
@@ -122,7 +121,7 @@ FEATURE_HEADS: dict[str, Head] = {
     # The same with a cosine.
     "cosine-linear-proto": _linear(cosine, alternative_to="linear-proto", temperature=COSINE_TEMPERATURE),
     # ProtoNet on vectors of length one: what a model is trained with that the posterior reads.
-    "unit-proto": Head(unit_vectors, euclidean, alternative_to="proto", temperature=COSINE_TEMPERATURE),
+    "unit-proto": Head(_unit_vectors_for_euclidean, euclidean, alternative_to="proto", temperature=COSINE_TEMPERATURE),
     # A Gaussian model of each class, estimated from the support; scores by the log predictive density.
     "posterior": replace(POSTERIOR_HEAD, temperature=30.0),
     # Logistic regression on the examples of the support: for classes that all have many.

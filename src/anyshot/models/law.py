@@ -287,7 +287,6 @@ class Estimator:
             which nothing was seen, in the unit of scores.
         leave_one_out: `leave_one_out(moments, examples, parameters)` returns a `LeaveOneOut`.
         fit_base: `fit_base(vectors, labels)` returns what is to be known of other classes, as tensors by name.
-        moments_of: `moments_of(vectors, owner)` returns the moments of examples.
     """
 
     fit: Callable[[Moments, Examples, Parameters | None], Parameters]
@@ -295,7 +294,6 @@ class Estimator:
     evidence: Callable[[Tensor, Tensor, Tensor, Parameters], Tensor]
     leave_one_out: Callable[[Moments, Examples, Parameters], LeaveOneOut]
     fit_base: Callable[[Tensor, Tensor], Parameters]
-    moments_of: Callable[[Tensor, Tensor], Moments]
 
 
 # ----------------------------------------------------------------------------------------------------------------- head
@@ -435,17 +433,17 @@ def fold_logits(
     means = total / shot
     others = ((total[:, None] - vectors) / (shot - 1)).flatten(0, 1)  # a query's own class, without the query
     query = vectors.flatten(0, 1)
-    own = torch.eye(way, dtype=torch.bool, device=vectors.device).repeat_interleave(shot, 0)
+    is_own = torch.eye(way, dtype=torch.bool, device=vectors.device).repeat_interleave(shot, 0)
     count = torch.tensor([shot - 1], device=vectors.device)
     if head.couples:  # each fold has its own set of prototypes: refining once would show the query to its own class
         if head.refine_folds is None:
-            sets = head.refined(torch.where(own[..., None], others[:, None], means), count.expand(way), parameters)
+            sets = head.refined(torch.where(is_own[..., None], others[:, None], means), count.expand(way), parameters)
         else:
             sets = head.refine_folds(means, others, count.expand(way), parameters)
         return parameters["scale"] * score(query[:, None], sets)[:, 0]
     logits = score(query, head.refined(means, count.expand(way), parameters))
-    mine = score(query[:, None], head.refined(others, count.expand(len(others)), parameters)[:, None])[:, 0]
-    return parameters["scale"] * torch.where(own, mine, logits)
+    own_logits = score(query[:, None], head.refined(others, count.expand(len(others)), parameters)[:, None])[:, 0]
+    return parameters["scale"] * torch.where(is_own, own_logits, logits)
 
 
 def contrastive_logits(

@@ -2,11 +2,12 @@
 
 The posterior assumes that the images of all classes vary alike. Logistic regression assumes nothing of the kind and
 looks only at what tells classes apart, which needs more examples. So it can be ahead where every class has twenty or
-more, and falls behind where some have few (docs/posterior.md has the numbers; `anyshot advise` tells of your own).
+more, and falls behind where some have few (docs/posterior.md has the numbers; `anyshot advise` measures it on your own
+examples).
 
 The weights are fitted by scikit-learn to the examples that the classifier keeps (`keep`, 32 of a class by default: more
-are better). A class of which none is kept is learned from its mean. Against "none of these" speaks the
-same evidence as of the posterior.
+are better). A class of which none is kept is learned from its mean. The evidence against "none of these" is that of the
+posterior.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from anyshot.models.law import (
     normalize,
 )
 
-STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # scikit-learn's C, of which the likeliest of left-out examples is taken
+STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # scikit-learn's C; the one that makes left-out examples likeliest is chosen
 FOLDS = 3  # parts of the examples, each of which is left out once; groups are left out whole
 ITERATIONS = 300  # at most, for each strength
 TOLERANCE = 1e-5  # of the gradient: the weights do not depend on the order of the examples, to some digits
@@ -39,8 +40,8 @@ TOLERANCE = 1e-5  # of the gradient: the weights do not depend on the order of t
 def fit(moments: Moments, examples: Examples, base: Parameters | None = None) -> dict[str, Tensor]:
     """Return the weights of each class, what the evidence needs, and `scale`, the factor of the logits.
 
-    How little the weights are penalised, their strength, and the factor are the likeliest of examples that are left out
-    by folds.
+    The strength of the weights (how little they are penalised) and the factor are those that make examples likeliest
+    which were left out by folds.
 
     Args:
         moments: Of the unit vectors of all images.
@@ -48,34 +49,34 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
         base: Not used: `fit_base` refuses it.
     """
     way, choices, known = len(moments.counts), [], _add_means(moments, examples)
-    scores, is_asked = _leave_folds_out(known, way, STRENGTHS)
-    answers = known.owner[is_asked]
-    for strength, score in zip(STRENGTHS, scores[:, is_asked], strict=True):
+    scores, is_scored = _leave_folds_out(known, way, STRENGTHS)
+    answers = known.owner[is_scored]
+    for strength, score in zip(STRENGTHS, scores[:, is_scored], strict=True):
         factor, loss = gaussian.likeliest_factor(score, answers, torch.ones(len(answers)).double(), 1.0)
         choices.append((loss, strength, factor))
     _, strength, factor = min(choices)
     weights = _fit_weights(known.vectors, known.owner, way, _up_to(strength))[-1]
-    found = {"weights": weights, "strength": weights.new_tensor(strength), "scale": weights.new_tensor(factor)}
-    return gaussian.fit(moments, examples) | found
+    model = {"weights": weights, "strength": weights.new_tensor(strength), "scale": weights.new_tensor(factor)}
+    return gaussian.fit(moments, examples) | model
 
 
 def _up_to(strength: float) -> tuple[float, ...]:
-    """Return the strengths that are fitted on the way to one, so that the same is found at every time."""
+    """Return the strengths up to one: each fit starts from the weights of the one before, and so ends the same."""
     return STRENGTHS[: STRENGTHS.index(strength) + 1]
 
 
 def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) -> LeaveOneOut:
     """Return logits of examples that were left out by folds, with the evidence of each left out by itself."""
     strengths = _up_to(float(parameters["strength"]))
-    scores, is_asked = _leave_folds_out(_add_means(moments, examples), len(moments.counts), strengths)
-    scores, is_asked = scores[:, : len(examples.owner)], is_asked[: len(examples.owner)]
+    scores, is_scored = _leave_folds_out(_add_means(moments, examples), len(moments.counts), strengths)
+    scores, is_scored = scores[:, : len(examples.owner)], is_scored[: len(examples.owner)]
     evidence = gaussian.leave_one_out(moments, examples, parameters).evidence
-    evidence = evidence[is_asked[moments.counts[examples.owner] > _group_sizes(examples)]]
-    return LeaveOneOut(parameters["scale"] * scores[-1][is_asked], evidence, examples.owner[is_asked])
+    evidence = evidence[is_scored[moments.counts[examples.owner] > _group_sizes(examples)]]
+    return LeaveOneOut(parameters["scale"] * scores[-1][is_scored], evidence, examples.owner[is_scored])
 
 
 def _add_means(moments: Moments, examples: Examples) -> Examples:
-    """Return the examples and, last, the mean of each class of which there is none: it stands for them, as a group."""
+    """Return the examples, followed by the mean of each class that has none, which counts as one group."""
     missing = torch.nonzero(torch.bincount(examples.owner, minlength=len(moments.counts)) == 0)[:, 0]
     groups = torch.arange(len(examples.owner)) if examples.groups is None else examples.groups
     new_groups = int(groups.max()) + 1 + torch.arange(len(missing)) if len(groups) else torch.arange(len(missing))
@@ -91,7 +92,7 @@ def _group_sizes(examples: Examples) -> Int[Tensor, " image"]:
 def _leave_folds_out(
     examples: Examples, way: int, strengths: Sequence[float]
 ) -> tuple[Float[Tensor, "strength image way"], Bool[Tensor, " image"]]:
-    """Return the scores of examples by weights that were fitted without their fold, and which could be left out.
+    """Return the scores of examples by weights that were fitted without their fold, and whether each was left out.
 
     Classes whose examples are a single group are in every fold.
     """
@@ -99,13 +100,13 @@ def _leave_folds_out(
     assert groups is not None
     first = torch.full((int(groups.max()) + 1,), -1)
     first[groups.flip(0)] = torch.arange(len(groups)).flip(0)  # the first example of each group
-    is_asked = (torch.bincount(owner[first], minlength=way) > 1)[owner]
-    fold = torch.where(is_asked, gaussian.rank_in_class(owner[first])[groups] % FOLDS, -1)
+    is_scored = (torch.bincount(owner[first], minlength=way) > 1)[owner]
+    fold = torch.where(is_scored, gaussian.rank_in_class(owner[first])[groups] % FOLDS, -1)
     scores = torch.zeros(len(strengths), len(owner), way, dtype=torch.float64)
     for one in range(int(fold.max()) + 1):
         weights = _fit_weights(vectors[fold != one], owner[fold != one], way, strengths)
         scores[:, fold == one] = linear(vectors[fold == one].double(), weights)
-    return scores, is_asked
+    return scores, is_scored
 
 
 def _fit_weights(
@@ -120,7 +121,7 @@ def _fit_weights(
     basis = torch.linalg.qr(vectors.mT)[0] if len(vectors) < vectors.shape[1] else None  # the weights lie in the span
     inside = vectors if basis is None else vectors @ basis
     model = LogisticRegression(class_weight="balanced", max_iter=ITERATIONS, tol=TOLERANCE, warm_start=True)
-    found = []
+    rows = []
     for strength in strengths:
         with threadpool_limits(1):  # the products are small: threads would wait for each other most of the time
             model.set_params(C=strength).fit(inside.numpy(), owner.numpy())
@@ -128,8 +129,8 @@ def _fit_weights(
         if way == 2:  # scikit-learn keeps one row, the logit of the second class
             weights, constant = torch.cat([-weights, weights]) / 2, torch.cat([-constant, constant]) / 2
         weights = weights if basis is None else weights @ basis.mT
-        found.append(torch.cat([weights, constant[:, None]], 1))
-    return torch.stack(found)
+        rows.append(torch.cat([weights, constant[:, None]], 1))
+    return torch.stack(rows)
 
 
 def linear(query: Tensor, prototypes: Tensor) -> Tensor:
@@ -159,5 +160,5 @@ LOGISTIC_HEAD = Head(
     couples=True,
     has_onnx=False,
     alternative_to="posterior",
-    estimator=Estimator(fit, _keep_vectors, gaussian.evidence, leave_one_out, _refuse_base, gaussian.moments_of),
+    estimator=Estimator(fit, _keep_vectors, gaussian.evidence, leave_one_out, _refuse_base),
 )

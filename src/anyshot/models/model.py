@@ -95,11 +95,11 @@ class Model(nn.Module):
         ) -> FeatureMaps:
             out = None
             for start in range(0, len(images), EMBED_BATCH):
-                some = images[start : start + EMBED_BATCH]
-                if isinstance(some, Frames):
-                    some = some.evaluation_squares(recipe.size, kind.margin)
-                some = convert_channels(np.array(some), self.channels)
-                pixels = prepare_evaluation(torch.from_numpy(some).to(place), recipe.size, kind.margin, kind.moments)
+                batch = images[start : start + EMBED_BATCH]
+                if isinstance(batch, Frames):
+                    batch = batch.evaluation_squares(recipe.size, kind.margin)
+                batch = convert_channels(np.array(batch), self.channels)
+                pixels = prepare_evaluation(torch.from_numpy(batch).to(place), recipe.size, kind.margin, kind.moments)
                 maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
                 out = np.empty((len(images), *maps.shape[1:]), np.float32) if out is None else out
                 out[start : start + len(maps)] = maps
@@ -146,9 +146,9 @@ def find_model(path: Path, hint: str = "") -> Path:
     if path.name in by_name and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
         return by_name[path.name]
     if not path.exists():
-        such = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
+        example = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
         raise BadInput(
-            f"there is no trained model {path}: name its folder, or one that comes with anyshot{such}{hint}."
+            f"there is no trained model {path}: name its folder, or one that comes with anyshot{example}{hint}."
         )
     return path
 
@@ -159,7 +159,7 @@ def _read_count(path: Path, about: Mapping[str, str], name: str, allowed: Contai
     number = int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
     if number not in allowed:
         expected = "1 or 3" if isinstance(allowed, tuple) else "a number"
-        raise BadInput(f"{path} says {about.get(name)!r} {name} of what it reads: {expected} was expected.")
+        raise BadInput(f"{path} says that its input has {about.get(name)!r} {name}: {expected} was expected.")
     return number
 
 
@@ -177,8 +177,7 @@ def load_model(path: Path, registry: Registry = BUILTIN) -> Model:
     path = find_model(path)
     models = sorted(path.glob("*/model.safetensors"))
     if models and not (path / "model.safetensors").exists():
-        such = f"name the folder of one of its models, such as {models[0].parent}"
-        raise BadInput(f"{path} is the folder of a study: {such}.")
+        raise BadInput(f"{path} is the folder of a study: name that of one of its models, such as {models[0].parent}.")
     path = path / "model.safetensors" if path.is_dir() else path
     state, about = (read_authors_file if path.suffix in SUFFIXES else read_tensors)(path)
     if "recipe" not in about:
@@ -210,16 +209,16 @@ def _check_weights(path: Path, state: Mapping[str, Tensor], expected: Mapping[st
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
     """Write tensors and metadata to a safetensors file, atomically and without a copy in memory."""
-    with atomic_write(path) as aside:
-        aside.touch()
-        mode = aside.stat().st_mode
+    with atomic_write(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         try:
-            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, aside, about)
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, temporary, about)
         except SafetensorError as error:  # a full disk, say
             raise OSError(str(error)) from None
-        aside.chmod(mode)  # safetensors replaces the file by one that nobody else may read
+        temporary.chmod(mode)  # safetensors replaces the file by one that nobody else may read
         if about:
-            _sort_metadata(aside)
+            _sort_metadata(temporary)
 
 
 def _sort_metadata(path: Path) -> None:

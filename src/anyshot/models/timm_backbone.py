@@ -37,7 +37,7 @@ def timm_embedder(name: str, fetch: bool = True) -> Embedder:
     kind, _, folder = name.partition(":")
     if not fetch and kind == "local-dir" and not any(Path(folder).glob("*.safetensors")):
         raise BadInput(f"the classifier names {folder}, which holds no safetensors: name it yourself, as backbone=...")
-    model = _create_model(_import_timm(), name, fetch).eval()
+    model = _create_model(name, fetch).eval()
     config = model.pretrained_cfg
     mean, deviation = np.array(config["mean"]), np.array(config["std"])
     pixel_network = PixelNetwork(model, 255 * mean, 255 * deviation)
@@ -63,7 +63,7 @@ def trainable_timm(name: str) -> Backbone:
     """Return a timm model as a backbone that a recipe can name: its pretrained weights are trained further."""
 
     def with_weights(channels: int, recipe: Recipe) -> nn.Module:
-        return _add_normalisation(_create_model(_import_timm(), name, fetch=True))
+        return _add_normalisation(_create_model(name, fetch=True))
 
     def without_weights(channels: int, recipe: Recipe) -> nn.Module:
         with as_bad_input(Exception, f"timm could not make {name!r}", "."), _offline():  # timm raises many kinds
@@ -87,8 +87,9 @@ def _import_timm() -> Any:
     return timm
 
 
-def _create_model(timm: Any, name: str, fetch: bool) -> Any:
+def _create_model(name: str, fetch: bool) -> Any:
     """Return the model with weights from this machine, else from the hub."""
+    timm = _import_timm()
     is_on_a_hub = not name.startswith("local-dir:")
     if is_on_a_hub and ":" not in name and not timm.is_model(name):
         raise BadInput(f"timm has no model named {name!r}.")
