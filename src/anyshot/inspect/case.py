@@ -93,12 +93,12 @@ class AdviceCase:
 
     @property
     def registry(self) -> Registry:
-        """What heads are looked up in."""
+        """The registry that heads are looked up in."""
         return self.options.get("registry", BUILTIN)
 
     @property
     def progress(self) -> OnProgress:
-        """What is told of progress."""
+        """The function that is called with shares of the work."""
         return self.options.get("progress", no_progress)
 
     @cached_property
@@ -134,10 +134,10 @@ class AdviceCase:
 
     def classifier(self, head: str) -> FewShotClassifier:
         """Return a classifier with this head, before it has learned anything."""
-        learned = self.parameters(head)
-        values = None if learned is None else {name: value.double().numpy() for name, value in learned.items()}
+        tensors = self.parameters(head)
+        arrays = None if tensors is None else {name: tensor.double().numpy() for name, tensor in tensors.items()}
         embed = self.options.get("embed", {}).get(head)
-        return FewShotClassifier(head, embed=embed, parameters=values, registry=self.registry)
+        return FewShotClassifier(head, embed=embed, parameters=arrays, registry=self.registry)
 
     def fit(self, head: str) -> FewShotClassifier:
         """Return the classifier that `anyshot fit` makes of all examples with this head."""

@@ -75,8 +75,8 @@ def expect_gains(
 def _forecast_all(source: EpisodeSource, accuracies: dict[str, np.ndarray], seed: int) -> dict[str, Forecast]:
     pool, steps = source.pool, np.array(source.shots)
     more = tuple(sorted({step for step in MORE if step < pool.images} | {pool.images}))
-    every = {head: forecast_gains(steps, a, pool.images, more, pool, seed) for head, a in accuracies.items()}
-    return {head: forecast for head, forecast in every.items() if forecast is not None}
+    forecasts = {head: forecast_gains(steps, a, pool.images, more, pool, seed) for head, a in accuracies.items()}
+    return {head: forecast for head, forecast in forecasts.items() if forecast is not None}
 
 
 def _doubt_labels(values: dict[str, Any], examples: int) -> str:

@@ -143,10 +143,10 @@ class HoldoutResult:
             ]
             for one in self.mistakes[:MOST_MISTAKES]
         ]
-        some = f" ({MOST_MISTAKES} of {len(self.mistakes)}; all are in the JSON)"
+        cut = f" ({MOST_MISTAKES} of {len(self.mistakes)}; all are in the JSON)"
         by_class = Table("", ["class", "right", "recall", "95 % interval", "mostly taken for"], classes)
         surest = Table("", ["example", "label", "taken for", "probability"], mistakes)
-        title = f"Mistakes, the surest first{some if len(self.mistakes) > MOST_MISTAKES else ''}"
+        title = f"Mistakes, the surest first{cut if len(self.mistakes) > MOST_MISTAKES else ''}"
         last = [Section(title, [], [surest])] if mistakes else []
         return [Section("In all", self.sentences[1:]), Section("Class by class", [], [by_class]), *last]
 
@@ -177,11 +177,11 @@ def summarize_classes(
     """
     answer, results = probabilities.argmax(1), []
     for place in sorted(np.unique(owner).tolist(), key=lambda place: names[place]):
-        here = owner == place
-        answers, examples = Counter(answer[here].tolist()), int(here.sum())
+        members = owner == place
+        answers, examples = Counter(answer[members].tolist()), int(members.sum())
         right = answers.pop(place, 0)
         taken_for = [(names[other], times) for other, times in answers.most_common()]
-        probability = float(probabilities[here, place].mean())
+        probability = float(probabilities[members, place].mean())
         results.append(ClassResult(names[place], examples, right, share(right, examples), probability, taken_for))
     return results
 
@@ -205,8 +205,8 @@ def measure_holdout(
     owner = np.array([places.get(label, -1) for label in truth])
     is_member = owner >= 0
     if not is_member.any():
-        has, asked = (join_some(sorted(set(some))) for some in (classes, truth))
-        raise BadInput(f"no example is of a class that the classifier has: it has {has}, not {asked}.")
+        known, unknown = (join_some(sorted(set(names))) for names in (classes, truth))
+        raise BadInput(f"no example is of a class that the classifier has: it has {known}, not {unknown}.")
     probabilities = classifier.predict_proba(features)
     parts = (features[start : start + PART] for start in range(0, len(features), PART))
     is_known = np.concatenate([classifier.is_known(part) for part in parts])

@@ -31,10 +31,10 @@ def compare_with_regression(case: AdviceCase, best: str) -> Section:
     features, labels = case.features[rows].numpy(), case.labels[rows]
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=case.seed)
     right = np.zeros((2, len(rows)))
-    for learned, asked in folds.split(features, labels, case.groups.group[rows]):
+    for support, query in folds.split(features, labels, case.groups.group[rows]):
         for place, head in enumerate((best, HEAD)):
-            fitted = case.classifier(head).set_params(keep=MOST_EXAMPLES).fit(features[learned], labels[learned])
-            right[place, asked] = fitted.predict(features[asked]) == labels[asked]
+            fitted = case.classifier(head).set_params(keep=MOST_EXAMPLES).fit(features[support], labels[support])
+            right[place, query] = fitted.predict(features[query]) == labels[query]
     difference = right[1] - right[0]
     lead = float(difference.mean())
     half = float(student_t.ppf(0.975, len(rows) - 1) * difference.std(ddof=1) / len(rows) ** 0.5)

@@ -38,11 +38,11 @@ def draw_pairs(
     """Draw the first MAX_PAIRS pairs, two pictures a row with their names."""
     shown = pairs[:MAX_PAIRS]
     with _open_sheet(path, 2 * (TILE + GAP) + 4 * NAMES, len(shown), f"{title}: {len(pairs)} pairs") as (sheet, draw):
-        for row, (both, called) in enumerate(zip(shown, names, strict=False)):
+        for row, (pair, pair_names) in enumerate(zip(shown, names, strict=False)):
             top = 24 + row * (TILE + GAP)
-            for column, index in enumerate(both):
+            for column, index in enumerate(pair):
                 sheet.paste(_make_tile(np.asarray(items[index])), (column * (TILE + GAP), top))
-            draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(called), "black")
+            draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(pair_names), "black")
 
 
 @contextmanager
