@@ -21,8 +21,8 @@ class FitReport:
     """Collects examples while they are learned.
 
     Args:
-        most: How many come at most, whose features are collected for the accuracy; of too many they are not.
-        classifier: What has learned some examples before, which are recognised when they come again.
+        most: The most examples that will come. Their features are collected for the accuracy, unless they are too many.
+        classifier: A classifier whose examples are recognised when they come again.
     """
 
     def __init__(self, most: int = 0, classifier: FewShotClassifier | None = None) -> None:

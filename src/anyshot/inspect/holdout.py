@@ -65,9 +65,9 @@ class HoldoutResult:
     accepted: float
     """Share of the examples that were not called none of these."""
     accepted_right: float
-    """Of those whose likeliest class is right; the others may well be called so."""
+    """The same share of the examples whose likeliest class is right."""
     accepted_wrong: float
-    """And of those whose likeliest class is wrong."""
+    """The same share of the mistakes, which may well be called none of these."""
     classes: list[ClassResult]
     strangers: int
     """Examples of classes that the classifier does not have; they are not among the others."""
@@ -205,7 +205,7 @@ def measure_holdout(
     owner = np.array([places.get(label, -1) for label in truth])
     is_member = owner >= 0
     if not is_member.any():
-        known, unknown = (join_some(sorted(set(names))) for names in (classes, truth))
+        known, unknown = (join_some(sorted(set(group))) for group in (classes, truth))
         raise BadInput(f"no example is of a class that the classifier has: it has {known}, not {unknown}.")
     probabilities = classifier.predict_proba(features)
     parts = (features[start : start + PART] for start in range(0, len(features), PART))
@@ -251,9 +251,9 @@ def _mean(values: np.ndarray) -> float:
 def measure_holdout_pictures(
     classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: OnMessage = no_message
 ) -> tuple[HoldoutResult, dict[int, bytes]]:
-    """Do the same for pictures, and return small copies of the surest mistakes, by their place."""
-    doing = f"classifying {len(items)} pictures"
-    embedded = embed_pictures(classifier.backbone, items, cache, doing, say)
+    """Classify labelled pictures, and count; return also small copies of the surest mistakes, by their place."""
+    task = f"classifying {len(items)} pictures"
+    embedded = embed_pictures(classifier.backbone, items, cache, task, say)
     if not embedded.has_features:
         raise BadInput("none of the pictures could be read.")
     result = measure_holdout(classifier.classifier, embedded.features, embedded.labels, embedded.names)

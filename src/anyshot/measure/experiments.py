@@ -26,7 +26,7 @@ SCORES = {"euclidean": euclidean, "cosine": cosine}
 
 
 def consistency(
-    vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shot: int = 1
+    vectors: Vectors, bound_heads: Sequence[BoundHead], plan: Plan, shot: int = 1
 ) -> list[tuple[float, float]]:
     """Return the share of predictions (in percent) that stay when the support is drawn anew for the same queries.
 
@@ -37,13 +37,13 @@ def consistency(
     """
     if plan.shot < 2 * shot:
         raise BadInput(f"two supports of {shot} shots need a plan of {2 * shot} shots, not {plan.shot}.")
-    guesses = np.empty((2, len(readings), plan.episodes, plan.way * plan.queries), np.int16)
+    guesses = np.empty((2, len(bound_heads), plan.episodes, plan.way * plan.queries), np.int16)
     for number, other in enumerate((plan, replace(plan, skip=shot))):
 
         def keep(index: int, start: int, logits: Logits, number: int = number) -> None:
             guesses[number, index, start : start + len(logits)] = logits[:, 0].argmax(1)
 
-        visit_logits(vectors, readings, other, [shot], keep)
+        visit_logits(vectors, bound_heads, other, [shot], keep)
     same = 100 * (guesses[0] == guesses[1]).mean(-1)
     return [(float(row.mean()), episode_interval(row)) for row in same]
 
@@ -101,9 +101,9 @@ def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries
     if not supports_consistency(model.head):
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
     learned = model.bound_head.parameters
-    readings = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
+    bound_heads = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = Protocol((2,), 5, queries, episodes, seed).plan(embedded.labels, embedded.class_names)
-    shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
+    shares = zip(SCORES, consistency(embedded.vectors(), bound_heads, plan), strict=True)
     about = embedded.about()
     return [
         round_row({**about, "score": score, "episodes": episodes, "consistency": percent, "ci95": interval})

@@ -2,9 +2,11 @@
 
 import os
 import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,7 +101,7 @@ def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 2) -> f
     target = torch.arange(recipe.images, device=device) // shot % recipe.way
     learner = Learner(recipe, registry, images.shape[-1], device)
     learner.model.train()
-    return _shortest(lambda: learner.update(images, target, shot, 0, 0.0).tolist(), updates) / recipe.images
+    return _shortest_time(lambda: learner.update(images, target, shot, 0, 0.0).tolist(), updates) / recipe.images
 
 
 def seconds_per_episode(recipe: Recipe, registry: Registry, protocol: Protocol) -> float:
@@ -112,18 +114,15 @@ def seconds_per_episode(recipe: Recipe, registry: Registry, protocol: Protocol) 
     plan = replace(protocol, episodes=TIMED_EPISODES, way=protocol.way or TIMED_WAY).plan(labels, [])
     maps = to_gpu(torch.rand(len(labels), *shape), training_device())
     vectors = compute_vectors(maps, model.embed, model.bound_head.parameters)
-    return _shortest(lambda: compute_recalls(vectors, [model.bound_head], plan, protocol.shots), 1) / TIMED_EPISODES
+    test = partial(compute_recalls, vectors, [model.bound_head], plan, protocol.shots)
+    return _shortest_time(test, 1) / TIMED_EPISODES
 
 
-def _shortest(work: Callable[[], object], times: int) -> float:
-    """Return the least of some times that work takes, in seconds of this process, or, with a GPU, of the clock."""
-    clock = time.process_time if training_device() == "cpu" else time.perf_counter  # other programs do not count
-    taken = []
-    for _ in range(times):
-        began = clock()
-        work()
-        taken.append(clock() - began)
-    return min(taken)
+def _shortest_time(work: Callable[[], object], repeats: int) -> float:
+    """Return the shortest time that work takes: seconds of this process or, with a GPU, of the clock."""
+    # The time of this process does not count what other programs take.
+    timer = timeit.Timer(work, timer=time.process_time if training_device() == "cpu" else time.perf_counter)
+    return min(timer.repeat(repeats, number=1))
 
 
 def estimate_cost(

@@ -114,14 +114,14 @@ def run_study(
         if isinstance(recipe.start, str):
             find_model(Path(recipe.start), f"; {recipe.name} begins with it")
     inputs = _prepare_data(study, recipes, data, images)
-    folders = [out / recipe.name for recipe in everything]
-    check_inputs([(folder, inputs.get(recipe, {})) for recipe, folder in zip(everything, folders, strict=True)])
-    watched = [WatchedModel(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
+    models = [(recipe, out / recipe.name) for recipe in everything]
+    check_inputs([(folder, inputs.get(recipe, {})) for recipe, folder in models])
+    watched = [WatchedModel(recipe, folder, study.result(recipe, folder)) for recipe, folder in models]
     if missing := [model for model in watched if not is_done(model.recipe, model.result)]:
         workers, threads = cost.plan_workers(everything, study.registry, workers)
-        how = device, options.get("amp", False), options.get("low_memory", False)
+        hardware = device, options.get("amp", False), options.get("low_memory", False)
         jobs = [
-            Job(source, model.recipe, model.folder, data, threads, *how, inputs.get(model.recipe, {}))
+            Job(source, model.recipe, model.folder, data, threads, *hardware, inputs.get(model.recipe, {}))
             for model in missing
         ]
         with (
@@ -154,8 +154,8 @@ def _prepare_data(
 def find_low_temperatures(study: Study, recipes: Sequence[Recipe]) -> str:
     """Return a sentence on the heads whose logits start at another scale than suits a short training, if any."""
     short = {recipe.head: recipe.temperature for recipe in recipes if recipe.epochs < SHORT_EPOCHS and not recipe.batch}
-    own = {name: study.registry.head(name).temperature for name in short}
-    names = [f"{name} (from {short[name]:g}, not {own[name]:g})" for name in short if short[name] < own[name]]
+    usual = {name: study.registry.head(name).temperature for name in short}
+    names = [f"{name} (from {short[name]:g}, not {usual[name]:g})" for name in short if short[name] < usual[name]]
     return f"The temperature of these heads starts low: {', '.join(names)}." if names else ""
 
 

@@ -118,9 +118,9 @@ def _claim(folder: Path, recipe: Recipe) -> None:
     path = folder / "recipe.json"
     wanted = json.loads(recipe.to_json())
     if path.exists():
-        found = read_json(path)
-        if found != wanted:
-            differ = ", ".join(key for key in wanted if found.get(key) != wanted[key]) or "unknown fields"
+        present = read_json(path)
+        if present != wanted:
+            differ = ", ".join(key for key in wanted if present.get(key) != wanted[key]) or "unknown fields"
             raise BadInput(f"{folder} holds a model of another recipe (it differs in {differ}): choose another folder.")
     elif is_first():
         write_json(path, wanted)
@@ -244,13 +244,13 @@ class Learner:
             The loss and the number of correct predictions, left on the device.
         """
         recipe, kind = self.recipe, self.model.kind
-        read = images if isinstance(images, Batch) else self.read_batch(images, seed)
+        ready = images if isinstance(images, Batch) else self.read_batch(images, seed)
         torch.manual_seed(seed)  # dropout
         for group in self.optimiser.param_groups:
             group["lr"] = group["base"] * pace
-        batch = read.pixels.to(self.device, non_blocking=True)
+        batch = ready.pixels.to(self.device, non_blocking=True)
         if not recipe.frozen:
-            batch = augment(batch, recipe.augment, read.draws, recipe.size, kind.margin, kind.moments, read.boxes)
+            batch = augment(batch, recipe.augment, ready.draws, recipe.size, kind.margin, kind.moments, ready.boxes)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.amp):
             maps = self.network(batch[local_share(len(batch))])
         vectors = gather_batch(self.model.embed(maps.float(), dict(self.model.learned.items())), len(batch))
@@ -305,7 +305,7 @@ class _Run:
         self.results: list[Float[Tensor, " 2"]] = []  # loss and correct predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})
         self.history: list[dict[str, Any]] = []
-        self.saved = self.written = time.monotonic()
+        self.last_save = self.last_history = time.monotonic()
         if (folder / "state.safetensors").exists():
             self._resume()
 
@@ -341,7 +341,7 @@ class _Run:
             self.step += 1
             if self.step % CHECK_EVERY == 0:
                 self._check()
-            if time.monotonic() - self.saved > SAVE_EVERY:
+            if time.monotonic() - self.last_save > SAVE_EVERY:
                 self._save()
         self._close_epoch()
 
@@ -353,12 +353,12 @@ class _Run:
         row["train_accuracy"] = round(100 * correct / self.recipe.images, 3)
         row["val_accuracy"] = round(self._validate(), 3) if self._is_validated() else ""
         self.history.append(row)
-        if is_first() and time.monotonic() - self.written > WRITE_HISTORY_EVERY:
+        if is_first() and time.monotonic() - self.last_history > WRITE_HISTORY_EVERY:
             self._write_history()
 
     def _is_validated(self) -> bool:
-        every = self.recipe.validate_every
-        return is_first() and self.val is not None and (self.epoch % every == 0 or self.epoch == self.recipe.epochs)
+        period = self.recipe.validate_every
+        return is_first() and self.val is not None and (self.epoch % period == 0 or self.epoch == self.recipe.epochs)
 
     def _validate(self) -> float:
         """Return the accuracy on the validation classes at the train shot, and keep the best model so far."""
@@ -388,11 +388,11 @@ class _Run:
 
     def _write_history(self) -> None:
         write_table(self.folder / "history.csv", self.history)
-        self.written = time.monotonic()
+        self.last_history = time.monotonic()
 
     def _save(self) -> None:
         self._check()
-        self.saved = time.monotonic()
+        self.last_save = time.monotonic()
         if not is_first():
             return
         model, optimiser = self.learner.model, self.learner.optimiser
