@@ -84,7 +84,7 @@ class AdviceCase:
         for head in self.heads:
             self.registry.head(head)
         if any(shot < 1 for shot in shots):
-            raise BadInput(f"{min(shots)} shots cannot be expected: name numbers from 1.")
+            raise BadInput(f"the shots that you expect must be at least 1, not {min(shots)}.")
         if "groups" in options and np.shape(options["groups"]) != self.labels.shape:
             raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
         if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:

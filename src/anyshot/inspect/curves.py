@@ -76,7 +76,7 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
     top = np.max(list(means.values()), 0)
     best = max(means, key=lambda head: float(means[head].mean()))
     robust = min(means, key=lambda head: float((top - means[head]).max()))
-    independent = pool.independent(accuracies[best], steps)[places].min()
+    independent = pool.count_independent(accuracies[best], steps)[places].min()
     points = {head: (accuracies[best] - a)[places].mean(0) for head, a in accuracies.items() if head != best}
     lead = {h: (float(p.mean()), float(1.96 * p.std(ddof=1) / np.sqrt(independent))) for h, p in points.items()}
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
@@ -192,7 +192,7 @@ def _describe_choice(
     best: str, robust: str, lead: dict[str, tuple[float, float]], expected: list[int], basis: str
 ) -> list[str]:
     if not lead:
-        return [f"Only {best} was asked for; what follows is of it {basis}."]
+        return [f"Only {best} was tried {basis}."]
     sentences = [f"Use {best}: it is the most accurate over {', '.join(map(str, expected))} shots {basis}."]
     for head, (mean, half) in lead.items():
         verdict = "ahead of" if mean > half else "not surely better than"

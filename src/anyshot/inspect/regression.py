@@ -14,7 +14,7 @@ FOLDS = 3
 
 
 def compare_with_regression(case: AdviceCase, best: str) -> Section:
-    """Learn two thirds of the examples and ask the others, three times, by logistic regression and by the best head.
+    """Compare logistic regression with the best head: fit two thirds of the examples, test the others, three times.
 
     Its values are the advice to use it, if any, and the lead (from -1 to 1) with half of the 95 % interval; None where
     it was not tried.
@@ -35,14 +35,13 @@ def compare_with_regression(case: AdviceCase, best: str) -> Section:
     lead = float(difference.mean())
     half = float(student_t.ppf(0.975, len(rows) - 1) * difference.std(ddof=1) / len(rows) ** 0.5)
     accuracy_of_best, accuracy = right.mean(1)
-    advice = ""
+    advice, gap = "", f"{100 * lead:+.1f} ± {100 * half:.1f}"
     if lead > half:
         advice = f"Use {HEAD} (--head {HEAD} --keep {int(case.counts.max())}): with as many examples as these it is "
         advice += f"{100 * lead:.1f} points ahead of {best}."
     sentences = [
-        f"Two thirds of {len(rows)} examples learned and the others asked, three times: logistic regression is right "
-        f"on {accuracy:.1%}, {best} on {accuracy_of_best:.1%} (a difference of {100 * lead:+.1f} ± {100 * half:.1f} "
-        "points).",
+        f"Fitted to two thirds of {len(rows)} examples and tested on the others, three times: logistic regression is "
+        f"right on {accuracy:.1%}, {best} on {accuracy_of_best:.1%} (a difference of {gap} points).",
         advice or f"That is no reason to prefer it to {best}, which also takes classes of few examples.",
     ]
     return Section(title, sentences, values={"regression_lead": (lead, half), "regression_advice": advice})

@@ -50,9 +50,9 @@ def run_until_apart(
         rows = compare(result, level)
         if not rows:
             raise BadInput("there are no two heads to tell apart: stopping early needs at least two.")
-        if all(row["low"] > 0 or row["high"] < 0 for row in rows):
+        told_apart = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
+        if told_apart == len(rows):
             break
-    told_apart = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
     lines = [f"After {episodes} of {looks[-1]} episodes, {told_apart} of {len(rows)} pairs of heads are told apart."]
     lines += [
         f"{row['head']} against {row['against']}: {row['what']} {format_decimals(row['difference'], '+')} "

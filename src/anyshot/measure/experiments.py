@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
@@ -37,15 +38,23 @@ def consistency(
     """
     if plan.shot < 2 * shot:
         raise BadInput(f"two supports of {shot} shots need a plan of {2 * shot} shots, not {plan.shot}.")
-    guesses = np.empty((2, len(bound_heads), plan.episodes, plan.way * plan.queries), np.int16)
-    for number, other in enumerate((plan, replace(plan, skip=shot))):
-
-        def keep(index: int, start: int, logits: Logits, number: int = number) -> None:
-            guesses[number, index, start : start + len(logits)] = logits[:, 0].argmax(1)
-
-        visit_logits(vectors, bound_heads, other, [shot], keep)
-    same = 100 * (guesses[0] == guesses[1]).mean(-1)
+    plans = (plan, replace(plan, skip=shot))
+    first, second = (_collect_logits(vectors, bound_heads, one, shot).argmax(2) for one in plans)
+    same = 100 * (first == second).mean(-1)
     return [(float(row.mean()), episode_interval(row)) for row in same]
+
+
+def _collect_logits(
+    vectors: Vectors, bound_heads: Sequence[BoundHead], plan: Plan, shot: int
+) -> Float[np.ndarray, "head episode way query"]:
+    """Return the logits of each head at one shot."""
+    collected = np.empty((len(bound_heads), plan.episodes, plan.way, plan.way * plan.queries), np.float32)
+
+    def keep(index: int, start: int, logits: Logits) -> None:
+        collected[index, start : start + len(logits)] = logits[:, 0].cpu().numpy()
+
+    visit_logits(vectors, bound_heads, plan, [shot], keep)
+    return collected
 
 
 def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5) -> dict[str, float]:
@@ -61,13 +70,8 @@ def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5
     """
     frn = HEADS["frn"]
     pair = [BoundHead(frn, parameters), BoundHead(replace(frn, refine=_twice), parameters)]
-    terms = np.empty((2, plan.episodes, plan.way, plan.way * plan.queries), np.float32)
-
-    def keep(index: int, start: int, logits: Logits) -> None:
-        terms[index, start : start + len(logits)] = logits[:, 0]
-
-    visit_logits(grams, pair, plan, [shot], keep)
-    first, last = 2 * terms[0].astype(np.float64), terms[1].astype(np.float64)
+    once, twice = _collect_logits(grams, pair, plan, shot).astype(np.float64)
+    first, last = 2 * once, twice
     ratio = first / np.maximum(last, 1e-30)
     agreement = 100 * (first.argmax(1) == (first - last).argmax(1)).mean()
     numbers = {"mean": ratio.mean(), "deviation": ratio.std(), "within_query": ratio.std(1).mean()}

@@ -29,6 +29,7 @@ GRADIENT_FACTOR = 2.0  # an update holds about twice what its forward pass saves
 MEMORY_SHARE = 0.9  # of the machine's memory that training processes may take together
 FROZEN_FEATURES = 1280  # numbers per image that a frozen backbone is assumed to give
 TIMED_IMAGES = 8  # of an update that is timed on a CPU: enough to estimate by, and soon done
+TIMED_UPDATES = 2  # the first may be slower, so the shortest counts
 TIMED_EPISODES = 2
 TIMED_WAY = 5  # classes of an episode that is timed for a protocol of all classes
 FORWARD_SHARE = 1 / 3  # of an update's time that embedding an image takes: the backward pass costs twice the forward
@@ -85,7 +86,7 @@ def estimate_bytes(recipe: Recipe, registry: Registry) -> float:
     return BASE_BYTES + GRADIENT_FACTOR * sum(sizes) / 2 * recipe.images
 
 
-def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 2) -> float:
+def seconds_per_image(recipe: Recipe, registry: Registry) -> float:
     """Measure the time of an update divided by its images: on a GPU, or on one core of a CPU with a smaller batch."""
     device = training_device()
     if device == "cpu":
@@ -101,7 +102,7 @@ def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 2) -> f
     target = torch.arange(recipe.images, device=device) // shot % recipe.way
     learner = Learner(recipe, registry, images.shape[-1], device)
     learner.model.train()
-    return _shortest_time(lambda: learner.update(images, target, shot, 0, 0.0).tolist(), updates) / recipe.images
+    return _shortest_time(lambda: learner.update(images, target, shot, 0, 0.0).tolist(), TIMED_UPDATES) / recipe.images
 
 
 def seconds_per_episode(recipe: Recipe, registry: Registry, protocol: Protocol) -> float:

@@ -172,17 +172,16 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
 def run_study_early(run: Callable[[StudySource], list[Row]], source: StudySource, out: Path, only: str) -> list[Row]:
     """Run a study on a part of its episodes, and on more only where these do not tell its heads apart."""
 
-    def compare(_: list[Row], level: float) -> list[Row]:
-        study = sources[-1].load()
+    def run_part(episodes: int) -> tuple[StudySource, list[Row]]:
+        part = replace(source, episodes=episodes)
+        return part, run(part)
+
+    def compare(result: tuple[StudySource, list[Row]], level: float) -> list[Row]:
+        study = result[0].load()
         recipes = [recipe for recipe in select_recipes(study.recipes, only) if (out / recipe.name).is_dir()]
         return compare_deviations(recalls_of_study(study, recipes, out), level)
 
-    def run_part(episodes: int) -> list[Row]:
-        sources.append(replace(source, episodes=episodes))
-        return run(sources[-1])
-
-    sources: list[StudySource] = []
-    rows, message = run_until_apart(run_part, list_looks(source.load().protocol.episodes), compare)
+    (_, rows), message = run_until_apart(run_part, list_looks(source.load().protocol.episodes), compare)
     print_message(message)
     return rows
 
