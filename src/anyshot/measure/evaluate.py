@@ -398,10 +398,10 @@ def evaluate_store(
     embedder = None if model is None else load_embedder(model)
     check_kind(store, embedder)
 
-    def features(part: StoreSplit) -> np.ndarray:
+    def read_features(classes: StoreSplit) -> np.ndarray:
         if embedder is None or store.is_features:
-            return np.asarray(part.items)
-        return embedder.features(part.items, cache=cache)
+            return np.asarray(classes.items)
+        return embedder.features(classes.items, cache=cache)
 
     if embedder is not None and embedder.model is not None:
         recipe = embedder.model.recipe
@@ -410,10 +410,10 @@ def evaluate_store(
         options["parameters"] = {recipe.head: embedder.model.bound_head.parameters}
     if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
-        options["base"] = (features(train), train.labels)
+        options["base"] = (read_features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
     options |= {"readouts": readouts, "registry": registry, "about": _describe_features(store, embedder)}
-    return evaluate(features(part), names, heads or ("proto", "cosine-proto"), **options)
+    return evaluate(read_features(part), names, heads or ("proto", "cosine-proto"), **options)
 
 
 def _describe_features(store: Store, embedder: Embedder | None) -> Row:

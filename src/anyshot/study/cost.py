@@ -142,11 +142,11 @@ def estimate_cost(
     """
     protocol = protocol or Protocol()
     groups = group_by(recipes, lambda recipe: (*_setting(recipe)[:3], recipe.head))
-    image, episode = dict[Recipe, float](), dict[Recipe, float]()
+    image_seconds, episode_seconds = dict[Recipe, float](), dict[Recipe, float]()
     with _without_side_effects(), progress("measuring", float(len(groups))) as advance:
         for (backbone, *_, head), alike in groups.items():
-            image |= dict.fromkeys(alike, seconds_per_image(alike[-1], registry))
-            episode |= dict.fromkeys(alike, seconds_per_episode(alike[-1], registry, protocol))
+            image_seconds |= dict.fromkeys(alike, seconds_per_image(alike[-1], registry))
+            episode_seconds |= dict.fromkeys(alike, seconds_per_episode(alike[-1], registry, protocol))
             advance(1.0, f"{head} on {backbone}")
     rows = []
     for (data, backbone, head), models in group_by(recipes, lambda recipe: recipe.path[:3]).items():
@@ -163,8 +163,9 @@ def estimate_cost(
             episodes += 0 if recipe.batch else protocol.episodes
             row["updates"] += updates
             row["images"] += updates * recipe.images
-            row["hours"] += updates * recipe.images * image[recipe] / 3600
-            row["testing"] += (embedded * FORWARD_SHARE * image[recipe] + episodes * episode[recipe]) / 3600
+            row["hours"] += updates * recipe.images * image_seconds[recipe] / 3600
+            testing = embedded * FORWARD_SHARE * image_seconds[recipe] + episodes * episode_seconds[recipe]
+            row["testing"] += testing / 3600
         rows.append(row)
     return rows
 

@@ -106,8 +106,8 @@ def run_study(
     use_device(device)
     study = source.load()
     recipes = select_recipes(study.recipes, only)
-    if cold := find_low_temperatures(study, recipes):
-        print_message(f"{cold} A short training then ranks them too low, and as too robust.")
+    if warning := find_low_temperatures(study, recipes):
+        print_message(f"{warning} A short training then ranks them too low, and as too robust.")
     out, data = out.resolve(), data.resolve()
     everything = [*list_pretrainings(recipes), *recipes]
     for recipe in everything:
