@@ -99,7 +99,7 @@ def compute_vectors(
 def compute_readout_recalls(
     pairs: Sequence[tuple[BoundHead, str]],
     vectors: Vectors,
-    fitted: FitReadout,
+    fit_readout: FitReadout,
     plan: Plan,
     shots: Shots,
     registry: Registry = BUILTIN,
@@ -110,7 +110,7 @@ def compute_readout_recalls(
     Args:
         pairs: Heads, each with the name of a readout.
         vectors: The vector of every image.
-        fitted: Returns what a readout has learned; called only for readouts that have something to fit.
+        fit_readout: Returns what a readout has learned; called only for readouts that have something to fit.
         plan: The episodes.
         shots: As in `compute_recalls`.
         registry: What readouts are looked up in.
@@ -121,7 +121,7 @@ def compute_readout_recalls(
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         readout = registry.readout(name or "own")
-        learned = move_parameters(fitted(name), vectors.device) if readout.fit else {}
+        learned = move_parameters(fit_readout(name), vectors.device) if readout.fit else {}
         bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
         bound_heads = [registry.readout(pairs[index][1]).bind(pairs[index][0], learned) for index in members]
         share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
@@ -133,11 +133,11 @@ def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:
     """Return a function that fits a readout on first use, on the vectors and labels that `base` returns."""
     base = cache(base)
 
-    def fitted(name: str) -> Parameters:
+    def fit_readout(name: str) -> Parameters:
         fit = registry.readout(name).fit
         return {} if fit is None else fit(*base())
 
-    return fitted
+    return fit_readout
 
 
 def compute_recalls(
@@ -285,7 +285,7 @@ class _Chunk:
 
     def logits(self, bound_head: BoundHead) -> Logits:
         if bound_head.head.estimator is not None and not bound_head.parameters:
-            return self._fitted(bound_head.head)
+            return self._fit_and_score(bound_head.head)
         if inner := bound_head.inner:
             return inner.from_products(*self._about_zero() if not inner.centred else self._products, self.bank.d)
         means, query = self._sums / self.shots[..., None], self._query
@@ -299,7 +299,7 @@ class _Chunk:
         logits = score.by_prototype(query, means.flatten(1, 2), alike=self._one_shot_a_pattern)
         return logits.unflatten(1, means.shape[1:3])
 
-    def _fitted(self, head: Head) -> Logits:
+    def _fit_and_score(self, head: Head) -> Logits:
         """Return the logits of a head that is fitted to each support: one fit per episode and pattern."""
         logits = []
         for support, images, patterns in zip(self.support_images, self.query_images, self.shots, strict=True):

@@ -246,8 +246,8 @@ def _bind(
     shared = learned[pairs[0][0]]  # an embedding of several heads uses no parameters
     # A head with an estimator is fitted to each support, whatever it has learned.
     bound = {name: BoundHead(head, {} if head.estimator else learned[name]) for name, head in heads.items()}
-    fitted = lazy_readout_fits(partial(_base_vectors, base, embedding, shared, maps.device), registry)
-    return [(bound[name], readout) for name, readout in pairs], compute_vectors(maps, embedding, shared), fitted
+    fit_readout = lazy_readout_fits(partial(_base_vectors, base, embedding, shared, maps.device), registry)
+    return [(bound[name], readout) for name, readout in pairs], compute_vectors(maps, embedding, shared), fit_readout
 
 
 def _fitting_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Registry) -> list[Pair]:
@@ -310,7 +310,7 @@ class EmbeddedSplit(NamedTuple):
     features: Float[np.ndarray, "image position channel"]
     labels: Int[np.ndarray, " image"]
     class_names: Sequence[str]
-    fitted: FitReadout
+    fit_readout: FitReadout
 
     def vectors(self) -> Vectors:
         """Return the vectors of the images; Gram matrices of a wide network only as they are needed."""
@@ -335,8 +335,8 @@ def embed_split(store: Store, model: Model, split: str = "test", registry: Regis
         pieces = (part.items[start : start + PIECE] for start in range(0, len(part.items), PIECE))
         return torch.cat([model.vectors(read(piece)) for piece in pieces]), torch.from_numpy(part.labels)
 
-    part, fitted = store.part(split), lazy_readout_fits(base, registry)
-    return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names, fitted)
+    part, fit_readout = store.part(split), lazy_readout_fits(base, registry)
+    return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names, fit_readout)
 
 
 def evaluate_model(
@@ -360,7 +360,7 @@ def evaluate_model(
     arrays = compute_readout_recalls(
         [(model.bound_head, readout) for readout in readouts],
         embedded.vectors(),
-        embedded.fitted,
+        embedded.fit_readout,
         plan,
         protocol.shots if patterns is None else patterns,
         registry,

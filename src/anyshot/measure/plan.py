@@ -41,7 +41,7 @@ class Protocol:
     episodes: int = 10_000
     seed: int = 0
 
-    def fitting(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
+    def shrink_to_fit(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
         """Return the protocol at those of the usual shots that fit the smallest class, and a message that says so.
 
         Where even one shot would not fit beside the queries, there are fewer queries.

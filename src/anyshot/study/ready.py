@@ -80,9 +80,9 @@ def write_ready(source: StudySource, study: Study, recipes: Sequence[Recipe], ru
             write_tensors(ready / "model.safetensors", halves, about)
             write_json(ready / "recipe.json", read_json(run / recipe.name / "recipe.json"))
             embedded = embed_split(store, load_model(ready, study.registry), registry=study.registry)
-            features, fitted = embedded.features, embedded.fitted
+            features, fit_readout = embedded.features, embedded.fit_readout
             names = [name for name in study.readouts_of(recipe) if study.registry.readout(name).fit]
-            halves = {f"{name}.{part}": value.half() for name in names for part, value in fitted(name).items()}
+            halves = {f"{name}.{part}": value.half() for name in names for part, value in fit_readout(name).items()}
             if halves:
                 write_tensors(ready / "readouts.safetensors", halves, {})
             if not np.abs(features).max() < torch.finfo(torch.float16).max:
@@ -101,8 +101,8 @@ def _read_readouts(folder: Path) -> FitReadout:
     path = folder / "readouts.safetensors"
     tensors = read_tensors(path)[0] if path.is_file() else {}
 
-    def fitted(readout: str) -> Parameters:
+    def fit_readout(readout: str) -> Parameters:
         prefix = f"{readout}."
         return {name.removeprefix(prefix): value.float() for name, value in tensors.items() if name.startswith(prefix)}
 
-    return fitted
+    return fit_readout
