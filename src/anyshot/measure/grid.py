@@ -148,8 +148,8 @@ def build_grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
         test = tuple(sorted({row["test_shot"] for row in group}, key=shot_sort_key))
         train = tuple(sorted({row["train_shot"] for row in group}))
         cells = group_by(group, lambda row: (row["test_shot"], row["train_shot"]))
-        seeds = [[[row["accuracy"] for row in cells.get((t, s), [])] or [np.nan] for s in train] for t in test]
-        accuracy = np.array([[np.mean(cell) for cell in line] for line in seeds])
+        means = {cell: np.mean([row["accuracy"] for row in seeds]) for cell, seeds in cells.items()}
+        accuracy = np.array([[means.get((test_shot, shot), np.nan) for shot in train] for test_shot in test])
         grids.append(Grid(*key, test, train, accuracy, **_head_columns(group[0])))
     return grids
 

@@ -143,11 +143,10 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
     for grid in sort_grids(grids):
         other = grid.find_counterpart(grids)
         means, gains = grid.means, grid.gains_over(other) if other else {}
-        cells = [format_decimals(means[shot]) if shot in means else "" for shot in shots]
-        cells = [
-            f"{cell} ({format_decimals(gains[shot], '+')})" if shot in gains else cell
-            for shot, cell in zip(shots, cells, strict=True)
-        ]
+        cells = []
+        for shot in shots:
+            gain = f" ({format_decimals(gains[shot], '+')})" if shot in gains else ""
+            cells.append(format_decimals(means[shot]) + gain if shot in means else "")
         rows.append([grid.setting, grid.name, _sensitivity(grid), *cells])
     title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
     return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)

@@ -49,7 +49,6 @@ from anyshot.train.parallel import count_processes, gather_batch, is_first, loca
 SAVE_EVERY = 10.0  # seconds between saved states
 WRITE_HISTORY_EVERY = 1.0  # seconds
 PREFETCHED = 2  # batches that are read while another is trained on
-CHECK_EVERY = 20  # updates between checks that the loss is finite; a check makes a GPU wait
 
 
 def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = BUILTIN, device: str | None = None) -> Model:
@@ -339,8 +338,6 @@ class _Run:
             pace = recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs)
             self.results.append(self.learner.update(images, target, shot, seeds[self.step], pace))
             self.step += 1
-            if self.step % CHECK_EVERY == 0:
-                self._check()
             if time.monotonic() - self.last_save > SAVE_EVERY:
                 self._save()
         self._close_epoch()
@@ -374,9 +371,7 @@ class _Run:
         return accuracy
 
     def _check(self) -> None:
-        """Raise BadInput where a loss is not finite; the state before it is the last one saved."""
-        if not self.results:
-            return
+        """Raise BadInput where a loss is not finite, before such a state is saved or an epoch ends."""
         losses = torch.stack(self.results)[:, 0].cpu()
         if not losses.isfinite().all():
             step = int((~losses.isfinite()).nonzero()[0])
@@ -400,8 +395,7 @@ class _Run:
         tensors |= {f"best.{name}": value for name, value in self.best[1].items()}
         for index, state in optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items() if value is not None}
-        if self.results:
-            tensors["seen"] = torch.stack(self.results)
+        tensors["seen"] = torch.stack(self.results)
         about = {"epoch": self.epoch, "step": self.step, "best": self.best[0], "history": self.history}
         write_tensors(self.folder / "state.safetensors", tensors, {"run": json.dumps(about)})
 
