@@ -128,13 +128,9 @@ class AdviceCase:
         places = {name: place for place, name in enumerate(self.class_names)}
         return HeldOut(check_features(holdout[0]), labels, np.array([places.get(label, -1) for label in labels]))
 
-    def parameters(self, head: str) -> Parameters | None:
-        """Return what a head has learned before, or None."""
-        return self.options.get("parameters", {}).get(head)
-
     def classifier(self, head: str) -> FewShotClassifier:
         """Return a classifier with this head, before it has learned anything."""
-        tensors = self.parameters(head)
+        tensors = self.options.get("parameters", {}).get(head)
         arrays = None if tensors is None else {name: tensor.double().numpy() for name, tensor in tensors.items()}
         embed = self.options.get("embed", {}).get(head)
         return FewShotClassifier(head, embed=embed, parameters=arrays, registry=self.registry)

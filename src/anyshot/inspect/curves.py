@@ -51,9 +51,9 @@ def measure_curves(case: AdviceCase, source: EpisodeSource) -> dict[str, np.ndar
         per_episode = sum(2 * size**3 if size <= d else 3 * d**2 * size for size in sizes)
         plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / per_episode))))
     evaluation = evaluate(
-        source.features, plan.labels, case.heads, source.shots, plan=plan,
-        parameters={head: learned for head in case.heads if (learned := case.parameters(head)) is not None},
-        embed=case.options.get("embed"), registry=case.registry, progress=scale_progress(case.progress, CURVES_SHARE),
+        source.features, plan.labels, case.heads, source.shots, plan=plan, registry=case.registry,
+        parameters=case.options.get("parameters"), embed=case.options.get("embed"),
+        progress=scale_progress(case.progress, CURVES_SHARE),
     )  # fmt: skip
     release_memory()  # the threads of the episodes hold some
     return {head: evaluation.accuracies(head) / 100 for head in case.heads}

@@ -117,16 +117,15 @@ def paired_gains(recalls: Sequence[Recalls]) -> list[Row]:
         In each setting, averaged over the train shots and seeds that both have: one row per test shot and one for all;
         then as many for each train shot.
     """
-    as_trained = {one.key: one for one in recalls if one.key.readout == "own"}
-    heads = group_by(as_trained.values(), lambda one: one.key.grid)
+    trained = {one.key: one for one in recalls if one.key.readout == "own"}
+    heads = group_by(trained.values(), lambda one: one.key.grid)
     rows = []
     for grid, models in heads.items():
         columns = models[0].columns
         other = grid._replace(head=columns["learner"] + ("-mixed" if columns["mixed"] else ""))
         if other == grid or other not in heads:
             continue
-        rivals = ((one, as_trained.get(one.key._replace(head=other.head))) for one in models)
-        pairs = [(one, rival) for one, rival in rivals if rival]
+        pairs = [(one, trained[rival]) for one in models if (rival := one.key._replace(head=other.head)) in trained]
         pairs.sort(key=lambda pair: (pair[0].key.train_shot, pair[0].key.seed))
         for train_shot in dict.fromkeys(["all", *(one.key.train_shot for one, _ in pairs)]) if pairs else ():
             chosen = [pair for pair in pairs if train_shot in ("all", pair[0].key.train_shot)]

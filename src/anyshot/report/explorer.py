@@ -46,13 +46,13 @@ def explore(findings: Findings, choices: Sequence[Choice]) -> Explorer:
     known = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in choices}
     pair = (*first_pair(ours), ours[0], ours[-1])[:2]
     for number, grid in enumerate((*ours, *theirs.values())):
-        is_ours = number < len(ours)
-        place = grid.setting if is_ours else f"the paper: {grid.setting}"
-        row = findings.sensitivities.get(grid.key, {}) if is_ours else {}
-        cells = {shot: known[grid.setting, grid.name, shot] for shot in grid.train_shots} if is_ours else {}
         slug = re.sub(r"[^a-z0-9]+", "-", "-".join(grid.key).lower()).strip("-")
-        id = slug if is_ours else f"paper-{slug}"
-        id = id if id not in explorer.data else f"{id}-{number}"
+        if number < len(ours):
+            place, id = grid.setting, slug if slug not in explorer.data else f"{slug}-{number}"
+            row = findings.sensitivities.get(grid.key, {})
+            cells: Cells = {shot: known[grid.setting, grid.name, shot] for shot in grid.train_shots}
+        else:
+            place, id, row, cells = f"the paper: {grid.setting}", f"paper-{slug}", {}, {}
         explorer.options.setdefault(place, []).append((id, grid.name))
         explorer.summaries[id] = grid_summary(grid)
         explorer.data[id] = _describe(grid, row, cells) | {"id": id, "title": f"{grid.name}, {place}", "views": {}}
