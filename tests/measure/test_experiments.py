@@ -67,11 +67,11 @@ def test_grams_of_a_wide_network_are_made_as_needed(tmp_path, monkeypatch):
 
 def test_a_readout_is_fitted_without_the_features_of_all_training_images_at_once(tmp_path, monkeypatch):
     data, model = store(tmp_path), Model(recipe("proto"), 1).eval()
-    expected = evaluate.embed_split(data, model).fitted("pca4")
+    expected = evaluate.embed_split(data, model).fit_readout("pca4")
     lengths = []
     vectors = Model.vectors
     monkeypatch.setattr(Model, "vectors", lambda self, maps: lengths.append(len(maps)) or vectors(self, maps))
     monkeypatch.setattr(evaluate, "PIECE", 64)
-    fitted = evaluate.embed_split(data, model).fitted("pca4")
+    fitted = evaluate.embed_split(data, model).fit_readout("pca4")
     assert lengths == [64, 64, 64, 64]
     assert all(torch.equal(fitted[name], expected[name]) for name in expected)

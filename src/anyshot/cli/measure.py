@@ -99,7 +99,7 @@ def evaluate(
     protocol = Protocol(episodes.shots, way or len(names), episodes.queries, episodes.episodes, episodes.seed)
     message = ""
     if not protocol.shots:
-        protocol, message = protocol.fitting(codes)
+        protocol, message = protocol.shrink_to_fit(codes)
     plan = Plan.load(episodes.plan, codes, names) if episodes.plan else protocol.plan(codes, names)
     print_message(message)
     with progress("evaluating", 1.0) as advance:

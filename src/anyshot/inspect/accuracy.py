@@ -32,7 +32,7 @@ def measure_accuracy(case: AdviceCase, best: str, left_out: LeaveOneOutScores) -
         )
     test, by_test = None, {}
     if case.held_out is None:
-        sentences.append("Name such examples, --holdout FOLDER, to know how much harder.")
+        sentences.append("To know how much harder, name some of those: --holdout FOLDER.")
     else:
         examples = case.held_out.features.numpy(), case.held_out.labels
         tests = {head: measure_holdout(case.fit(head), *examples) for head in case.heads}
@@ -59,8 +59,8 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
     """Return what the examples cannot say, and which classes are a single group, so that none can be left out."""
     if test is None:
         doubts = [
-            "All of this is of the examples at hand. How much harder those of other days, places and sources are they "
-            "cannot say: --holdout FOLDER can."
+            "All of this is of the examples at hand. They cannot say how much harder those of other days, places and "
+            "sources are: --holdout FOLDER can."
         ]
     else:
         doubts = [
@@ -93,7 +93,8 @@ def rank_classes(case: AdviceCase, at_hand: list[ClassResult], test: HoldoutResu
     compares it with other rules (docs/log/advice.md). The value `classes` has for each class its examples, its recall,
     its probability for its examples, and on which examples these two were judged.
     """
-    left_out, held_out = ({one.name: one for one in some} for some in (at_hand, test.classes if test else ()))
+    left_out = {one.name: one for one in at_hand}
+    held_out = {one.name: one for one in test.classes} if test else {}
     rows: list[dict[str, Any]] = []
     for name, count in zip(case.class_names, case.counts.tolist(), strict=True):
         one = held_out.get(name) or left_out.get(name)
@@ -103,8 +104,8 @@ def rank_classes(case: AdviceCase, at_hand: list[ClassResult], test: HoldoutResu
             {"class": name, "examples": count, "recall": recall, "probability": probability, "judged_on": judged_on}
         )
     rows.sort(key=lambda row: (row["probability"] - 1) / row["examples"])
-    which = "examples held out" if test else "own examples, left out,"
-    sentence = f"Classes by how little their {which} are taken for them, and how few they have; the first profit most."
+    judged = "examples held out" if test else "examples, left out,"
+    sentence = f"Classes whose {judged} are recognised least surely, and that have few, come first: they profit most."
     cells = [
         [
             row["class"],

@@ -40,8 +40,8 @@ class Advice:
         """The answer in a sentence or two: which head, how accurate, what next."""
         where = "of the examples held out" if self.holdout else "of these examples, left out,"
         use = f"{self.regression_advice} The best other head is" if self.regression_advice else "Use"
-        found = f"{use} {self.best}: it recognises {self.accuracy:.1%} {where} among {len(self.classes)} classes."
-        return f"{found} {self.next_step}".rstrip()
+        choice = f"{use} {self.best}: it recognises {self.accuracy:.1%} {where} among {len(self.classes)} classes."
+        return f"{choice} {self.next_step}".rstrip()
 
     @property
     def pictures(self) -> list[int]:

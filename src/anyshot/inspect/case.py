@@ -84,7 +84,7 @@ class AdviceCase:
         for head in self.heads:
             self.registry.head(head)
         if any(shot < 1 for shot in shots):
-            raise BadInput(f"{min(shots)} shots cannot be expected: name numbers from 1.")
+            raise BadInput(f"the shots that you expect must be at least 1, not {min(shots)}.")
         if "groups" in options and np.shape(options["groups"]) != self.labels.shape:
             raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
         if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
@@ -93,12 +93,12 @@ class AdviceCase:
 
     @property
     def registry(self) -> Registry:
-        """What heads are looked up in."""
+        """The registry that heads are looked up in."""
         return self.options.get("registry", BUILTIN)
 
     @property
     def progress(self) -> OnProgress:
-        """What is told of progress."""
+        """The function that is called with shares of the work."""
         return self.options.get("progress", no_progress)
 
     @cached_property
@@ -128,16 +128,12 @@ class AdviceCase:
         places = {name: place for place, name in enumerate(self.class_names)}
         return HeldOut(check_features(holdout[0]), labels, np.array([places.get(label, -1) for label in labels]))
 
-    def parameters(self, head: str) -> Parameters | None:
-        """Return what a head has learned before, or None."""
-        return self.options.get("parameters", {}).get(head)
-
     def classifier(self, head: str) -> FewShotClassifier:
         """Return a classifier with this head, before it has learned anything."""
-        learned = self.parameters(head)
-        values = None if learned is None else {name: value.double().numpy() for name, value in learned.items()}
+        tensors = self.options.get("parameters", {}).get(head)
+        arrays = None if tensors is None else {name: tensor.double().numpy() for name, tensor in tensors.items()}
         embed = self.options.get("embed", {}).get(head)
-        return FewShotClassifier(head, embed=embed, parameters=values, registry=self.registry)
+        return FewShotClassifier(head, embed=embed, parameters=arrays, registry=self.registry)
 
     def fit(self, head: str) -> FewShotClassifier:
         """Return the classifier that `anyshot fit` makes of all examples with this head."""

@@ -59,10 +59,11 @@ def find_copies(
         relative[min(one, int(other)), max(one, int(other))] = squares[one, place] / scale, squares[one, place]
     limit = NEAR * usual.distance if picture is not None else usual.quantile(2 * CHANCE / count**2)
     limit = max(limit, rounding)
-    pairs = [(pair, far) for pair, (_, far) in sorted(relative.items(), key=lambda row: row[1]) if far <= limit]
+    nearest = sorted(relative.items(), key=lambda row: row[1])
+    pairs = [(pair, square) for pair, (_, square) in nearest if square <= limit]
     if picture is None:
         progress(1.0)
-        copies = [(*pair, float(1 - far / max(usual.distance, limit))) for pair, far in pairs]
+        copies = [(*pair, float(1 - square / max(usual.distance, limit))) for pair, square in pairs]
     else:
         copies = _compare(pairs[:MOST_PAIRS], rounding, picture, progress)
     return sorted(copies, key=lambda pair: (-pair[2], pair[:2]))
@@ -78,9 +79,9 @@ def _compare(
     read = cache(lambda image: PictureSketch.from_image(picture(image)).pixels)
     copies = []
     with threadpool_limits(1):  # the products are small: threads would only wait for each other
-        for (one, other), far in pairs:
+        for (one, other), square in pairs:
             similarity = 1.0
-            if far > rounding:
+            if square > rounding:
                 similarity = compare_pictures(PictureSketch(read(one)), PictureSketch(read(other)))
             if similarity >= COPY_SIMILARITY:
                 copies.append((one, other, similarity))

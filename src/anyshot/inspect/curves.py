@@ -1,8 +1,7 @@
 """Step: which head. Accuracy by shot of every head, on the same episodes with nested shots."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +25,6 @@ OPERATIONS = 2e11  # multiplications for such a head: about a minute on one core
 CURVES_SHARE = 0.5  # share of the time of all advice, roughly
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
 
-JudgedOn = Literal["at hand", "held out"]
-
 
 @dataclass(frozen=True)
 class EpisodeSource:
@@ -37,8 +34,12 @@ class EpisodeSource:
     plan: Plan
     shots: list[int]
     pool: EpisodePool
-    judged_on: JudgedOn
     doubts: list[str]
+
+    @property
+    def judged_on(self) -> str:
+        """Where the queries come from: the examples at hand, or those held out."""
+        return "at hand" if self.pool.held_out is None else "held out"
 
 
 def measure_curves(case: AdviceCase, source: EpisodeSource) -> dict[str, np.ndarray]:
@@ -47,12 +48,12 @@ def measure_curves(case: AdviceCase, source: EpisodeSource) -> dict[str, np.ndar
     if any(case.registry.head(head).estimator for head in case.heads):
         # Such a head factorises a matrix for each support, as small as its examples or its features are many.
         d, sizes = case.features[0].numel(), [plan.way * shot for shot in source.shots]
-        each = sum(2 * size**3 if size <= d else 3 * d**2 * size for size in sizes)
-        plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / each))))
+        per_episode = sum(2 * size**3 if size <= d else 3 * d**2 * size for size in sizes)
+        plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / per_episode))))
     evaluation = evaluate(
-        source.features, plan.labels, case.heads, source.shots, plan=plan,
-        parameters={head: learned for head in case.heads if (learned := case.parameters(head)) is not None},
-        embed=case.options.get("embed"), registry=case.registry, progress=scale_progress(case.progress, CURVES_SHARE),
+        source.features, plan.labels, case.heads, source.shots, plan=plan, registry=case.registry,
+        parameters=case.options.get("parameters"), embed=case.options.get("embed"),
+        progress=scale_progress(case.progress, CURVES_SHARE),
     )  # fmt: skip
     release_memory()  # the threads of the episodes hold some
     return {head: evaluation.accuracies(head) / 100 for head in case.heads}
@@ -75,7 +76,7 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
     top = np.max(list(means.values()), 0)
     best = max(means, key=lambda head: float(means[head].mean()))
     robust = min(means, key=lambda head: float((top - means[head]).max()))
-    independent = pool.independent(accuracies[best], steps)[places].min()
+    independent = pool.count_independent(accuracies[best], steps)[places].min()
     points = {head: (accuracies[best] - a)[places].mean(0) for head, a in accuracies.items() if head != best}
     lead = {h: (float(p.mean()), float(1.96 * p.std(ddof=1) / np.sqrt(independent))) for h, p in points.items()}
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
@@ -158,15 +159,15 @@ def _draw_from(
     labels = np.searchsorted(classes, case.labels[rows])
     features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # all may stay on a disk
     counts, way = case.counts[classes], len(classes) if case.way == "all" else case.way
-    names, asked = [case.class_names[place] for place in classes], None
+    names, query_count = [case.class_names[place] for place in classes], None
     options: dict[str, Any] = {}
     if held_out is not None:
         query_rows = np.isin(held_out.codes, classes)
         query_labels = np.searchsorted(classes, held_out.codes[query_rows])
         features = torch.cat([features, held_out.features[torch.from_numpy(query_rows)]])
-        labels, asked = np.concatenate([labels, query_labels]), len(query_labels)
+        labels, query_count = np.concatenate([labels, query_labels]), len(query_labels)
         queries = min(MOST_QUERIES, int(np.bincount(query_labels).min()))
-        options = {"held_out": np.arange(len(labels)) >= len(labels) - asked}
+        options = {"held_out": np.arange(len(labels)) >= len(labels) - query_count}
     else:
         queries = max(1, min(MOST_QUERIES, int(counts.min()) // 4))
         if case.groups.evidence:
@@ -175,34 +176,30 @@ def _draw_from(
     arguments = (labels, way, 1, queries, case.episodes, case.seed, names)
     plan = GroupedPlan(*arguments, **options) if options else Plan(*arguments)
     shots = [shot for shot in SHOTS if shot <= plan.feasible.min()]
-    pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, asked)
-    judged_on: JudgedOn = "at hand" if asked is None else "held out"
-    return EpisodeSource(features, replace(plan, shot=shots[-1]), shots, pool, judged_on, doubts)
-
-
-def _per_class(counts: Sequence[int]) -> str:
-    return format_range(min(counts), max(counts))
+    pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, query_count)
+    return EpisodeSource(features, replace(plan, shot=shots[-1]), shots, pool, doubts)
 
 
 def _describe_basis(case: AdviceCase, source: EpisodeSource, counts: list[int]) -> str:
-    drawn = f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
+    origin = f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
     if source.judged_on == "held out":
-        drawn = "learned from the examples at hand, asked of those held out"
-    return f"({source.plan.way} classes at once, {sum(counts)} examples, {_per_class(counts)} per class; {drawn})"
+        origin = "learned from the examples at hand, asked of those held out"
+    per_class = format_range(min(counts), max(counts))
+    return f"({source.plan.way} classes at once, {sum(counts)} examples, {per_class} per class; {origin})"
 
 
 def _describe_choice(
     best: str, robust: str, lead: dict[str, tuple[float, float]], expected: list[int], basis: str
 ) -> list[str]:
     if not lead:
-        return [f"Only {best} was asked for; what follows is of it {basis}."]
+        return [f"Only {best} was tried {basis}."]
     sentences = [f"Use {best}: it is the most accurate over {', '.join(map(str, expected))} shots {basis}."]
     for head, (mean, half) in lead.items():
-        sure = "ahead of" if mean > half else "not surely better than"
-        far = f"{100 * mean:+.1f} points, give or take {100 * half:.1f}" if half < 0.5 else "too few examples to tell"
-        sentences.append(f"It is {sure} {head}: {far}.")
-    which = "It is also the most robust" if robust == best else f"The most robust is {robust}"
-    return [*sentences, f"{which}: its worst shortfall from the best at any of these shots is the smallest."]
+        verdict = "ahead of" if mean > half else "not surely better than"
+        gap = f"{100 * mean:+.1f} points, give or take {100 * half:.1f}" if half < 0.5 else "too few examples to tell"
+        sentences.append(f"It is {verdict} {head}: {gap}.")
+    subject = "It is also the most robust" if robust == best else f"The most robust is {robust}"
+    return [*sentences, f"{subject}: its worst shortfall from the best at any of these shots is the smallest."]
 
 
 def _doubt_curves(means: np.ndarray, half_widths: np.ndarray, chance: float, counts: list[int]) -> list[str]:
@@ -214,7 +211,7 @@ def _doubt_curves(means: np.ndarray, half_widths: np.ndarray, chance: float, cou
         )
     if min(counts) < FEW_EXAMPLES and half_widths.max() > WIDE:
         doubts.append(
-            f"With {_per_class(counts)} examples a class the accuracies are known to about {half_widths.max():.0%} "
-            "only; heads closer than that cannot be told apart."
+            f"With {format_range(min(counts), max(counts))} examples a class the accuracies are known to about "
+            f"{half_widths.max():.0%} only; heads closer than that cannot be told apart."
         )
     return doubts

@@ -96,15 +96,17 @@ def diagnose_to_folder(
     """
     folder, title = folder or store.path / "doctor", title or store.path.name
     diagnosis = diagnose(store, copies)
-    names = [{"files": [[store.names[index] for index in some] for some in each.items]} for each in diagnosis.findings]
-    findings = [asdict(finding) | files for finding, files in zip(diagnosis.findings, names, strict=True)]
+    findings = [
+        asdict(finding) | {"files": [[store.names[index] for index in items] for items in finding.items]}
+        for finding in diagnosis.findings
+    ]
     write_json(folder / "diagnosis.json", asdict(diagnosis) | {"findings": findings})
     if not store.is_features:
         for split in diagnosis.splits:
             draw_sheet(store.part(split), f"{title}, {split}", folder / f"{split}.png")
         if pairs := [pair for finding in diagnosis.findings for pair in finding.items if len(pair) == 2]:
-            called = [[_name_item(store, index) for index in pair] for pair in pairs]
-            draw_pairs(store.items, pairs, called, f"{title}, the same picture twice", folder / "pairs.png")
+            names = [[_name_item(store, index) for index in pair] for pair in pairs]
+            draw_pairs(store.items, pairs, names, f"{title}, the same picture twice", folder / "pairs.png")
     return diagnosis
 
 
@@ -150,20 +152,21 @@ def _name_item(store: Store, index: int) -> str:
     return name if class_name in name.split("/")[:-1] else f"{name} ({class_name})"
 
 
-def _describe_pairs(store: Store, what: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
+def _describe_pairs(store: Store, noun: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
     """Report pairs by what they cross: a split leaks, a class confuses, within a class they only repeat."""
 
-    def crossed(pair: tuple[int, int]) -> str:
+    def place(pair: tuple[int, int]) -> str:
         a, b = store.labels[list(pair)]
-        across = store.class_split[a] != store.class_split[b]
-        return "across splits" if across else "across classes" if a != b else "within a class"
+        if store.class_split[a] != store.class_split[b]:
+            return "across splits"
+        return "across classes" if a != b else "within a class"
 
-    kinds = group_by(pairs, crossed)
-    for kind in ("across splits", "across classes", "within a class"):
-        if alike := kinds.get(kind):
-            shown = _first_names([f"{_name_item(store, a)} and {_name_item(store, b)}" for a, b in alike[:6]])
-            text = f"{count_noun(len(alike), 'pair')} of {what} {kind}: {shown}"
-            yield Finding("note" if kind == "within a class" else "warning", text, [list(pair) for pair in alike])
+    by_place = group_by(pairs, place)
+    for where in ("across splits", "across classes", "within a class"):
+        if alike := by_place.get(where):
+            names = _first_names([f"{_name_item(store, a)} and {_name_item(store, b)}" for a, b in alike[:6]])
+            text = f"{count_noun(len(alike), 'pair')} of {noun} {where}: {names}"
+            yield Finding("note" if where == "within a class" else "warning", text, [list(pair) for pair in alike])
 
 
 def _scan(store: Store) -> tuple[list[int], np.ndarray, UInt8[np.ndarray, "image row column channel"]]:

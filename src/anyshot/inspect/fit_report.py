@@ -11,6 +11,7 @@ from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.classify.images import ExampleBatch
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
+from anyshot.inspect.sections import join_some
 from anyshot.text import count_noun
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
@@ -21,8 +22,8 @@ class FitReport:
     """Collects examples while they are learned.
 
     Args:
-        most: How many come at most, whose features are collected for the accuracy; of too many they are not.
-        classifier: What has learned some examples before, which are recognised when they come again.
+        most: The most examples that will come. Their features are collected for the accuracy, unless they are too many.
+        classifier: A classifier whose examples are recognised when they come again.
     """
 
     def __init__(self, most: int = 0, classifier: FewShotClassifier | None = None) -> None:
@@ -64,15 +65,14 @@ class FitReport:
     def describe_repeats(self) -> str:
         """Return which examples are there twice, equal to the last number, under one label or two."""
         sentences = []
-        for pairs, one, several, what in (
+        for pairs, one, several, trouble in (
             (self.conflicts, "has", "have", "two labels, one of which is wrong"),
             (self.pairs, "is", "are", "there twice, and counted once"),
         ):
             if pairs:
-                named = ", ".join(f"{name} is {other}" for name, other in pairs[:MOST_NAMED])
-                more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
+                named = join_some([f"{name} is {other}" for name, other in pairs], MOST_NAMED)
                 verb = one if len(pairs) == 1 else several
-                sentences.append(f"{count_noun(len(pairs), self._noun)} {verb} {what}: {named}{more}.")
+                sentences.append(f"{count_noun(len(pairs), self._noun)} {verb} {trouble}: {named}.")
         return " ".join(sentences)
 
     def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:

@@ -49,8 +49,8 @@ def expect_gains(
     harder = left_out.alone - accuracy
     if values["holdout"] is not None and harder >= max(HARDER, 2 * (doubling or 0.0)):
         sentences.append(
-            f"Examples of other days rather than more like these: of those at hand {left_out.alone:.1%} are found, of "
-            f"those held out {accuracy:.1%}."
+            f"Examples of other days rather than more like these: {left_out.alone:.1%} of those at hand are "
+            f"recognised, and {accuracy:.1%} of those held out."
         )
     sentences = [text for text in sentences if text]
     next_step = sentences[0] if sentences else ""
@@ -75,8 +75,8 @@ def expect_gains(
 def _forecast_all(source: EpisodeSource, accuracies: dict[str, np.ndarray], seed: int) -> dict[str, Forecast]:
     pool, steps = source.pool, np.array(source.shots)
     more = tuple(sorted({step for step in MORE if step < pool.images} | {pool.images}))
-    every = {head: forecast_gains(steps, a, pool.images, more, pool, seed) for head, a in accuracies.items()}
-    return {head: forecast for head, forecast in every.items() if forecast is not None}
+    forecasts = {head: forecast_gains(steps, a, pool.images, more, pool, seed) for head, a in accuracies.items()}
+    return {head: forecast for head, forecast in forecasts.items() if forecast is not None}
 
 
 def _doubt_labels(values: dict[str, Any], examples: int) -> str:
@@ -121,8 +121,8 @@ def _describe_features(other: OtherFeatures | None, is_limit: bool, accuracy: fl
 def _describe_forecast(best: str, forecast: Forecast, *, is_at_hand: bool) -> tuple[list[str], list[Table]]:
     sentences = [
         f"With about {forecast.now} examples per class {best} should reach {forecast.accuracy:.1%} on "
-        f"{'examples of the same kind' if is_at_hand else 'examples like those held out'}; further ones per class, of "
-        "the kind at hand and up to twice as many, are expected to bring so many points:"
+        f"{'examples of the same kind' if is_at_hand else 'examples like those held out'}. More examples of the kind "
+        "at hand, up to twice as many, are expected to bring these points:"
     ]
     if forecast.held_out:
         checks = (f"{fit:.1%} at {shot} shots ({measured:.1%} measured)" for shot, fit, measured in forecast.held_out)

@@ -33,8 +33,8 @@ class GroupedPlan(Plan):
     def feasible(self) -> Int[np.ndarray, " class_"]:
         """The largest shot that is sure to fit each class: queries may use up every burst but the largest."""
         if self.held_out is not None:
-            asked = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
-            return np.where(asked >= self.queries, self._counts - asked, 0)
+            queries = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
+            return np.where(queries >= self.queries, self._counts - queries, 0)
         feasible = self._counts.copy()
         for place, bursts in enumerate(self._bursts):
             sizes = sorted((len(burst) for burst in bursts), reverse=True)
@@ -47,9 +47,9 @@ class GroupedPlan(Plan):
     def _bursts(self) -> list[list[Int[np.ndarray, " image"]]]:
         """The images of each burst of each class; where a class is a single burst, each image is one."""
         group = np.arange(len(self.labels)) if self.group is None else self.group
-        mine = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
-        every = [[images[group[images] == one] for one in np.unique(group[images])] for images in mine]
-        return [bursts if len(bursts) > 1 else list(bursts[0][:, None]) for bursts in every]
+        classes = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
+        divided = [[images[group[images] == burst] for burst in np.unique(group[images])] for images in classes]
+        return [bursts if len(bursts) > 1 else list(bursts[0][:, None]) for bursts in divided]
 
     def draw(self, start: int, stop: int) -> EpisodeBatch:
         """Return episodes `start` to `stop`."""
@@ -64,14 +64,14 @@ class GroupedPlan(Plan):
     def _sides(self, place: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return the support and the queries of a class."""
         if self.held_out is not None:
-            sides = (np.flatnonzero((self.labels == place) & (self.held_out == asked)) for asked in (False, True))
-            mine, theirs = (rng.permutation(side) for side in sides)
-            return mine[: self.shot], theirs[: self.queries]
+            sides = (np.flatnonzero((self.labels == place) & (self.held_out == side)) for side in (False, True))
+            at_hand, held_out = (rng.permutation(images) for images in sides)
+            return at_hand[: self.shot], held_out[: self.queries]
         bursts = [rng.permutation(burst) for burst in self._bursts[place]]
         bursts = [bursts[one] for one in rng.permutation(len(bursts))]
         largest = max(range(len(bursts)), key=lambda one: len(bursts[one]))
         bursts.append(bursts.pop(largest))  # so that there is always a support
         ends = np.cumsum([len(burst) for burst in bursts])
-        rest = int(np.searchsorted(ends, self.queries)) + 1  # the first burst of which no image is asked
+        rest = int(np.searchsorted(ends, self.queries)) + 1  # the first burst without a query
         support = [bursts[one] for one in rest + rng.permutation(len(bursts) - rest)]
         return np.concatenate(support)[: self.shot], np.concatenate(bursts[:rest])[: self.queries]

@@ -65,9 +65,9 @@ class HoldoutResult:
     accepted: float
     """Share of the examples that were not called none of these."""
     accepted_right: float
-    """Of those whose likeliest class is right; the others may well be called so."""
+    """The same share of the examples whose likeliest class is right."""
     accepted_wrong: float
-    """And of those whose likeliest class is wrong."""
+    """The same share of the mistakes, which may well be called none of these."""
     classes: list[ClassResult]
     strangers: int
     """Examples of classes that the classifier does not have; they are not among the others."""
@@ -143,10 +143,10 @@ class HoldoutResult:
             ]
             for one in self.mistakes[:MOST_MISTAKES]
         ]
-        some = f" ({MOST_MISTAKES} of {len(self.mistakes)}; all are in the JSON)"
+        cut = f" ({MOST_MISTAKES} of {len(self.mistakes)}; all are in the JSON)"
         by_class = Table("", ["class", "right", "recall", "95 % interval", "mostly taken for"], classes)
         surest = Table("", ["example", "label", "taken for", "probability"], mistakes)
-        title = f"Mistakes, the surest first{some if len(self.mistakes) > MOST_MISTAKES else ''}"
+        title = f"Mistakes, the surest first{cut if len(self.mistakes) > MOST_MISTAKES else ''}"
         last = [Section(title, [], [surest])] if mistakes else []
         return [Section("In all", self.sentences[1:]), Section("Class by class", [], [by_class]), *last]
 
@@ -177,11 +177,11 @@ def summarize_classes(
     """
     answer, results = probabilities.argmax(1), []
     for place in sorted(np.unique(owner).tolist(), key=lambda place: names[place]):
-        here = owner == place
-        answers, examples = Counter(answer[here].tolist()), int(here.sum())
+        members = owner == place
+        answers, examples = Counter(answer[members].tolist()), int(members.sum())
         right = answers.pop(place, 0)
         taken_for = [(names[other], times) for other, times in answers.most_common()]
-        probability = float(probabilities[here, place].mean())
+        probability = float(probabilities[members, place].mean())
         results.append(ClassResult(names[place], examples, right, share(right, examples), probability, taken_for))
     return results
 
@@ -205,8 +205,8 @@ def measure_holdout(
     owner = np.array([places.get(label, -1) for label in truth])
     is_member = owner >= 0
     if not is_member.any():
-        has, asked = (join_some(sorted(set(some))) for some in (classes, truth))
-        raise BadInput(f"no example is of a class that the classifier has: it has {has}, not {asked}.")
+        known, unknown = (join_some(sorted(set(group))) for group in (classes, truth))
+        raise BadInput(f"no example is of a class that the classifier has: it has {known}, not {unknown}.")
     probabilities = classifier.predict_proba(features)
     parts = (features[start : start + PART] for start in range(0, len(features), PART))
     is_known = np.concatenate([classifier.is_known(part) for part in parts])
@@ -251,9 +251,9 @@ def _mean(values: np.ndarray) -> float:
 def measure_holdout_pictures(
     classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: OnMessage = no_message
 ) -> tuple[HoldoutResult, dict[int, bytes]]:
-    """Do the same for pictures, and return small copies of the surest mistakes, by their place."""
-    doing = f"classifying {len(items)} pictures"
-    embedded = embed_pictures(classifier.backbone, items, cache, doing, say)
+    """Classify labelled pictures, and count; return also small copies of the surest mistakes, by their place."""
+    task = f"classifying {len(items)} pictures"
+    embedded = embed_pictures(classifier.backbone, items, cache, task, say)
     if not embedded.has_features:
         raise BadInput("none of the pictures could be read.")
     result = measure_holdout(classifier.classifier, embedded.features, embedded.labels, embedded.names)

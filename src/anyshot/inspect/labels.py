@@ -112,9 +112,9 @@ def find_same_classes(scores: Float[np.ndarray, "image way"], owner: Labels) -> 
     way = scores.shape[1]
     wins, draws = np.zeros((way, way)), np.zeros((way, way))
     for label in np.unique(owner):
-        mine = scores[owner == label]
-        wins[label] = (mine[:, [label]] > mine).sum(0)
-        draws[label] = (mine[:, [label]] == mine).sum(0)
+        members = scores[owner == label]
+        wins[label] = (members[:, [label]] > members).sum(0)
+        draws[label] = (members[:, [label]] == members).sum(0)
     counts = np.bincount(owner, minlength=way)
     # Of equal scores the second class is right, as `argmax` of a pair has it for one of the two orders.
     share = (wins + wins.T + draws.T) / np.maximum(counts + counts[:, None], 1)

@@ -14,6 +14,7 @@ from anyshot.files import atomic_write
 
 ROWS, COLUMNS = 24, 12  # classes and images per class that are drawn at most
 TILE, GAP, NAMES = 64, 2, 150  # pixels of a picture, between pictures, and of the column of names
+MAX_NAME = 22  # characters of a name that fit into its column
 MAX_PAIRS = 60  # pairs that are drawn at most
 
 
@@ -25,8 +26,8 @@ def draw_sheet(part: StoreSplit, title: str, path: Path) -> None:
     with _open_sheet(path, NAMES + COLUMNS * (TILE + GAP), len(classes), title) as (sheet, draw):
         for row, class_ in enumerate(classes):
             top = 24 + row * (TILE + GAP)
-            name = f"{_shorten(part.class_names[class_], draw)}\n{counts[class_]} images"
-            draw.multiline_text((6, top + 20), name, "black")
+            name = _shorten(" ".join(part.class_names[class_].split()))
+            draw.multiline_text((6, top + 20), f"{name}\n{counts[class_]} images", "black")
             for column, index in enumerate(_even_steps(counts[class_], COLUMNS)):
                 tile = _make_tile(np.asarray(part.items[starts[class_] + index]))
                 sheet.paste(tile, (NAMES + column * (TILE + GAP), top))
@@ -38,11 +39,11 @@ def draw_pairs(
     """Draw the first MAX_PAIRS pairs, two pictures a row with their names."""
     shown = pairs[:MAX_PAIRS]
     with _open_sheet(path, 2 * (TILE + GAP) + 4 * NAMES, len(shown), f"{title}: {len(pairs)} pairs") as (sheet, draw):
-        for row, (both, called) in enumerate(zip(shown, names, strict=False)):
+        for row, (pair, pair_names) in enumerate(zip(shown, names, strict=False)):
             top = 24 + row * (TILE + GAP)
-            for column, index in enumerate(both):
+            for column, index in enumerate(pair):
                 sheet.paste(_make_tile(np.asarray(items[index])), (column * (TILE + GAP), top))
-            draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(called), "black")
+            draw.multiline_text((2 * (TILE + GAP) + 6, top + 16), "\n".join(pair_names), "black")
 
 
 @contextmanager
@@ -70,11 +71,6 @@ def _make_tile(image: np.ndarray) -> Image.Image:
     return ImageOps.fit(to_picture(image), (TILE, TILE), Image.Resampling.BICUBIC)
 
 
-def _shorten(name: str, draw: ImageDraw.ImageDraw) -> str:
-    """Shorten a name in the middle to the width of its column; line breaks in it become spaces."""
-    name = shown = " ".join(name.split())
-    keep = len(name)
-    while draw.textlength(shown) > NAMES - 12:
-        keep -= 1
-        shown = name[: keep // 2] + "…" + name[len(name) - (keep + 1) // 2 :]
-    return shown
+def _shorten(name: str) -> str:
+    """Shorten a name in the middle to about the width of its column."""
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME // 2]}…{name[-MAX_NAME // 2 :]}"

@@ -66,24 +66,24 @@ def fit_curve(shots: Shots, accuracy: Float[np.ndarray, "*draw shot"], noise: fl
 
 @dataclass(frozen=True)
 class EpisodePool:
-    """What episodes are drawn from."""
+    """The sizes of a set of images, and of the episodes that are drawn from it."""
 
     images: int
     """Images per class (the median)."""
     classes: int
     way: int
     queries: int
-    asked: int | None = None
-    """The number of images that are queries, where these are others than the ones learned from."""
+    held_out: int | None = None
+    """The number of images that are queries only, where some were held out."""
 
-    def independent(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
+    def count_independent(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
         """Return how many independent episodes would know each mean accuracy as well as the pool does.
 
         Episodes of one pool overlap, so that their own number proves nothing. Each image is a query once, and the pool
         holds only images / shot disjoint supports: that is what other images of the same classes may change.
         """
         mean, variance = accuracies.mean(1), np.maximum(accuracies.var(1, ddof=1), 1e-9)
-        total = self.images * self.classes if self.asked is None else self.asked
+        total = self.images * self.classes if self.held_out is None else self.held_out
         smooth = (mean * total + 1) / (total + 2)  # nobody is sure of 100 %
         of_query = smooth * (1 - smooth)
         of_support = np.maximum(variance - of_query / (self.queries * self.way), 0)
@@ -93,7 +93,7 @@ class EpisodePool:
     def half_widths(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
         """Return half of the 95 % interval of each mean accuracy, for other images of the same classes."""
         variance = np.maximum(accuracies.var(1, ddof=1), 1e-9)
-        return 1.96 * np.sqrt(variance / self.independent(accuracies, shots))
+        return 1.96 * np.sqrt(variance / self.count_independent(accuracies, shots))
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def forecast_gains(
     if len(shots) < LEAST_SHOTS:
         return None
     wanted = now + np.array((0, *more))
-    independent = pool.independent(accuracies, shots)
+    independent = pool.count_independent(accuracies, shots)
     noise = float((accuracies.var(1, ddof=1) / independent).mean())
     curve = fit_curve(shots, accuracies.mean(1), noise)
     rng, size = np.random.default_rng(seed), max(2, round(float(independent.min())))

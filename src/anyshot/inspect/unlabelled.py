@@ -46,7 +46,7 @@ def rank_unlabelled(
         labels: Their labels.
         unlabelled: Features of the unlabelled examples.
         most: How many to return at most.
-        classifier: What was fitted to the labelled examples; one with the default head where None.
+        classifier: A classifier that was fitted to the labelled examples; one with the default head where None.
 
     Raises:
         BadInput: The features of labelled and unlabelled examples have different shapes, or there are not two classes.

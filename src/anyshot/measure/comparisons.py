@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anyshot.errors import BadInput
-from anyshot.measure.grid import Grid, build_grids, build_paired_grids
+from anyshot.measure.grid import Grid, PairedGrid, build_grids, build_paired_grids
 from anyshot.measure.recalls import Recalls, summarise_accuracies
 from anyshot.measure.sensitivity import ResidualDraws, bootstrap_episodes, decompose, jackknife_classes, list_statistics
 from anyshot.tables import CellKey, Row, round_row
@@ -24,9 +24,7 @@ def study_tables(recalls: Sequence[Recalls]) -> dict[str, list[Row]]:
         grids = [grid for grid in group if grid.has_sensitivity]
         if not grids:
             continue
-        classes = grids[0].classes
-        assert classes is not None
-        draws = jackknife_classes([_episodes(grid) for grid in grids], classes)
+        draws = jackknife_classes([grid.episodes for grid in grids], grids[0].classes)
         sensitivities += [_sensitivity_row(grid, one) for grid, one in zip(grids, draws or repeat(None), strict=False)]
         if draws is not None:
             differences += [
@@ -37,12 +35,12 @@ def study_tables(recalls: Sequence[Recalls]) -> dict[str, list[Row]]:
     return {"table": table, "sensitivity": sensitivities, "sensitivity-differences": differences}
 
 
-def _sensitivity_row(grid: Grid, over_classes: ResidualDraws | None) -> Row:
+def _sensitivity_row(grid: PairedGrid, over_classes: ResidualDraws | None) -> Row:
     """Return a row of sensitivity.csv.
 
     `low` to `high` is the interval over episodes, `low_classes` to `high_classes` the one over new classes.
     """
-    cells = _episodes(grid)
+    cells = grid.episodes
     over_episodes = bootstrap_episodes(cells)
     row: Row = {}
     for name, statistic in list_statistics(grid.test_shots, grid.train_shots).items():
@@ -77,7 +75,7 @@ def accuracy_differences(recalls: Iterable[Recalls]) -> list[Row]:
     rows = []
     for group in build_paired_grids(recalls):
         grids = [grid for grid in group if len(grid.train_shots) > 1]
-        means = [_episodes(grid).mean((0, 2)) for grid in grids]
+        means = [grid.episodes.mean((0, 2)) for grid in grids]
         for one, other in _list_rivals(grids):
             gain, classes = means[one] - means[other], grids[one].classes
             rows += _rows_by_shot(_against(grids[one], grids[other]), grids[one].test_shots, gain, classes)
@@ -93,14 +91,9 @@ def _list_rivals(grids: Sequence[Grid]) -> list[tuple[int, int]]:
     ]
 
 
-def _against(ours: Grid, theirs: Grid) -> Row:
-    seeds = {"seeds": min(len(_episodes(ours)), len(_episodes(theirs)))}
+def _against(ours: PairedGrid, theirs: PairedGrid) -> Row:
+    seeds = {"seeds": min(len(ours.episodes), len(theirs.episodes))}
     return ours.key._asdict() | {"against": theirs.head, "against_readout": theirs.readout} | seeds
-
-
-def _episodes(grid: Grid) -> np.ndarray:
-    assert grid.episodes is not None, "only grids that were built from recalls are compared episode by episode"
-    return grid.episodes
 
 
 def paired_difference(one: Recalls, other: Recalls) -> list[Row]:
@@ -113,8 +106,8 @@ def paired_difference(one: Recalls, other: Recalls) -> list[Row]:
 
 def _rows_by_shot(label: Row, shots: Sequence[int | str], gains: np.ndarray, classes: Any, **more: Any) -> list[Row]:
     """Return the gains of every episode as one row per test shot, and one for all of them."""
-    every = zip([*shots, "all"], [*gains, gains.mean(0)], strict=True)
-    return [{**label, "test_shot": shot, **more, **summarise_accuracies(gain, classes, "gain")} for shot, gain in every]
+    lines = zip([*shots, "all"], [*gains, gains.mean(0)], strict=True)
+    return [{**label, "test_shot": shot, **more, **summarise_accuracies(gain, classes, "gain")} for shot, gain in lines]
 
 
 def paired_gains(recalls: Sequence[Recalls]) -> list[Row]:
@@ -124,15 +117,15 @@ def paired_gains(recalls: Sequence[Recalls]) -> list[Row]:
         In each setting, averaged over the train shots and seeds that both have: one row per test shot and one for all;
         then as many for each train shot.
     """
-    own = {one.key: one for one in recalls if one.key.readout == "own"}
-    heads = group_by(own.values(), lambda one: one.key.grid)
+    trained = {one.key: one for one in recalls if one.key.readout == "own"}
+    heads = group_by(trained.values(), lambda one: one.key.grid)
     rows = []
     for grid, models in heads.items():
         columns = models[0].columns
         other = grid._replace(head=columns["learner"] + ("-mixed" if columns["mixed"] else ""))
         if other == grid or other not in heads:
             continue
-        pairs = [(one, own[rival]) for one in models if (rival := one.key._replace(head=other.head)) in own]
+        pairs = [(one, trained[rival]) for one in models if (rival := one.key._replace(head=other.head)) in trained]
         pairs.sort(key=lambda pair: (pair[0].key.train_shot, pair[0].key.seed))
         for train_shot in dict.fromkeys(["all", *(one.key.train_shot for one, _ in pairs)]) if pairs else ():
             chosen = [pair for pair in pairs if train_shot in ("all", pair[0].key.train_shot)]
@@ -170,11 +163,12 @@ def swapped_scores(rows: Rows) -> list[Row]:
         for key, seeds in group_by(rows, lambda row: (CellKey.of_row(row)._replace(seed=0), row["test_shot"])).items()
     }
     compared = []
-    for (key, test_shot), own in cells.items():
-        read = cells.get((key._replace(readout="swapped"), test_shot))
-        if key.readout == "own" and read is not None:
-            label = {"data": key.data, "backbone": key.backbone, "head": key.head, "train_shot": key.train_shot}
-            compared.append(label | {"test_shot": test_shot, "own": own, "swapped": read, "change": read - own})
+    for (key, test_shot), accuracy in cells.items():
+        swapped = cells.get((key._replace(readout="swapped"), test_shot))
+        if key.readout == "own" and swapped is not None:
+            row = {"data": key.data, "backbone": key.backbone, "head": key.head, "train_shot": key.train_shot}
+            row |= {"test_shot": test_shot, "own": accuracy, "swapped": swapped, "change": swapped - accuracy}
+            compared.append(row)
     return compared
 
 

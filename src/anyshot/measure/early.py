@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-import numpy as np
 from scipy.special import ndtri
 
 from anyshot.errors import BadInput
@@ -51,10 +50,10 @@ def run_until_apart(
         rows = compare(result, level)
         if not rows:
             raise BadInput("there are no two heads to tell apart: stopping early needs at least two.")
-        if all(row["low"] > 0 or row["high"] < 0 for row in rows):
+        told_apart = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
+        if told_apart == len(rows):
             break
-    apart = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
-    lines = [f"After {episodes} of {looks[-1]} episodes, {apart} of {len(rows)} pairs of heads are told apart."]
+    lines = [f"After {episodes} of {looks[-1]} episodes, {told_apart} of {len(rows)} pairs of heads are told apart."]
     lines += [
         f"{row['head']} against {row['against']}: {row['what']} {format_decimals(row['difference'], '+')} "
         f"({format_number(row['low'])} to {format_number(row['high'])})"
@@ -87,7 +86,7 @@ def compare_deviations(recalls: Sequence[Recalls], level: float) -> list[Row]:
         for one, other in combinations(grids, 2):
             if one.learner != other.learner:
                 continue
-            ours, theirs = (bootstrap_episodes(np.asarray(grid.episodes)) for grid in (one, other))
+            ours, theirs = (bootstrap_episodes(grid.episodes) for grid in (one, other))
             low, high = ours.difference(theirs, residual_deviation, level)
             names = {"head": one.name, "against": other.name, "what": "deviation of the residual"}
             rows.append(names | {"difference": (low + high) / 2, "low": low, "high": high})

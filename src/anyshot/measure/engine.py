@@ -100,7 +100,7 @@ def compute_vectors(
 def compute_readout_recalls(
     pairs: Sequence[tuple[BoundHead, str]],
     vectors: Vectors,
-    fitted: FitReadout,
+    fit_readout: FitReadout,
     plan: Plan,
     shots: Shots,
     registry: Registry = BUILTIN,
@@ -111,7 +111,7 @@ def compute_readout_recalls(
     Args:
         pairs: Heads, each with the name of a readout.
         vectors: The vector of every image.
-        fitted: Returns what a readout has learned; called only for readouts that have something to fit.
+        fit_readout: Returns what a readout has learned; called only for readouts that have something to fit.
         plan: The episodes.
         shots: As in `compute_recalls`.
         registry: What readouts are looked up in.
@@ -122,11 +122,11 @@ def compute_readout_recalls(
     out: dict[int, np.ndarray] = {}
     for name, members in groups.items():
         readout = registry.readout(name or "own")
-        learned = move_parameters(fitted(name), vectors.device) if readout.fit else {}
+        learned = move_parameters(fit_readout(name), vectors.device) if readout.fit else {}
         bank = torch.cat([readout.applied(piece, learned) for piece in vectors.split(4096)]) if name else vectors
-        readings = [registry.readout(pairs[index][1]).bind(pairs[index][0], learned) for index in members]
+        bound_heads = [registry.readout(pairs[index][1]).bind(pairs[index][0], learned) for index in members]
         share = scale_progress(progress, 1 / (plan.episodes * len(groups)))
-        out |= dict(zip(members, compute_recalls(bank, readings, plan, shots, share), strict=True))
+        out |= dict(zip(members, compute_recalls(bank, bound_heads, plan, shots, share), strict=True))
     return [out[index] for index in range(len(pairs))]
 
 
@@ -134,15 +134,15 @@ def lazy_readout_fits(base: Base, registry: Registry = BUILTIN) -> FitReadout:
     """Return a function that fits a readout on first use, on the vectors and labels that `base` returns."""
     base = cache(base)
 
-    def fitted(name: str) -> Parameters:
+    def fit_readout(name: str) -> Parameters:
         fit = registry.readout(name).fit
         return {} if fit is None else fit(*base())
 
-    return fitted
+    return fit_readout
 
 
 def compute_recalls(
-    vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shots: Shots, progress: OnProgress = no_progress
+    vectors: Vectors, bound_heads: Sequence[BoundHead], plan: Plan, shots: Shots, progress: OnProgress = no_progress
 ) -> Recall:
     """Return the share of each class's queries that each head gets right, for every pattern of shots and episode.
 
@@ -151,23 +151,23 @@ def compute_recalls(
 
     Args:
         vectors: The vector of every image.
-        readings: Heads with their parameters; one that has an estimator and no parameters is fitted to each support.
+        bound_heads: Heads with their parameters; one that has an estimator and no parameters is fitted to each support.
         plan: The episodes.
         shots: A list of shots, or an array of patterns of one shot a class (for all episodes, or for each).
         progress: Called with the number of episodes that are done.
     """
-    out = np.empty((len(readings), len(shots), plan.episodes, plan.way), np.float32)
+    out = np.empty((len(bound_heads), len(shots), plan.episodes, plan.way), np.float32)
 
     def keep(index: int, start: int, logits: Logits) -> None:
         out[index, :, start : start + len(logits)] = recall_of_logits(logits, plan).cpu().numpy()
 
-    visit_logits(vectors, readings, plan, shots, keep, progress)
+    visit_logits(vectors, bound_heads, plan, shots, keep, progress)
     return out
 
 
 def visit_logits(
     vectors: Vectors,
-    readings: Sequence[BoundHead],
+    bound_heads: Sequence[BoundHead],
     plan: Plan,
     shots: Shots,
     keep: Keep,
@@ -178,18 +178,18 @@ def visit_logits(
     Logits lack the temperature, which changes no prediction.
     """
     patterns = expand_patterns(shots, plan)
-    readings = [reading.to(vectors.device) for reading in readings]
-    bank = _Bank(vectors, readings)
+    bound_heads = [bound_head.to(vectors.device) for bound_head in bound_heads]
+    bank = _Bank(vectors, bound_heads)
     size = CHUNK_FLOATS // (vectors.shape[1] * plan.way * (plan.queries + len(patterns)))
-    is_inner = all(reading.inner for reading in readings)
+    is_inner = all(bound_head.inner for bound_head in bound_heads)
     size = max(1, min(size, 64 if is_inner else 16))
 
     def run(start: int) -> int:
         stop = min(start + size, plan.episodes)
         with torch.inference_mode():
             chunk = _Chunk(bank, plan.draw(start, stop), patterns[:, start:stop])
-            for index, reading in enumerate(readings):
-                keep(index, start, chunk.logits(reading))
+            for index, bound_head in enumerate(bound_heads):
+                keep(index, start, chunk.logits(bound_head))
         return stop - start
 
     # Of a few large operations threads inside them keep all cores busy; of many small factorisations a thread a chunk.
@@ -227,24 +227,24 @@ def _vectors_at(vectors: Vectors, images: Int[Tensor, " some"]) -> Float[Tensor,
 class _Bank:
     """The vectors, about their mean where a score is the same wherever the origin lies, and what is known of each."""
 
-    def __init__(self, vectors: Vectors, readings: Sequence[BoundHead]) -> None:
+    def __init__(self, vectors: Vectors, bound_heads: Sequence[BoundHead]) -> None:
         self.original = self.vectors = vectors
         self.d = vectors.shape[1]
         self.centre: Tensor | None = None
-        self.is_kept = isinstance(vectors, Tensor)
-        """Whether `vectors` are as episodes take them; else `at` makes or centres those of a chunk."""
-        if any(reading.inner is not None and reading.inner.centred for reading in readings):
+        self.is_ready = isinstance(vectors, Tensor)
+        """Whether `vectors` can be gathered as they are; else `at` makes or centres those of a chunk."""
+        if any(bound_head.inner is not None and bound_head.inner.centred for bound_head in bound_heads):
             total = sum(piece.sum(0, dtype=torch.float64) for piece in vectors.split(4096))
             assert isinstance(total, Tensor)
             self.centre = (total / vectors.shape[0]).to(next(iter(vectors.split(1))).dtype)
-            self.is_kept = isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES
-            if isinstance(vectors, Tensor) and self.is_kept:
+            self.is_ready = isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES
+            if isinstance(vectors, Tensor) and self.is_ready:
                 self.vectors = vectors - self.centre
 
     def at(self, images: Int[Tensor, " image"]) -> Float[Tensor, "image d"]:
         """Return the vectors of some images, about the centre if there is one."""
         vectors = _vectors_at(self.vectors, images)
-        return vectors if self.is_kept or self.centre is None else vectors - self.centre
+        return vectors if self.is_ready or self.centre is None else vectors - self.centre
 
     @cached_property
     def square(self) -> Float[Tensor, " image"]:
@@ -260,11 +260,11 @@ class _Bank:
 
     def _each(self, compute: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
         images = torch.arange(self.vectors.shape[0], device=self.vectors.device)
-        return torch.cat([compute(self.at(some)) for some in images.split(4096 if self.is_kept else PIECE)])
+        return torch.cat([compute(self.at(some)) for some in images.split(4096 if self.is_ready else PIECE)])
 
 
 class _Chunk:
-    """A few episodes, and the products that all readings share."""
+    """A few episodes, and the products that all heads share."""
 
     def __init__(self, bank: _Bank, draw: EpisodeBatch, patterns: np.ndarray) -> None:
         self.bank = bank
@@ -277,30 +277,30 @@ class _Chunk:
     @cached_property
     def _rows(self) -> tuple[Tensor, Int[Tensor, "episode way shot"], Int[Tensor, "episode query"]]:
         """Vectors, and where those of the support and the queries lie among them."""
-        if isinstance(self.bank.vectors, Tensor) and self.bank.is_kept:
+        if isinstance(self.bank.vectors, Tensor) and self.bank.is_ready:
             return self.bank.vectors, self.support_images, self.query_images
         all_images = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
         images, place = all_images.unique(return_inverse=True)
         support, query = place.split([self.support_images.numel(), self.query_images.numel()])
         return self.bank.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
 
-    def logits(self, reading: BoundHead) -> Logits:
-        if reading.head.estimator is not None and not reading.parameters:
-            return self._fitted(reading.head)
-        if inner := reading.inner:
+    def logits(self, bound_head: BoundHead) -> Logits:
+        if bound_head.head.estimator is not None and not bound_head.parameters:
+            return self._fit_and_score(bound_head.head)
+        if inner := bound_head.inner:
             return inner.from_products(*self._about_zero() if not inner.centred else self._products, self.bank.d)
         means, query = self._sums / self.shots[..., None], self._query
         if self.bank.centre is not None:
             means, query = means + self.bank.centre, query + self.bank.centre
-        means = self._refined(reading, means)
-        score = reading.head.score
+        means = self._refined(bound_head, means)
+        score = bound_head.head.score
         if not isinstance(score, InnerProductScore | QuadraticScore):
-            return reading.score(query[:, None], means).mT
+            return bound_head.score(query[:, None], means).mT
         # All patterns as rows of one product: one product per pattern would read the queries as many times.
         logits = score.by_prototype(query, means.flatten(1, 2), alike=self._one_shot_a_pattern)
         return logits.unflatten(1, means.shape[1:3])
 
-    def _fitted(self, head: Head) -> Logits:
+    def _fit_and_score(self, head: Head) -> Logits:
         """Return the logits of a head that is fitted to each support: one fit per episode and pattern."""
         logits = []
         for support, images, patterns in zip(self.support_images, self.query_images, self.shots, strict=True):
@@ -314,13 +314,13 @@ class _Chunk:
     def _in_double(self, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
         return _vectors_at(self.bank.original, images).cpu().double()
 
-    def _refined(self, reading: BoundHead, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
-        head, vectors = reading.head, self.bank.vectors
+    def _refined(self, bound_head: BoundHead, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
+        head, vectors = bound_head.head, self.bank.vectors
         if head.refine is None:
             return means
         if head.refine_rows is None or not isinstance(vectors, LazyVectors) or not self._one_shot_a_pattern:
             shots = self.shots[:1] if self._one_shot_a_pattern else self.shots
-            return head.refine(means, shots, reading.parameters)
+            return head.refine(means, shots, bound_head.parameters)
         _, positions, channel = vectors.maps.shape
         refined = []
         for number, shot in enumerate(self.steps):
@@ -328,9 +328,9 @@ class _Chunk:
             # Cholesky, triangular solve and product with n features, or Cholesky and inverse with all channels
             if n**3 / 3 + n**2 * channel + n * channel**2 < channel**3:
                 rows = vectors.maps[self.support_images[..., :shot]].flatten(2, 3)
-                refined.append(head.refine_rows(rows, reading.parameters))
+                refined.append(head.refine_rows(rows, bound_head.parameters))
             else:
-                refined.append(head.refine(means[:, number], self.shots[:, number], reading.parameters))
+                refined.append(head.refine(means[:, number], self.shots[:, number], bound_head.parameters))
         return torch.stack(refined, 1)
 
     @cached_property
@@ -342,7 +342,7 @@ class _Chunk:
         return qp.div_(k), self.bank.square[self.query_images][:, None, None], pp[..., None] / (k * k)
 
     def _about_zero(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(q + m)(p + m) = qp + qm + pm + mm: products about zero, without a second pass over the vectors."""
+        """Return the products about zero without a second pass over the vectors: (q + m)(p + m) = qp + qm + pm + mm."""
         qp, qq, pp = self._products
         if self.bank.centre is None:
             return qp, qq, pp
@@ -375,7 +375,7 @@ class _Chunk:
         return self.shots.shape[1] == len(distinct) and bool((self.shots == distinct[:, None]).all())
 
     def _at_shots(self, steps: Float[Tensor, "episode step way *more"]) -> Float[Tensor, "episode pattern way *more"]:
-        """Values at every distinct shot, laid out by pattern: nothing to do where each pattern is one shot for all."""
+        """Return values of the distinct shots by pattern; where each pattern is one shot for all, they are the same."""
         if self._one_shot_a_pattern:
             return steps
         place = torch.searchsorted(self.shots.new_tensor(self.steps), self.shots)

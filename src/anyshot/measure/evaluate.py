@@ -49,6 +49,7 @@ from anyshot.tables import CellKey, GridKey, Row
 from anyshot.text import format_number, group_by
 
 SHOTS = Protocol().shots
+LARGEST_UNEQUAL = 32  # the largest of unequal shots, as in the paper's protocol
 PIECE = 4096  # training images whose features are in memory at a time while a readout is fitted
 Labelled = tuple[ArrayLike | Tensor, ArrayLike]
 Pair = tuple[str, str]  # the names of a head and of a readout
@@ -196,7 +197,8 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     names, codes = check_labels(labels, len(maps))
     if isinstance(shots, str):
         look_up("kind of unequal shots", shots, UNEQUAL)
-    plan = plan or Plan(codes, len(names) if way == "all" else way, _largest(shots), queries, episodes, seed, names)
+    largest = LARGEST_UNEQUAL if isinstance(shots, str) else max(shots, default=1)
+    plan = plan or Plan(codes, len(names) if way == "all" else way, largest, queries, episodes, seed, names)
     groups = _group_by_embedding(_fitting_pairs(heads, readouts, registry), embed or {}, registry)
     copies = _count_copies(maps)
     looks = list_looks(plan.episodes) if stop_early else [plan.episodes]
@@ -206,18 +208,17 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         part = replace(plan, episodes=episodes)
         patterns, shot_names = shot_patterns(shots, part)
         arrays: dict[Pair, np.ndarray] = {}
-        for (how, _), pairs in groups.items():
-            read = _bind(maps, base, parameters or {}, how, pairs, registry)
-            recalls = compute_readout_recalls(*read, part, patterns, registry, share)
-            arrays |= dict(zip(pairs, recalls, strict=True))
+        for (embedding, _), pairs in groups.items():
+            bound = _bind(maps, base, parameters or {}, embedding, pairs, registry)
+            arrays |= dict(zip(pairs, compute_readout_recalls(*bound, part, patterns, registry, share), strict=True))
         unequal = expand_patterns(patterns, part) if isinstance(shots, str) else None
-        tested = part.about(), tuple(shot_names), part.classes
-        every = [
-            Recalls({**(about or {}), **_columns(*pair, registry)}, *tested, arrays[pair], unequal, dirichlet)
+        protocol = part.about(), tuple(shot_names), part.classes
+        recalls = [
+            Recalls({**(about or {}), **_columns(*pair, registry)}, *protocol, arrays[pair], unequal, dirichlet)
             for pair in product(heads, readouts)
             if pair in arrays
         ]
-        return Evaluation(part, every, copies=copies)
+        return Evaluation(part, recalls, copies=copies)
 
     if not stop_early:
         return test(plan.episodes)
@@ -231,26 +232,22 @@ def _count_copies(maps: Maps) -> int:
     return len(rows) - len({hash(row.tobytes()) for row in rows})
 
 
-def _largest(shots: Sequence[int] | str) -> int:
-    return 32 if isinstance(shots, str) else max(shots, default=1)
-
-
 def _bind(
     maps: Maps,
     base: Labelled | None,
     parameters: Mapping[str, Parameters],
-    how: Embed,
+    embedding: Embed,
     pairs: Sequence[Pair],
     registry: Registry,
 ) -> tuple[list[tuple[BoundHead, str]], Vectors, FitReadout]:
     """Return heads that embed images alike with their parameters, the vectors, and what fits readouts."""
     heads = {name: registry.head(name) for name, _ in pairs}
     learned = {name: parameters.get(name) or untrained_parameters(name, maps, registry) for name in heads}
-    used = learned[pairs[0][0]]
+    shared = learned[pairs[0][0]]  # an embedding of several heads uses no parameters
     # A head with an estimator is fitted to each support, whatever it has learned.
     bound = {name: BoundHead(head, {} if head.estimator else learned[name]) for name, head in heads.items()}
-    fitted = lazy_readout_fits(partial(_base_vectors, base, how, used, maps.device), registry)
-    return [(bound[name], readout) for name, readout in pairs], compute_vectors(maps, how, used), fitted
+    fit_readout = lazy_readout_fits(partial(_base_vectors, base, embedding, shared, maps.device), registry)
+    return [(bound[name], readout) for name, readout in pairs], compute_vectors(maps, embedding, shared), fit_readout
 
 
 def _fitting_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Registry) -> list[Pair]:
@@ -265,18 +262,19 @@ def _fitting_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Regi
 def _group_by_embedding(
     pairs: Sequence[Pair], embed: Mapping[str, str], registry: Registry
 ) -> dict[tuple[Embed, str], list[Pair]]:
-    """Return heads and readouts by how they embed images: those that do so alike share one bank of vectors."""
+    """Return heads and readouts by how they embed images: those that do so alike share their vectors."""
 
-    def bank(pair: Pair) -> tuple[Embed, str]:
+    def find_embedding(pair: Pair) -> tuple[Embed, str]:
         name, _ = pair
-        how = look_up("embed", embed[name], EMBEDS) if embed.get(name) else registry.head(name).embed
-        return how, "" if how in EMBEDS.values() else name  # an embed of a head's own may use what that head learned
+        embedding = look_up("embed", embed[name], EMBEDS) if embed.get(name) else registry.head(name).embed
+        # An embedding that only one head has may use what this head has learned.
+        return embedding, "" if embedding in EMBEDS.values() else name
 
-    return group_by(pairs, bank)
+    return group_by(pairs, find_embedding)
 
 
 def _base_vectors(
-    base: Labelled | None, how: Embed, parameters: Parameters, device: torch.device
+    base: Labelled | None, embedding: Embed, parameters: Parameters, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     if base is None:
         raise BadInput(
@@ -284,7 +282,7 @@ def _base_vectors(
             "features and labels as the base)."
         )
     maps = check_features(base[0]).to(device)
-    vectors = torch.cat(list(LazyVectors(maps, how, move_parameters(parameters, device)).split(256)))
+    vectors = torch.cat(list(LazyVectors(maps, embedding, move_parameters(parameters, device)).split(256)))
     return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1]).to(device)
 
 
@@ -312,7 +310,7 @@ class EmbeddedSplit(NamedTuple):
     features: Float[np.ndarray, "image position channel"]
     labels: Int[np.ndarray, " image"]
     class_names: Sequence[str]
-    fitted: FitReadout
+    fit_readout: FitReadout
 
     def vectors(self) -> Vectors:
         """Return the vectors of the images; Gram matrices of a wide network only as they are needed."""
@@ -337,8 +335,8 @@ def embed_split(store: Store, model: Model, split: str = "test", registry: Regis
         pieces = (part.items[start : start + PIECE] for start in range(0, len(part.items), PIECE))
         return torch.cat([model.vectors(read(piece)) for piece in pieces]), torch.from_numpy(part.labels)
 
-    part, fitted = store.part(split), lazy_readout_fits(base, registry)
-    return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names, fitted)
+    part, fit_readout = store.part(split), lazy_readout_fits(base, registry)
+    return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names, fit_readout)
 
 
 def evaluate_model(
@@ -362,15 +360,15 @@ def evaluate_model(
     arrays = compute_readout_recalls(
         [(model.bound_head, readout) for readout in readouts],
         embedded.vectors(),
-        embedded.fitted,
+        embedded.fit_readout,
         plan,
         protocol.shots if patterns is None else patterns,
         registry,
     )
     columns = [model_columns(model, model.recipe.data) | {"readout": readout} for readout in readouts]
     shots: tuple[int | str, ...] = tuple(unequal) or protocol.shots
-    tested = plan.about(), shots, plan.classes
-    return [Recalls(one, *tested, array, patterns) for one, array in zip(columns, arrays, strict=True)]
+    episodes = plan.about(), shots, plan.classes
+    return [Recalls(one, *episodes, array, patterns) for one, array in zip(columns, arrays, strict=True)]
 
 
 def evaluate_store(
@@ -400,10 +398,10 @@ def evaluate_store(
     embedder = None if model is None else load_embedder(model)
     check_kind(store, embedder)
 
-    def features(part: StoreSplit) -> np.ndarray:
+    def read_features(classes: StoreSplit) -> np.ndarray:
         if embedder is None or store.is_features:
-            return np.asarray(part.items)
-        return embedder.features(part.items, cache=cache)
+            return np.asarray(classes.items)
+        return embedder.features(classes.items, cache=cache)
 
     if embedder is not None and embedder.model is not None:
         recipe = embedder.model.recipe
@@ -412,10 +410,10 @@ def evaluate_store(
         options["parameters"] = {recipe.head: embedder.model.bound_head.parameters}
     if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
-        options["base"] = (features(train), train.labels)
+        options["base"] = (read_features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
     options |= {"readouts": readouts, "registry": registry, "about": _describe_features(store, embedder)}
-    return evaluate(features(part), names, heads or ("proto", "cosine-proto"), **options)
+    return evaluate(read_features(part), names, heads or ("proto", "cosine-proto"), **options)
 
 
 def _describe_features(store: Store, embedder: Embedder | None) -> Row:

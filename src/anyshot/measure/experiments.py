@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
@@ -26,7 +27,7 @@ SCORES = {"euclidean": euclidean, "cosine": cosine}
 
 
 def consistency(
-    vectors: Vectors, readings: Sequence[BoundHead], plan: Plan, shot: int = 1
+    vectors: Vectors, bound_heads: Sequence[BoundHead], plan: Plan, shot: int = 1
 ) -> list[tuple[float, float]]:
     """Return the share of predictions (in percent) that stay when the support is drawn anew for the same queries.
 
@@ -37,15 +38,23 @@ def consistency(
     """
     if plan.shot < 2 * shot:
         raise BadInput(f"two supports of {shot} shots need a plan of {2 * shot} shots, not {plan.shot}.")
-    guesses = np.empty((2, len(readings), plan.episodes, plan.way * plan.queries), np.int16)
-    for number, other in enumerate((plan, replace(plan, skip=shot))):
-
-        def keep(index: int, start: int, logits: Logits, number: int = number) -> None:
-            guesses[number, index, start : start + len(logits)] = logits[:, 0].argmax(1)
-
-        visit_logits(vectors, readings, other, [shot], keep)
-    same = 100 * (guesses[0] == guesses[1]).mean(-1)
+    plans = (plan, replace(plan, skip=shot))
+    first, second = (_collect_logits(vectors, bound_heads, one, shot).argmax(2) for one in plans)
+    same = 100 * (first == second).mean(-1)
     return [(float(row.mean()), episode_interval(row)) for row in same]
+
+
+def _collect_logits(
+    vectors: Vectors, bound_heads: Sequence[BoundHead], plan: Plan, shot: int
+) -> Float[np.ndarray, "head episode way query"]:
+    """Return the logits of each head at one shot."""
+    collected = np.empty((len(bound_heads), plan.episodes, plan.way, plan.way * plan.queries), np.float32)
+
+    def keep(index: int, start: int, logits: Logits) -> None:
+        collected[index, start : start + len(logits)] = logits[:, 0].cpu().numpy()
+
+    visit_logits(vectors, bound_heads, plan, [shot], keep)
+    return collected
 
 
 def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5) -> dict[str, float]:
@@ -61,13 +70,8 @@ def term_ratio(grams: Vectors, parameters: Parameters, plan: Plan, shot: int = 5
     """
     frn = HEADS["frn"]
     pair = [BoundHead(frn, parameters), BoundHead(replace(frn, refine=_twice), parameters)]
-    terms = np.empty((2, plan.episodes, plan.way, plan.way * plan.queries), np.float32)
-
-    def keep(index: int, start: int, logits: Logits) -> None:
-        terms[index, start : start + len(logits)] = logits[:, 0]
-
-    visit_logits(grams, pair, plan, [shot], keep)
-    first, last = 2 * terms[0].astype(np.float64), terms[1].astype(np.float64)
+    once, twice = _collect_logits(grams, pair, plan, shot).astype(np.float64)
+    first, last = 2 * once, twice
     ratio = first / np.maximum(last, 1e-30)
     agreement = 100 * (first.argmax(1) == (first - last).argmax(1)).mean()
     numbers = {"mean": ratio.mean(), "deviation": ratio.std(), "within_query": ratio.std(1).mean()}
@@ -101,9 +105,9 @@ def model_consistency(embedded: EmbeddedSplit, episodes: int, seed: int, queries
     if not supports_consistency(model.head):
         raise BadInput(f"consistency compares Euclidean and cosine scores, which {model.recipe.name} does not have.")
     learned = model.bound_head.parameters
-    readings = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
+    bound_heads = [BoundHead(replace(model.head, score=score), learned) for score in SCORES.values()]
     plan = Protocol((2,), 5, queries, episodes, seed).plan(embedded.labels, embedded.class_names)
-    shares = zip(SCORES, consistency(embedded.vectors(), readings, plan), strict=True)
+    shares = zip(SCORES, consistency(embedded.vectors(), bound_heads, plan), strict=True)
     about = embedded.about()
     return [
         round_row({**about, "score": score, "episodes": episodes, "consistency": percent, "ci95": interval})

@@ -30,8 +30,6 @@ class Grid:
         learner: The head that this one is an alternative of, or itself.
         score: The score that it is trained with.
         mixed: The shots that it was trained with at random: one model for all shots, whatever train shot its rows name.
-        episodes: The accuracy of every episode, where the grid was built from recalls.
-        classes: The classes of these episodes.
     """
 
     data: str
@@ -44,8 +42,6 @@ class Grid:
     learner: str = ""
     score: str = ""
     mixed: str = ""
-    episodes: Float[np.ndarray, "seed test_shot train_shot episode"] | None = None
-    classes: Int[np.ndarray, "episode way"] | None = None
 
     def __post_init__(self) -> None:
         if not self.learner:
@@ -54,7 +50,7 @@ class Grid:
 
     @property
     def key(self) -> GridKey:
-        """What names it."""
+        """What names the grid."""
         return GridKey(self.data, self.backbone, self.head, self.readout)
 
     @property
@@ -117,6 +113,19 @@ class Grid:
         return next((other for other in among if other.key == wanted), None) if self.key != wanted else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairedGrid(Grid):
+    """A grid with the accuracy of every episode, which is compared with others on the same episodes.
+
+    Args:
+        episodes: The accuracy of every episode.
+        classes: The classes of these episodes.
+    """
+
+    episodes: Float[np.ndarray, "seed test_shot train_shot episode"]
+    classes: Int[np.ndarray, "episode way"]
+
+
 def format_shot(shot: int | str) -> str:
     """Return a test shot for a sentence: a number of shots, or the name of a pattern of unequal shots."""
     return f"{shot}-shot" if isinstance(shot, int) else shot
@@ -136,33 +145,30 @@ def build_grids(rows: Iterable[Mapping[str, Any]]) -> list[Grid]:
     """Return all grids of a table in the order of first appearance; several seeds are averaged."""
     grids = []
     for key, group in group_by(rows, GridKey.of_row).items():
-        test, train = (
-            tuple(sorted({row[of] for row in group}, key=shot_sort_key)) for of in ("test_shot", "train_shot")
-        )
+        test = tuple(sorted({row["test_shot"] for row in group}, key=shot_sort_key))
+        train = tuple(sorted({row["train_shot"] for row in group}))
         cells = group_by(group, lambda row: (row["test_shot"], row["train_shot"]))
-        seeds = [[[row["accuracy"] for row in cells.get((t, s), [])] or [np.nan] for s in train] for t in test]
-        accuracy = np.array([[np.mean(cell) for cell in line] for line in seeds])
+        means = {cell: np.mean([row["accuracy"] for row in seeds]) for cell, seeds in cells.items()}
+        accuracy = np.array([[means.get((test_shot, shot), np.nan) for shot in train] for test_shot in test])
         grids.append(Grid(*key, test, train, accuracy, **_head_columns(group[0])))
     return grids
 
 
-def build_paired_grids(recalls: Iterable[Recalls]) -> list[list[Grid]]:
+def build_paired_grids(recalls: Iterable[Recalls]) -> list[list[PairedGrid]]:
     """Return grids with the accuracy of every episode, those of one setting and the same episodes together.
 
     A grid whose train shots were not all trained with every seed is left out: its cells could not be paired.
     """
-    settings: dict[tuple[str, str], list[Grid]] = {}
+    settings: dict[tuple[str, str], list[PairedGrid]] = {}
     for (key, plan), group in group_by(recalls, lambda one: (one.key.grid, one.plan["id"])).items():
         models = {(one.key.seed, one.key.train_shot): one for one in group}
         seeds, train = (sorted({model[axis] for model in models}) for axis in (0, 1))
         if len(models) < len(seeds) * len(train):
             continue
         episodes = np.stack([np.stack([models[seed, shot].accuracies for shot in train], 1) for seed in seeds])
-        first = group[0]
-        grid = Grid(
-            *key, first.shots, tuple(train), episodes.mean((0, 3)), **_head_columns(first.columns),
-            episodes=episodes, classes=first.classes,
-        )  # fmt: skip
+        first, accuracy = group[0], episodes.mean((0, 3))
+        about = _head_columns(first.columns) | {"episodes": episodes, "classes": first.classes}
+        grid = PairedGrid(*key, first.shots, tuple(train), accuracy, **about)
         settings.setdefault((key.setting, plan), []).append(grid)
     return list(settings.values())
 

@@ -57,7 +57,7 @@ def check_labels(labels: ArrayLike | Tensor, images: int) -> tuple[list[str], In
 
 
 def check_kind(store: Store, embed: Embedder | None) -> None:
-    """Images need a model, features have had theirs, or are what a model was trained on."""
+    """Raise BadInput where a store of images comes without a model, or one of features with a model of images."""
     if embed is None and not store.is_features:
         raise BadInput(f"{store.path} holds images: name a trained model to embed them, or pack features instead.")
     if embed is None or not store.is_features:

@@ -29,8 +29,8 @@ def class_interval(accuracies: Accuracies, classes: Int[np.ndarray, "episode way
         return float("nan")
     inside, without = parts
     n, noise = len(accuracies), accuracies.var(ddof=1)
-    left = (accuracies @ ~inside) / without
-    spread = ((left - left.mean()) ** 2).sum()
+    means = (accuracies @ ~inside) / without  # of the episodes without each class
+    spread = ((means - means.mean()) ** 2).sum()
     # Part of the spread is the episodes' own noise: a mean over fewer episodes moves even if the class did not matter.
     chance = (noise * (n - without) / (n * without)).sum()
     share = (len(without) - 1) / len(without)

@@ -19,8 +19,8 @@ from anyshot.errors import BadInput, look_up
 from anyshot.files import read_json, write_json
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
-MOST_DRAWN = 1 << 28  # of a plan from a file: its id is made by drawing them
-SHUFFLED = 2048  # rows at a time: their cards stay in the cache
+MOST_DRAWN = 1 << 28  # images that a plan from a file may draw: they are drawn to check its id
+SHUFFLED = 2048  # rows that are shuffled at a time, so that their cards stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Protocol:
     episodes: int = 10_000
     seed: int = 0
 
-    def fitting(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
+    def shrink_to_fit(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
         """Return the protocol at those of the usual shots that fit the smallest class, and a message that says so.
 
         Where even one shot would not fit beside the queries, there are fewer queries.
@@ -218,17 +218,17 @@ def shot_patterns(shots: Sequence[int] | str, plan: Plan) -> tuple[Shots, list[i
 
 
 def _uniform(plan: Plan) -> np.ndarray:
-    """Each class of each episode has its own shot, drawn evenly from 1 to the largest."""
+    """Draw the shot of each class of each episode evenly from 1 to the largest."""
     return np.random.default_rng([plan.seed, 7]).integers(1, plan.shot + 1, size=(plan.episodes, plan.way))
 
 
 def _step(plan: Plan) -> np.ndarray:
-    """Half of the classes (rounded down) have 1 shot, the others the largest."""
+    """Give half of the classes (rounded down) 1 shot, the others the largest."""
     return np.where(np.arange(plan.way) < plan.way // 2, 1, plan.shot)
 
 
 def _long_tailed(plan: Plan) -> np.ndarray:
-    """Shots fall by a constant factor from the largest to 1."""
+    """Let shots fall by a constant factor from the largest to 1."""
     return np.geomspace(plan.shot, 1, plan.way).round().astype(np.int64)
 
 

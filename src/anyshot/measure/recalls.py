@@ -54,7 +54,7 @@ class Recalls:
 
     @property
     def key(self) -> CellKey:
-        """What names it."""
+        """What names the tested model and its readout."""
         return CellKey.of_row(self.columns)
 
     @cached_property
@@ -139,8 +139,8 @@ def read_recalls(path: Path) -> list[Recalls]:
         arrays = [file[f"recall{number}"] for number in range(len(about["of"]))]
         _check(about, classes, patterns, arrays)
     return [
-        Recalls(of, about["plan"], shots, classes, array, patterns, about["dirichlet"])
-        for of, array in zip(about["of"], arrays, strict=True)
+        Recalls(columns, about["plan"], shots, classes, array, patterns, about["dirichlet"])
+        for columns, array in zip(about["of"], arrays, strict=True)
     ]
 
 

@@ -23,13 +23,13 @@ KINDS = {
 
 
 def run_checks() -> list[Check]:
-    """All checks: the claims, which are the functions of `claims` with a public name, then the tables."""
+    """Run all checks: the claims, which are the functions of `claims` with a public name, then the tables."""
     functions = (one for one in vars(claims).values() if getattr(one, "__module__", "") == claims.__name__)
     return [*(check_claim(one) for one in functions if not one.__name__.startswith("_")), *check_tables()]
 
 
 def kind(check: Check) -> str:
-    """What a check is of: a claim, a number printed twice, a table of summaries, or a grid."""
+    """Return the kind of a check, one of KINDS: a claim, a number printed twice, a summary table, or a grid."""
     if not check.id.startswith("table-"):
         return "claim"
     if check.id.endswith("/twice"):
@@ -38,7 +38,7 @@ def kind(check: Check) -> str:
 
 
 def counts(checks: Sequence[Check]) -> Summary:
-    """How many checks of each kind got each verdict."""
+    """Count how many checks of each kind got each verdict."""
     tally = Counter((kind(check), check.verdict) for check in checks)
     rows = [[words, *(str(tally[name, verdict]) for verdict in VERDICTS)] for name, words in KINDS.items()]
     totals = Counter(check.verdict for check in checks)
@@ -46,31 +46,33 @@ def counts(checks: Sequence[Check]) -> Summary:
 
 
 def sections(checks: Sequence[Check]) -> dict[str, list[Check]]:
-    """What a reader should see, the gravest first: a title and its checks; the rest are table numbers that hold."""
-    of = {verdict: [check for check in checks if check.verdict == verdict] for verdict in VERDICTS}
+    """Return the checks that a reader should see, by title, the gravest first; the rest are table numbers that hold."""
+    holds, rounding, contradicted, underivable = (
+        [check for check in checks if check.verdict == verdict] for verdict in VERDICTS
+    )
     return {
-        "Contradicted": of["contradicted"],
-        "Depends on the reading": [check for check in of["holds"] + of["rounding"] if check.disputed],
-        "Claims that hold": [check for check in of["holds"] if kind(check) == "claim" and not check.disputed],
-        "Off by rounding": [check for check in of["rounding"] if not check.disputed],
-        "Cannot be derived": of["underivable"],
+        "Contradicted": contradicted,
+        "Depends on the reading": [check for check in holds + rounding if check.disputed],
+        "Claims that hold": [check for check in holds if kind(check) == "claim" and not check.disputed],
+        "Off by rounding": [check for check in rounding if not check.disputed],
+        "Cannot be derived": underivable,
     }
 
 
 def summary_line(checks: Sequence[Check]) -> str:
-    """How many checks there are of each verdict, in one line."""
+    """Return how many checks got each verdict, in one line."""
     totals = Counter(check.verdict for check in checks)
     return f"{len(checks)} checks: " + ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
 
 
 def roots(checks: Sequence[Check]) -> str:
-    """How many reasons the contradicted checks have, in a sentence."""
+    """Return how many reasons the contradicted checks have, in a sentence."""
     many = len({check.root for check in checks if check.verdict == "contradicted"})
     return f"They have {many} roots: some numbers are printed in several places, or others are computed from them."
 
 
 def markdown(checks: Sequence[Check]) -> str:
-    """The page docs/paper.md."""
+    """Return the page docs/paper.md."""
     return fill_template(
         Path(__file__).with_name("audit.md"),
         numbers=len(numbers()),
@@ -100,13 +102,13 @@ def print_audit(checks: Sequence[Check], everything: bool = False) -> None:
 
 
 def as_table(title: str, checks: Sequence[Check]) -> Summary:
-    """Checks as a table, one row per check."""
+    """Return checks as a table, one row per check."""
     rows = [[check.where, check.claim, check.printed, check.recomputed] for check in checks]
     return Summary(title, ["where", "claim", "printed", "recomputed"], rows, names=4)
 
 
 def _notation() -> list[str]:
-    """Slips of notation: read as meant, and said here."""
+    """Return a sentence for each slip of notation in the printed numbers, which are read as they are meant."""
     gains = [row for row in numbers() if row["quantity"] == "gain"]
     comma = [f"{row['printed']} ({row['table']})" for row in gains if "," in row["printed"]]
     unsigned = Counter(row["table"] for row in gains if row["printed"][0] not in "+-")

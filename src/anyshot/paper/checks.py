@@ -128,7 +128,7 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def _derive(row: Row) -> Bounds:
-    """What the cells say a printed number is: those of its own table where it holds the grid, else the study's."""
+    """Derive a printed number from cells: those of its own table where it holds the grid, else the study's."""
     group, quantity = printed.group(row), row["quantity"]
     grid = printed.exact_grids().get((row["table"], group)) or printed.study()[group]
     if quantity == "sensitivity":

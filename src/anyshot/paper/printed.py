@@ -75,7 +75,7 @@ def consistency_rows() -> list[Row]:
 
 
 def in_study(table: str) -> bool:
-    """Whether a table is one of those that print the study's grids."""
+    """Return whether a table is one of those that print the study's grids."""
     return table.startswith("Table") and int(table.split()[1]) >= FIRST_GRID
 
 

@@ -17,7 +17,7 @@ COLUMNS = {"table-5": ("cub",), "table-6": ("mini",), "table-7": ("meta-inat", "
 
 
 def write_tables(folder: Path, format: str) -> None:
-    """Table 2, the gain tables 5 to 7, the old and the new FRN of Table 4, and the 48 grids."""
+    """Write Table 2, the gain tables 5 to 7, the old and the new FRN of Table 4, and the 48 grids."""
     study, frn_old = _read_grids()
     summaries = {"table-2-sensitivity": sensitivity_summary(study)}
     for name, datasets in COLUMNS.items():
@@ -29,7 +29,7 @@ def write_tables(folder: Path, format: str) -> None:
 
 
 def write_figures(folder: Path, format: str) -> None:
-    """Figures 2 to 4 and 6, the consistency of Table 1, and the heatmaps of all 48 grids, paired as in the paper."""
+    """Draw Figures 2 to 4 and 6, the consistency of Table 1, and heatmaps of all 48 grids, paired as in the paper."""
     study, frn_old = _read_grids()
     proto = [grid for grid in study if grid.learner == "proto"]
     example = [grid for grid in proto if grid.setting == "meta-inat/conv4" and grid.readout == "own"]
@@ -53,7 +53,7 @@ def write_figures(folder: Path, format: str) -> None:
 
 
 def _read_grids() -> tuple[list[Grid], Grid]:
-    """The 48 grids in the paper's order, and the old FRN."""
+    """Return the 48 grids in the paper's order, and the grid of the old FRN."""
     grids = {grid.key: grid for grid in build_grids(printed.rows())}
     frn_old = grids.pop(FRN_OLD)
     return list(grids.values()), frn_old

@@ -50,7 +50,7 @@ def half_unit(printed: str) -> Fraction:
 
 
 def _digits(printed: str) -> str:
-    """Sign, digits and a decimal point; a comma before three digits separates thousands, else it is the point."""
+    """Return sign, digits and decimal point; a comma before three digits separates thousands, else it is the point."""
     return re.sub(r",(?=\d{3}\b)", "", printed.removesuffix("K")).replace(",", ".")
 
 
@@ -114,7 +114,7 @@ class Exact:
 def _residual_differences(
     rows: int, columns: int
 ) -> tuple[Int[np.ndarray, "cell cell cell"], Int[np.ndarray, "cell cell"]]:
-    """The weights of each difference of two residuals on the cells, times rows * columns, and twice its slack."""
+    """Return what each difference of two residuals weighs the cells by, times rows * columns; and twice its slack."""
     centre_rows = rows * np.eye(rows, dtype=np.int64) - 1
     centre_columns = columns * np.eye(columns, dtype=np.int64) - 1
     residual = np.kron(centre_rows, centre_columns)

@@ -94,9 +94,9 @@ def list_paired_intervals(findings: Findings, choices: Sequence[Choice]) -> dict
             shots = set.intersection(*map(set, seeds))
             means.append((choice, plans, {shot: np.mean([cells[shot] for cells in seeds], 0) for shot in shots}))
     pairs: dict[str, Pairs] = {}
-    for (one, plan, mine), (other, same, theirs) in combinations(means, 2):
-        if (one.setting, plan) == (other.setting, same):
-            gaps = {shot: mine[shot] - theirs[shot] for shot in mine if shot in theirs}
+    for (one, plan, ours), (other, other_plan, theirs) in combinations(means, 2):
+        if (one.setting, plan) == (other.setting, other_plan):
+            gaps = {shot: ours[shot] - theirs[shot] for shot in ours if shot in theirs}
             halves = {shot: round(episode_interval(gap), 3) for shot, gap in gaps.items()}
             pairs.setdefault(one.setting, {}).setdefault(one.label, {})[other.label] = halves
     return pairs
@@ -276,9 +276,9 @@ def list_answers(
         at: The words for its shots.
     """
     sensitivities, answers = list_sensitivities(findings), {}
-    for setting, some in group_by(choices, attrgetter("setting")).items():
-        weights = {shot: 1.0 for choice in some for shot in choice.cells}
-        ranked = rank(some, setting, weights)
+    for setting, members in group_by(choices, attrgetter("setting")).items():
+        weights = {shot: 1.0 for choice in members for shot in choice.cells}
+        ranked = rank(members, setting, weights)
         accurate = accurate_slots(ranked, weights, pairs.get(setting, {}), at)
         answers[setting] = Answer(robust_sentence(sensitivities, setting), accurate, ranked)
     return answers

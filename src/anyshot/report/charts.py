@@ -111,13 +111,13 @@ def frontier_points(sensitivities: Sequence[Sensitivity]) -> list[Row]:
 
 
 def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether one is better in accuracy or sensitivity and in neither worse, in the same setting."""
+    """Return whether one is better in accuracy or sensitivity and worse in neither, in the same setting."""
     gain, loss = one["accuracy"] - other["accuracy"], one["sensitivity"] - other["sensitivity"]
     return one["setting"] == other["setting"] and gain >= 0 and loss <= 0 and (gain, loss) != (0, 0)
 
 
 def _list_swapped(findings: Findings) -> Iterator[Figure]:
-    """A figure per setting of models that were also read with the other head's score."""
+    """Return a figure for each setting with models that were also read with the other head's score."""
     swapped = group_by((grid.key for grid in findings.grids if grid.readout == "swapped"), lambda key: key.setting)
     for setting, keys in swapped.items():
         keys += [key._replace(readout="own") for key in keys]

@@ -27,9 +27,8 @@ def sensitivity_table(findings: Findings, printed: Sequence[Sensitivity] = ()) -
         over_episodes, over_classes, by_seed = describe_uncertainties(one.row)
         row: Row = {"setting": one.grid.setting, "head": one.grid.name, "sensitivity": one.points}
         row |= {"over episodes": over_episodes, "over new classes": over_classes, "by seed": by_seed}
-        row |= {"noise floor": one.number("noise_floor")} | {
-            name: _statistic(one, name) for name in ("deviation", "trend")
-        }
+        row |= {"noise floor": one.number("noise_floor")}
+        row |= {name: _statistic(one, name) for name in ("deviation", "trend")}
         rows.append(row | {"mean accuracy": one.grid.accuracy.mean()})
     for grid in findings.grids:
         if why := grid.why_no_sensitivity:
@@ -48,37 +47,31 @@ def _statistic(one: Sensitivity, name: str) -> str:
 
 
 def ranking_table(ranked: Ranking) -> Summary:
-    """Choices by expected accuracy, all test shots alike."""
+    """Return choices by expected accuracy where every test shot counts alike."""
     columns = {"accuracy": "expected accuracy", "ci95": "± episodes", "ci95_classes": "± new classes"}
-    rows = [
-        {
-            "setting": choice.setting,
-            "head": choice.name,
-            "train shot": "mixed" if choice.mixed else choice.train_shot or "",
-        }
-        | {column: value[name] for name, column in columns.items()}
-        for choice, value in ranked
-    ]
+    rows = []
+    for choice, value in ranked:
+        train_shot = "mixed" if choice.mixed else choice.train_shot or ""
+        row: Row = {"setting": choice.setting, "head": choice.name, "train shot": train_shot}
+        rows.append(row | {column: value[name] for name, column in columns.items()})
     return Summary.from_rows("Expected accuracy where every test shot counts alike", rows)
 
 
 def history_table(history: Sequence[Row]) -> Summary:
-    """Where each model's training ended, and the best of its validations."""
+    """Return where each model's training ended, and the best of its validations."""
     columns = ("data", "backbone", "head", "train_shot", "seed")
     rows = []
     for model, epochs in group_by(history, itemgetter(*columns)).items():
         validated = [row["val_accuracy"] for row in epochs if isinstance(row.get("val_accuracy"), float)]
-        row = dict(zip(columns, model, strict=True)) | {
-            "train_shot": format_train_shot(epochs[0]),
-            "epochs": len(epochs),
-        }
+        row = dict(zip(columns, model, strict=True))
+        row |= {"train_shot": format_train_shot(epochs[0]), "epochs": len(epochs)}
         row |= {f"last {name.replace('_', ' ')}": epochs[-1].get(name) for name in ("loss", "train_accuracy")}
         rows.append(row | {"best validation accuracy": max(validated, default=None)})
     return Summary.from_rows("Training of each model", rows)
 
 
 def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
-    """What all models share, once; and what tells them apart, one row per model."""
+    """Return the fields that all recipes share, and a table of the others with one row per model."""
     fields = list(dict.fromkeys(name for recipe in recipes.values() for name in recipe))
     seen = {name: {_value(recipe.get(name)) for recipe in recipes.values()} for name in fields}
     shared = [[name, values.pop()] for name, values in seen.items() if len(values) == 1]
@@ -89,23 +82,25 @@ def recipe_tables(recipes: Mapping[str, Mapping[str, Any]]) -> list[Summary]:
 
 
 def paper_grids(ours: Sequence[Grid]) -> dict[GridKey, Grid]:
-    """The paper's grid of the same setting, head and readout, by the key of ours."""
+    """Return the paper's grids of the same setting, head and readout, by the keys of ours."""
     theirs = {grid.key: grid for grid in build_grids(printed.rows())}
     keys = {grid.key: grid.key._replace(head=grid.head.split(AT)[0]) for grid in ours}
     return {key: theirs[same] for key, same in keys.items() if same in theirs}
 
 
 def comparison_with_paper(ours: Sequence[Grid]) -> Summary:
-    """Ours and theirs: sensitivity, and mean accuracy by test shot over the train shots both have."""
+    """Compare our grids with the paper's: sensitivity, and mean accuracy by test shot over the train shots of both."""
     rows, theirs = [], paper_grids(ours)
     shots = sorted({shot for grid in ours if grid.key in theirs for shot in grid.test_shots}, key=shot_sort_key)
-    for own in ours:
-        pair = {"ours": own, "paper": theirs[own.key]} if own.key in theirs else {}
-        common = [shot for shot in own.train_shots if all(shot in grid.train_shots for grid in pair.values())]
-        for whose, grid in pair.items() if common else ():
+    for our_grid in ours:
+        printed_grid = theirs.get(our_grid.key)
+        common = [shot for shot in our_grid.train_shots if printed_grid and shot in printed_grid.train_shots]
+        for whose, grid in (("ours", our_grid), ("paper", printed_grid)):
+            if grid is None or not common:
+                continue
             columns = [grid.train_shots.index(shot) for shot in common]
             means = dict(zip(grid.test_shots, grid.accuracy[:, columns].mean(1).tolist(), strict=True))
-            row: Row = {"setting": own.setting, "head": own.name, "whose": whose}
+            row: Row = {"setting": our_grid.setting, "head": our_grid.name, "whose": whose}
             row |= {"sensitivity": grid.parts.sensitivity if grid.has_sensitivity else None}
             rows.append(row | {format_shot(shot): means.get(shot) for shot in shots})
     title = "Ours and the paper's: sensitivity, and mean accuracy by test shot over the train shots both have"
@@ -113,7 +108,7 @@ def comparison_with_paper(ours: Sequence[Grid]) -> Summary:
 
 
 def _value(value: Any) -> str:
-    """A field of a recipe; a recipe within it (its pretraining) by what tells it apart."""
+    """Return a field of a recipe as text; a recipe within it (its pretraining) is described in a few words."""
     if isinstance(value, dict):
         return f"{value.get('head')}, {value.get('epochs')} epochs, batch {value.get('batch')}, lr {value.get('lr')}"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -50,9 +50,9 @@ def _print_sensitivities(findings: Findings, console: Console) -> None:
 
 
 def _heatmap(grid: Grid, limit: float) -> Table:
-    """The residual, blue below zero and orange above; the test bias to the right, the model bias in the first row."""
-    parts, which = grid.parts, f"{grid.name}, {grid.setting}"
-    title = f"{which}: residual by test shot (rows) and train shot, sensitivity {format_decimals(parts.sensitivity)}"
+    """Return the residual, blue below zero and orange above, with test bias (right) and model bias (first row)."""
+    parts, name = grid.parts, f"{grid.name}, {grid.setting}"
+    title = f"{name}: residual by test shot (rows) and train shot, sensitivity {format_decimals(parts.sensitivity)}"
     table = Table(title=Text(title), box=None, title_justify="left", padding=(0, 1, 0, 0))
     for column in ("", *map(str, grid.train_shots), "mean"):
         table.add_column(Text(column), justify="right")

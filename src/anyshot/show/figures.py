@@ -114,7 +114,7 @@ def name_train_shots(grid: Grid) -> list[str]:
 
 
 def _cell(train: str, test: str, value: float, limit: float = 0.0) -> dict[str, Any]:
-    """One box and its number; the ink is white where the box is dark."""
+    """Return a box and its number, which is white where the box is dark."""
     text = format_decimals(value, "+" if limit else "").replace("-", "\N{MINUS SIGN}")
     ink = "white" if limit and abs(value) > 0.6 * limit else BLACK
     return {"train": train, "test": test, "value": float(value), "text": text, "ink": ink, "note": ""}
@@ -193,7 +193,7 @@ def _lines_and_mean(
     ink: Any,
     words: str,
 ) -> alt.LayerChart:
-    """One thin line per group, coloured by one field and dashed by backbone; the mean is thick."""
+    """Draw a thin line per group, coloured by one field and dashed by backbone, and a thick one for the mean."""
     x, y, title = axes
     thin = alt.Chart(inline_data(values)).mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.2, opacity=0.65)
     dash = alt.StrokeDash("backbone:N", legend=_DASH)
@@ -382,14 +382,14 @@ def _shots(field: str) -> alt.X:
 
 
 def _from_lowest(field: str, title: str, **options: Any) -> alt.Y:
-    """An axis that need not begin at zero."""
+    """Return a vertical axis that need not begin at zero."""
     return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False), **options)
 
 
 def _panels(
     panel: Any, field: str, values: list[dict[str, Any]], title: str | None = None, columns: int = 0
 ) -> alt.FacetChart:
-    """One panel for each value of a field, in the order of first appearance."""
+    """Draw one panel for each value of a field, in the order of first appearance."""
     names, data = _names(values, field), inline_data(values)
     if columns:
         return apply_theme(panel.facet(alt.Facet(f"{field}:N", title=title, sort=names), data=data, columns=columns))
@@ -401,7 +401,7 @@ def _two_decimals(*names: str) -> list[Any]:
 
 
 def _paper_first(name: str) -> tuple[int, str]:
-    """What names are sorted by: a head's own readout and the paper's two scores first."""
+    """Return the sort key that puts a head's own readout and the paper's two scores first."""
     first = ("own", "Euclidean", "cosine")
     return first.index(name) if name in first else len(first), name
 
@@ -411,12 +411,12 @@ def _names(values: Iterable[Mapping[str, Any]], field: str) -> list[Any]:
 
 
 def inline_data(values: list[dict[str, Any]]) -> alt.Data:
-    """Rows as data inside a chart."""
+    """Return rows as data inside a chart."""
     return alt.InlineData(values=tuple(values))  # not a list: Altair copies lists, with all in them, at every step
 
 
 def _values(rows: Iterable[Mapping[str, Any]], *columns: str, **renamed: str) -> list[dict[str, Any]]:
-    """What a chart shows of rows: columns by their names, with spaces in them, or by other names."""
+    """Select the columns that a chart shows; underscores in their names become spaces, and some are renamed."""
     names = {column.replace("_", " "): column for column in columns} | renamed
     values = [{name: row[column] for name, column in names.items()} for row in rows]
     _require_values(values, "there are no rows to draw")
@@ -429,7 +429,7 @@ def _require_values(values: list[Any], otherwise: str) -> None:
 
 
 def apply_theme(chart: Any) -> Any:
-    """The look all figures share."""
+    """Give a chart the look that all figures share."""
     small: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
     return chart.configure(
         view=alt.ViewConfig(stroke=None),

@@ -45,13 +45,13 @@ class Summary:
         return cls(title, [name.replace("_", " ") for name in columns], [*map(list, zip(*texts, strict=True))], names)
 
     def markdown(self) -> str:
-        """A Markdown table, its values aligned to the right."""
+        """Return a Markdown table, its values aligned to the right."""
         rule = ["---"] * self.names + ["---:"] * (len(self.columns) - self.names)
         lines = [self.columns, rule, *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines) + "\n"
 
     def latex(self) -> str:
-        """A `table` with booktabs rules."""
+        """Return a LaTeX `table` with booktabs rules."""
         head, *body = (" & ".join(_latex(cell) for cell in line) + r" \\" for line in (self.columns, *self.rows))
         layout = "l" * self.names + "r" * (len(self.columns) - self.names)
         begin = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(self.title)}}}"]
@@ -59,11 +59,11 @@ class Summary:
         return "\n".join([*begin, *rows, r"\end{tabular}", r"\end{table}"]) + "\n"
 
     def csv(self) -> str:
-        """A CSV table, without the stars."""
+        """Return a CSV table, without the stars."""
         return to_csv([self.columns, *([cell.replace("**", "") for cell in row] for row in self.rows)])
 
     def terminal(self) -> "Table":
-        """A table for a terminal: headings and names break between words rather than numbers."""
+        """Return a table for a terminal: headings and names break between words rather than numbers."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -79,7 +79,7 @@ class Summary:
         return table
 
     def text(self, format: str) -> str:
-        """This table in one of the formats that have an ending."""
+        """Return the table in one of the formats of ENDINGS."""
         return look_up("table format", format, {"markdown": self.markdown, "latex": self.latex, "csv": self.csv})()
 
 
@@ -143,11 +143,10 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
     for grid in sort_grids(grids):
         other = grid.find_counterpart(grids)
         means, gains = grid.means, grid.gains_over(other) if other else {}
-        cells = [format_decimals(means[shot]) if shot in means else "" for shot in shots]
-        cells = [
-            f"{cell} ({format_decimals(gains[shot], '+')})" if shot in gains else cell
-            for shot, cell in zip(shots, cells, strict=True)
-        ]
+        cells = []
+        for shot in shots:
+            gain = f" ({format_decimals(gains[shot], '+')})" if shot in gains else ""
+            cells.append(format_decimals(means[shot]) + gain if shot in means else "")
         rows.append([grid.setting, grid.name, _sensitivity(grid), *cells])
     title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
     return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
@@ -168,18 +167,20 @@ def describe_uncertainties(row: Mapping[str, Any]) -> list[str]:
 
 
 def describe_intervals(row: Mapping[str, Any]) -> list[str]:
-    """The intervals that such a row has, each with what it is over."""
-    ends = zip(describe_uncertainties(row), ("episodes", "new classes"), strict=False)
-    return [f"{interval} over {what}" for interval, what in ends if interval]
+    """Return the intervals that a row of sensitivity.csv has, each with what it is over."""
+    episodes, classes, _ = describe_uncertainties(row)
+    return [
+        f"{interval} over {noun}" for interval, noun in ((episodes, "episodes"), (classes, "new classes")) if interval
+    ]
 
 
 def scores_by_seed(row: Mapping[str, Any]) -> list[float]:
-    """The score of each seed, of such a row."""
+    """Return the score of each seed, of a row of sensitivity.csv."""
     return [float(seed) for seed in str(row.get("over_seeds", "")).split()]
 
 
 def format_interval(row: Mapping[str, Any], low: str, high: str) -> str:
-    """Two columns of a row as an interval, or nothing where they are empty."""
+    """Return two columns of a row as an interval, or nothing where they are empty."""
     ends = [row.get(name) for name in (low, high)]
     return " to ".join(format_decimals(end) for end in ends if isinstance(end, float))
 

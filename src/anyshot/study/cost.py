@@ -2,9 +2,11 @@
 
 import os
 import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ GRADIENT_FACTOR = 2.0  # an update holds about twice what its forward pass saves
 MEMORY_SHARE = 0.9  # of the machine's memory that training processes may take together
 FROZEN_FEATURES = 1280  # numbers per image that a frozen backbone is assumed to give
 TIMED_IMAGES = 8  # of an update that is timed on a CPU: enough to estimate by, and soon done
+TIMED_UPDATES = 2  # the first may be slower, so the shortest counts
 TIMED_EPISODES = 2
 TIMED_WAY = 5  # classes of an episode that is timed for a protocol of all classes
 FORWARD_SHARE = 1 / 3  # of an update's time that embedding an image takes: the backward pass costs twice the forward
@@ -83,7 +86,7 @@ def estimate_bytes(recipe: Recipe, registry: Registry) -> float:
     return BASE_BYTES + GRADIENT_FACTOR * sum(sizes) / 2 * recipe.images
 
 
-def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 2) -> float:
+def seconds_per_image(recipe: Recipe, registry: Registry) -> float:
     """Measure the time of an update divided by its images: on a GPU, or on one core of a CPU with a smaller batch."""
     device = training_device()
     if device == "cpu":
@@ -99,7 +102,7 @@ def seconds_per_image(recipe: Recipe, registry: Registry, updates: int = 2) -> f
     target = torch.arange(recipe.images, device=device) // shot % recipe.way
     learner = Learner(recipe, registry, images.shape[-1], device)
     learner.model.train()
-    return _shortest(lambda: learner.update(images, target, shot, 0, 0.0).tolist(), updates) / recipe.images
+    return _shortest_time(lambda: learner.update(images, target, shot, 0, 0.0).tolist(), TIMED_UPDATES) / recipe.images
 
 
 def seconds_per_episode(recipe: Recipe, registry: Registry, protocol: Protocol) -> float:
@@ -112,18 +115,15 @@ def seconds_per_episode(recipe: Recipe, registry: Registry, protocol: Protocol) 
     plan = replace(protocol, episodes=TIMED_EPISODES, way=protocol.way or TIMED_WAY).plan(labels, [])
     maps = to_gpu(torch.rand(len(labels), *shape), training_device())
     vectors = compute_vectors(maps, model.embed, model.bound_head.parameters)
-    return _shortest(lambda: compute_recalls(vectors, [model.bound_head], plan, protocol.shots), 1) / TIMED_EPISODES
+    test = partial(compute_recalls, vectors, [model.bound_head], plan, protocol.shots)
+    return _shortest_time(test, 1) / TIMED_EPISODES
 
 
-def _shortest(work: Callable[[], object], times: int) -> float:
-    """Return the least of some times that work takes, in seconds of this process, or, with a GPU, of the clock."""
-    clock = time.process_time if training_device() == "cpu" else time.perf_counter  # other programs do not count
-    taken = []
-    for _ in range(times):
-        began = clock()
-        work()
-        taken.append(clock() - began)
-    return min(taken)
+def _shortest_time(work: Callable[[], object], repeats: int) -> float:
+    """Return the shortest time that work takes: seconds of this process or, with a GPU, of the clock."""
+    # The time of this process does not count what other programs take.
+    timer = timeit.Timer(work, timer=time.process_time if training_device() == "cpu" else time.perf_counter)
+    return min(timer.repeat(repeats, number=1))
 
 
 def estimate_cost(
@@ -142,11 +142,11 @@ def estimate_cost(
     """
     protocol = protocol or Protocol()
     groups = group_by(recipes, lambda recipe: (*_setting(recipe)[:3], recipe.head))
-    image, episode = dict[Recipe, float](), dict[Recipe, float]()
+    image_seconds, episode_seconds = dict[Recipe, float](), dict[Recipe, float]()
     with _without_side_effects(), progress("measuring", float(len(groups))) as advance:
         for (backbone, *_, head), alike in groups.items():
-            image |= dict.fromkeys(alike, seconds_per_image(alike[-1], registry))
-            episode |= dict.fromkeys(alike, seconds_per_episode(alike[-1], registry, protocol))
+            image_seconds |= dict.fromkeys(alike, seconds_per_image(alike[-1], registry))
+            episode_seconds |= dict.fromkeys(alike, seconds_per_episode(alike[-1], registry, protocol))
             advance(1.0, f"{head} on {backbone}")
     rows = []
     for (data, backbone, head), models in group_by(recipes, lambda recipe: recipe.path[:3]).items():
@@ -163,8 +163,9 @@ def estimate_cost(
             episodes += 0 if recipe.batch else protocol.episodes
             row["updates"] += updates
             row["images"] += updates * recipe.images
-            row["hours"] += updates * recipe.images * image[recipe] / 3600
-            row["testing"] += (embedded * FORWARD_SHARE * image[recipe] + episodes * episode[recipe]) / 3600
+            row["hours"] += updates * recipe.images * image_seconds[recipe] / 3600
+            testing = embedded * FORWARD_SHARE * image_seconds[recipe] + episodes * episode_seconds[recipe]
+            row["testing"] += testing / 3600
         rows.append(row)
     return rows
 

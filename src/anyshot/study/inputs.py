@@ -42,8 +42,7 @@ def hash_store(store: Store) -> str:
 
 def check_inputs(models: Iterable[tuple[Path, Mapping[str, str]]]) -> None:
     """Raise BadInput where models below a folder were made from other data or code than there is now."""
-    changed = [(folder, _changes(folder, inputs)) for folder, inputs in models]
-    changed = [(folder, names) for folder, names in changed if names]
+    changed = [(folder, names) for folder, inputs in models if (names := _list_changes(folder, inputs))]
     if changed:
         folder, names = changed[0]
         others = f" (and {len(changed) - 1} more models)" if len(changed) > 1 else ""
@@ -59,7 +58,8 @@ def record_inputs(folder: Path, inputs: Mapping[str, str]) -> None:
         write_json(folder / FILE, dict(inputs))
 
 
-def _changes(folder: Path, inputs: Mapping[str, str]) -> list[str]:
+def _list_changes(folder: Path, inputs: Mapping[str, str]) -> list[str]:
+    """Return which inputs, by their names in NAMES, differ from those that were recorded."""
     if not inputs or not (folder / FILE).is_file():
         return []
     before = read_json(folder / FILE)
@@ -106,13 +106,13 @@ def _add_source(value: Any, name: str, sources: dict[str, str]) -> None:
     for function in filter(inspect.isfunction, members):
         for number, cell in enumerate(function.__closure__ or ()):
             _add_source(cell.cell_contents, f"{key}:{number}", sources)
-        for used in _names(function.__code__) & function.__globals__.keys():
-            named = function.__globals__[used]
+        for global_name in _global_names(function.__code__) & function.__globals__.keys():
+            named = function.__globals__[global_name]
             if getattr(named, "__module__", None) == module or isinstance(named, int | float | str | tuple):
-                _add_source(named, f"{key}:{used}", sources)
+                _add_source(named, f"{key}:{global_name}", sources)
 
 
-def _names(code: CodeType) -> set[str]:
+def _global_names(code: CodeType) -> set[str]:
     """Return the global names that a function uses, also in functions inside it."""
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(*map(_global_names, inner))

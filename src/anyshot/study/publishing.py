@@ -19,7 +19,7 @@ from anyshot.files import atomic_write, builtin_study_folders, read_json, write_
 from anyshot.measure.comparisons import accuracy_differences, paired_gains, study_tables
 from anyshot.measure.evaluate import embed_split, evaluate_model
 from anyshot.measure.experiments import model_consistency, model_terms, supports_consistency
-from anyshot.measure.grid import Grid, build_grids
+from anyshot.measure.grid import build_grids
 from anyshot.measure.recalls import Recalls
 from anyshot.models.model import Model, load_model
 from anyshot.progress import Advance, progress
@@ -103,21 +103,17 @@ def _draw(tables: Mapping[str, Sequence[Row]], folder: Path) -> None:
     charts: dict[str, Any] = {}
     if any(grid.find_counterpart(scored) for grid in scored):
         charts["tradeoff"] = figures.scatter(scored)
-    for kind, compared in ((kind, compare(rows)) for kind, (compare, _) in COMPARISONS.items()):
-        if compared and kind != "gains":
+    for kind, (compare, _) in COMPARISONS.items():
+        compared = compare(rows)
+        if compared and kind != "gains":  # the gains are a table already, with intervals
             write_table(folder / f"{kind}.csv", [round_row(row) for row in compared])
         if compared:
             charts[kind] = draw(kind, rows)
     charts |= {name: chart(tables[name]) for name, chart in FIGURES.items() if tables.get(name)}
-    charts |= _draw_heatmaps(scored)
+    for setting, grids in group_by(scored, lambda grid: grid.setting).items():
+        charts["heatmaps-" + setting.replace("/", "-")] = figures.draw_heatmaps(grids)
     for name, chart in charts.items():
         figures.save_chart(chart, folder / "figures" / f"{name}.svg")
-
-
-def _draw_heatmaps(scored: Sequence[Grid]) -> dict[str, Any]:
-    """Return a chart for each setting, of all its grids."""
-    by_setting = group_by(scored, lambda grid: grid.setting)
-    return {"heatmaps-" + name.replace("/", "-"): figures.draw_heatmaps(grids) for name, grids in by_setting.items()}
 
 
 COUNTS = ("seeds", "models")  # how many models a row of a table rests on, where that is not one

@@ -49,16 +49,17 @@ def run_ready(source: StudySource, out: Path, only: str = "") -> list[Row]:
     labels, classes = test["labels"].astype(np.int64), test["classes"].tolist()
     with progress("testing", float(len(recipes))) as advance:
         for recipe in recipes:
-            result, here = study.result(recipe, out / recipe.name), folder / recipe.name
+            run, ready = out / recipe.name, folder / recipe.name
+            result = study.result(recipe, run)
             if not is_done(recipe, result):
-                write_json(out / recipe.name / "recipe.json", read_json(here / "recipe.json"))
-                with atomic_write(out / recipe.name / "model.safetensors") as aside:
-                    shutil.copyfile(here / "model.safetensors", aside)
-                model = load_model(here, study.registry)
-                features = read_npz(here / "features.npz")["features"].astype(np.float32)
-                embedded = EmbeddedSplit(recipe.data, model, features, labels, classes, _fitted(here))
-                tested = study.readouts_of(recipe), study.protocol, study.registry
-                write_recalls(result, evaluate_model(embedded, *tested))
+                write_json(run / "recipe.json", read_json(ready / "recipe.json"))
+                with atomic_write(run / "model.safetensors") as aside:
+                    shutil.copyfile(ready / "model.safetensors", aside)
+                model = load_model(ready, study.registry)
+                features = read_npz(ready / "features.npz")["features"].astype(np.float32)
+                embedded = EmbeddedSplit(recipe.data, model, features, labels, classes, _read_readouts(ready))
+                recalls = evaluate_model(embedded, study.readouts_of(recipe), study.protocol, study.registry)
+                write_recalls(result, recalls)
             advance(1.0, recipe.name)
     return write_tables(study, recipes, out)
 
@@ -73,20 +74,20 @@ def write_ready(source: StudySource, study: Study, recipes: Sequence[Recipe], ru
     write_npz(folder / "test.npz", labels=test.labels.astype(np.int16), classes=np.array(test.class_names))
     with progress("embedding", float(len(recipes))) as advance:
         for recipe in recipes:
-            here = folder / recipe.name
+            ready = folder / recipe.name
             tensors, about = read_tensors(run / recipe.name / "model.safetensors")
             halves = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
-            write_tensors(here / "model.safetensors", halves, about)
-            write_json(here / "recipe.json", read_json(run / recipe.name / "recipe.json"))
-            embedded = embed_split(store, load_model(here, study.registry), registry=study.registry)
-            features, fitted = embedded.features, embedded.fitted
+            write_tensors(ready / "model.safetensors", halves, about)
+            write_json(ready / "recipe.json", read_json(run / recipe.name / "recipe.json"))
+            embedded = embed_split(store, load_model(ready, study.registry), registry=study.registry)
+            features, fit_readout = embedded.features, embedded.fit_readout
             names = [name for name in study.readouts_of(recipe) if study.registry.readout(name).fit]
-            halves = {f"{name}.{part}": value.half() for name in names for part, value in fitted(name).items()}
+            halves = {f"{name}.{part}": value.half() for name in names for part, value in fit_readout(name).items()}
             if halves:
-                write_tensors(here / "readouts.safetensors", halves, {})
+                write_tensors(ready / "readouts.safetensors", halves, {})
             if not np.abs(features).max() < torch.finfo(torch.float16).max:
                 raise BadInput(f"the features of {recipe.name} do not fit into float16.")
-            write_npz(here / "features.npz", features=features.astype(np.float16))
+            write_npz(ready / "features.npz", features=features.astype(np.float16))
             advance(1.0, recipe.name)
     return folder
 
@@ -95,12 +96,13 @@ def _folder(study: Path) -> Path:
     return study.parent / "ready" / study.stem
 
 
-def _fitted(folder: Path) -> FitReadout:
+def _read_readouts(folder: Path) -> FitReadout:
+    """Return a function that gives what a readout has learned, from the folder of a model."""
     path = folder / "readouts.safetensors"
     tensors = read_tensors(path)[0] if path.is_file() else {}
 
-    def fitted(readout: str) -> Parameters:
+    def fit_readout(readout: str) -> Parameters:
         prefix = f"{readout}."
         return {name.removeprefix(prefix): value.float() for name, value in tensors.items() if name.startswith(prefix)}
 
-    return fitted
+    return fit_readout

@@ -106,22 +106,22 @@ def run_study(
     use_device(device)
     study = source.load()
     recipes = select_recipes(study.recipes, only)
-    if cold := find_low_temperatures(study, recipes):
-        print_message(f"{cold} A short training then ranks them too low, and as too robust.")
+    if warning := find_low_temperatures(study, recipes):
+        print_message(f"{warning} A short training then ranks them too low, and as too robust.")
     out, data = out.resolve(), data.resolve()
     everything = [*list_pretrainings(recipes), *recipes]
     for recipe in everything:
         if isinstance(recipe.start, str):
             find_model(Path(recipe.start), f"; {recipe.name} begins with it")
     inputs = _prepare_data(study, recipes, data, images)
-    folders = [out / recipe.name for recipe in everything]
-    check_inputs([(folder, inputs.get(recipe, {})) for recipe, folder in zip(everything, folders, strict=True)])
-    watched = [WatchedModel(*both, study.result(*both)) for both in zip(everything, folders, strict=True)]
+    models = [(recipe, out / recipe.name) for recipe in everything]
+    check_inputs([(folder, inputs.get(recipe, {})) for recipe, folder in models])
+    watched = [WatchedModel(recipe, folder, study.result(recipe, folder)) for recipe, folder in models]
     if missing := [model for model in watched if not is_done(model.recipe, model.result)]:
         workers, threads = cost.plan_workers(everything, study.registry, workers)
-        how = device, options.get("amp", False), options.get("low_memory", False)
+        hardware = device, options.get("amp", False), options.get("low_memory", False)
         jobs = [
-            Job(source, model.recipe, model.folder, data, threads, *how, inputs.get(model.recipe, {}))
+            Job(source, model.recipe, model.folder, data, threads, *hardware, inputs.get(model.recipe, {}))
             for model in missing
         ]
         with (
@@ -154,8 +154,8 @@ def _prepare_data(
 def find_low_temperatures(study: Study, recipes: Sequence[Recipe]) -> str:
     """Return a sentence on the heads whose logits start at another scale than suits a short training, if any."""
     short = {recipe.head: recipe.temperature for recipe in recipes if recipe.epochs < SHORT_EPOCHS and not recipe.batch}
-    own = {name: study.registry.head(name).temperature for name in short}
-    names = [f"{name} (from {short[name]:g}, not {own[name]:g})" for name in short if short[name] < own[name]]
+    usual = {name: study.registry.head(name).temperature for name in short}
+    names = [f"{name} (from {short[name]:g}, not {usual[name]:g})" for name in short if short[name] < usual[name]]
     return f"The temperature of these heads starts low: {', '.join(names)}." if names else ""
 
 
@@ -172,17 +172,16 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
 def run_study_early(run: Callable[[StudySource], list[Row]], source: StudySource, out: Path, only: str) -> list[Row]:
     """Run a study on a part of its episodes, and on more only where these do not tell its heads apart."""
 
-    def compare(_: list[Row], level: float) -> list[Row]:
-        study = sources[-1].load()
+    def run_part(episodes: int) -> tuple[StudySource, list[Row]]:
+        part = replace(source, episodes=episodes)
+        return part, run(part)
+
+    def compare(result: tuple[StudySource, list[Row]], level: float) -> list[Row]:
+        study = result[0].load()
         recipes = [recipe for recipe in select_recipes(study.recipes, only) if (out / recipe.name).is_dir()]
         return compare_deviations(recalls_of_study(study, recipes, out), level)
 
-    def run_part(episodes: int) -> list[Row]:
-        sources.append(replace(source, episodes=episodes))
-        return run(sources[-1])
-
-    sources: list[StudySource] = []
-    rows, message = run_until_apart(run_part, list_looks(source.load().protocol.episodes), compare)
+    (_, rows), message = run_until_apart(run_part, list_looks(source.load().protocol.episodes), compare)
     print_message(message)
     return rows
 

@@ -152,13 +152,11 @@ class Packed:
         """Open the store, or raise BadInput with the command that makes it."""
         path = data / self.name
         if not self.is_in(data):
-            words = {f"--{name.replace('_', '-')}": value for name, value in self.options.items()}
-            given = [name if value is True else f"{name} {value}" for name, value in words.items()]
-            given += [f"--size {self.size}"] if self.size else []
-            given += [f"--fit {self.fit}"] if self.fit else []
-            given += [f"--embed {self.embed}".removesuffix(f" {DEFAULT_EMBEDDER}")] if self.embed else []
-            how = " ".join(["anyshot pack", self.kind, "SOURCE", *given, "-o", str(path)])
-            raise BadInput(f"there is no store {path}: name what it is made of, --images SOURCE, or make it: `{how}`.")
+            options = {**self.options, "size": self.size, "fit": self.fit, "embed": self.embed}
+            words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value]
+            words = [word.removesuffix(" True").removesuffix(f" {DEFAULT_EMBEDDER}") for word in words]
+            make = " ".join(["anyshot pack", self.kind, "SOURCE", *words, "-o", str(path)])
+            raise BadInput(f"there is no store {path}: name what it is made of, --images SOURCE, or make it: `{make}`.")
         return open_store(path)
 
     def is_in(self, data: Path) -> bool:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +61,17 @@ class Watch:
 
     def __init__(self, models: Sequence[WatchedModel], tensorboard: Path | None = None) -> None:
         self.models = models
-        self.boards = _boards(models, tensorboard) if tensorboard else {}
+        self.boards = _open_boards(models, tensorboard) if tensorboard else {}
         self.epochs = 0
         self.look()
 
     def look(self) -> int:
         """Read the histories that may have changed, and return how many epochs were trained since the last look."""
         for model in self.models:
-            for row in model.look():
-                for name in ("loss", "train_accuracy", "val_accuracy") if self.boards else ():
-                    if row[name] != "":
-                        self.boards[model.recipe.id].add_scalar(name, row[name], int(row["epoch"]))
+            rows, board = model.look(), self.boards.get(model.recipe.id)
+            for row, name in product(rows, ("loss", "train_accuracy", "val_accuracy")):
+                if board is not None and row[name] != "":
+                    board.add_scalar(name, row[name], int(row["epoch"]))
         before, self.epochs = self.epochs, sum(model.epochs for model in self.models)
         return self.epochs - before
 
@@ -109,7 +110,7 @@ def watch_study(models: Sequence[WatchedModel], tensorboard: Path | None = None)
                 board.close()
 
 
-def _boards(models: Sequence[WatchedModel], folder: Path) -> dict[str, Any]:
+def _open_boards(models: Sequence[WatchedModel], folder: Path) -> dict[str, Any]:
     """Return a writer of event files for each model; the folder is made anew."""
     with as_bad_input(ImportError, "`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
         from torch.utils.tensorboard import SummaryWriter

@@ -29,14 +29,14 @@ def training_batches(
     """
     rng = np.random.default_rng([seed, epoch])
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(labels.max() + 1)]
-    left = np.array([len(pool) for pool in pools])
+    remaining = np.array([len(pool) for pool in pools])
     images, batches = way * shot, []
-    while feasible := [take for take in mixed or (shot,) if (left >= take).sum() >= images // take]:
-        take = feasible[rng.integers(len(feasible))] if mixed else shot
-        weight = np.where(left >= take, left, 0)
-        classes = rng.choice(len(left), images // take, replace=False, p=weight / weight.sum())
-        batches.append(np.array([pools[c][left[c] - take : left[c]] for c in classes]))
-        left[classes] -= take
+    while feasible := [size for size in mixed or (shot,) if (remaining >= size).sum() >= images // size]:
+        size = feasible[rng.integers(len(feasible))] if mixed else shot
+        weight = np.where(remaining >= size, remaining, 0)
+        classes = rng.choice(len(remaining), images // size, replace=False, p=weight / weight.sum())
+        batches.append(np.array([pools[c][remaining[c] - size : remaining[c]] for c in classes]))
+        remaining[classes] -= size
     if not batches:
         enough = int((np.bincount(labels) >= shot).sum())
         raise BadInput(f"a batch takes {way} classes with {shot} images each, and only {enough} classes have as many.")

@@ -49,7 +49,6 @@ from anyshot.train.parallel import count_processes, gather_batch, is_first, loca
 SAVE_EVERY = 10.0  # seconds between saved states
 WRITE_HISTORY_EVERY = 1.0  # seconds
 PREFETCHED = 2  # batches that are read while another is trained on
-CHECK_EVERY = 20  # updates between checks that the loss is finite; a check makes a GPU wait
 
 
 def train(recipe: Recipe, store: Store, folder: Path, registry: Registry = BUILTIN, device: str | None = None) -> Model:
@@ -118,9 +117,9 @@ def _claim(folder: Path, recipe: Recipe) -> None:
     path = folder / "recipe.json"
     wanted = json.loads(recipe.to_json())
     if path.exists():
-        found = read_json(path)
-        if found != wanted:
-            differ = ", ".join(key for key in wanted if found.get(key) != wanted[key]) or "unknown fields"
+        present = read_json(path)
+        if present != wanted:
+            differ = ", ".join(key for key in wanted if present.get(key) != wanted[key]) or "unknown fields"
             raise BadInput(f"{folder} holds a model of another recipe (it differs in {differ}): choose another folder.")
     elif is_first():
         write_json(path, wanted)
@@ -244,13 +243,13 @@ class Learner:
             The loss and the number of correct predictions, left on the device.
         """
         recipe, kind = self.recipe, self.model.kind
-        read = images if isinstance(images, Batch) else self.read_batch(images, seed)
+        ready = images if isinstance(images, Batch) else self.read_batch(images, seed)
         torch.manual_seed(seed)  # dropout
         for group in self.optimiser.param_groups:
             group["lr"] = group["base"] * pace
-        batch = read.pixels.to(self.device, non_blocking=True)
+        batch = ready.pixels.to(self.device, non_blocking=True)
         if not recipe.frozen:
-            batch = augment(batch, recipe.augment, read.draws, recipe.size, kind.margin, kind.moments, read.boxes)
+            batch = augment(batch, recipe.augment, ready.draws, recipe.size, kind.margin, kind.moments, ready.boxes)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.amp):
             maps = self.network(batch[local_share(len(batch))])
         vectors = gather_batch(self.model.embed(maps.float(), dict(self.model.learned.items())), len(batch))
@@ -305,7 +304,7 @@ class _Run:
         self.results: list[Float[Tensor, " 2"]] = []  # loss and correct predictions of this epoch's updates
         self.best: tuple[float, dict[str, Tensor]] = (-math.inf, {})
         self.history: list[dict[str, Any]] = []
-        self.saved = self.written = time.monotonic()
+        self.last_save = self.last_history = time.monotonic()
         if (folder / "state.safetensors").exists():
             self._resume()
 
@@ -339,9 +338,7 @@ class _Run:
             pace = recipe.learning_rate((self.epoch + self.step / len(batches)) / recipe.epochs)
             self.results.append(self.learner.update(images, target, shot, seeds[self.step], pace))
             self.step += 1
-            if self.step % CHECK_EVERY == 0:
-                self._check()
-            if time.monotonic() - self.saved > SAVE_EVERY:
+            if time.monotonic() - self.last_save > SAVE_EVERY:
                 self._save()
         self._close_epoch()
 
@@ -353,12 +350,12 @@ class _Run:
         row["train_accuracy"] = round(100 * correct / self.recipe.images, 3)
         row["val_accuracy"] = round(self._validate(), 3) if self._is_validated() else ""
         self.history.append(row)
-        if is_first() and time.monotonic() - self.written > WRITE_HISTORY_EVERY:
+        if is_first() and time.monotonic() - self.last_history > WRITE_HISTORY_EVERY:
             self._write_history()
 
     def _is_validated(self) -> bool:
-        every = self.recipe.validate_every
-        return is_first() and self.val is not None and (self.epoch % every == 0 or self.epoch == self.recipe.epochs)
+        period = self.recipe.validate_every
+        return is_first() and self.val is not None and (self.epoch % period == 0 or self.epoch == self.recipe.epochs)
 
     def _validate(self) -> float:
         """Return the accuracy on the validation classes at the train shot, and keep the best model so far."""
@@ -374,9 +371,7 @@ class _Run:
         return accuracy
 
     def _check(self) -> None:
-        """Raise BadInput where a loss is not finite; the state before it is the last one saved."""
-        if not self.results:
-            return
+        """Raise BadInput where a loss is not finite, before such a state is saved or an epoch ends."""
         losses = torch.stack(self.results)[:, 0].cpu()
         if not losses.isfinite().all():
             step = int((~losses.isfinite()).nonzero()[0])
@@ -388,11 +383,11 @@ class _Run:
 
     def _write_history(self) -> None:
         write_table(self.folder / "history.csv", self.history)
-        self.written = time.monotonic()
+        self.last_history = time.monotonic()
 
     def _save(self) -> None:
         self._check()
-        self.saved = time.monotonic()
+        self.last_save = time.monotonic()
         if not is_first():
             return
         model, optimiser = self.learner.model, self.learner.optimiser
@@ -400,8 +395,7 @@ class _Run:
         tensors |= {f"best.{name}": value for name, value in self.best[1].items()}
         for index, state in optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items() if value is not None}
-        if self.results:
-            tensors["seen"] = torch.stack(self.results)
+        tensors["seen"] = torch.stack(self.results)
         about = {"epoch": self.epoch, "step": self.step, "best": self.best[0], "history": self.history}
         write_tensors(self.folder / "state.safetensors", tensors, {"run": json.dumps(about)})
 
