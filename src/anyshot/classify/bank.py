@@ -308,7 +308,7 @@ class ClassBank:
         given = [support for support in supports if support]
         if not given:
             raise BadInput(f"the class bank {self._place} has no classes yet.")
-        return reduce(lambda one, other: one.merge(other)[0], given)
+        return reduce(Support.merge, given)
 
 
 def _metric(head: Head) -> str:

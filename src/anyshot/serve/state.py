@@ -91,7 +91,7 @@ class ServedClassifier:
 
         def apply(classifier: ImageClassifier) -> int:
             label, support = _find_label(classifier, name), classifier.classifier.support_
-            if key not in support.exemplar_keys_of(label):
+            if key not in support.classes[label].exemplars:
                 raise HTTPException(404, "There is no such example.")
             correction = Correction("", f"{key:016x}", name, decision, new_name)
             if decision == "keep":
@@ -144,7 +144,7 @@ class ServedClassifier:
             for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
                 suggestion = names[class_index[twin]] if is_conflict else ""
                 rows.append((image, f"is also in {names[class_index[twin]]}", suggestion, keys[twin]))
-        kept = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
+        confirmed = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
         return [
             {
                 "key": keys[image],
@@ -154,7 +154,7 @@ class ServedClassifier:
                 "other": other,
             }
             for image, why, suggestion, other in rows
-            if (keys[image], names[class_index[image]]) not in kept
+            if (keys[image], names[class_index[image]]) not in confirmed
         ][:MAX_DOUBTFUL]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
@@ -250,7 +250,6 @@ class ServedClassifier:
     def _change(self, change: Callable[[ImageClassifier], Result]) -> Result:
         with self._change_lock:
             changed = copy.copy(self.current)
-            changed.classifier = copy.copy(self.current.classifier)
             result = change(changed)
             self.current = changed
             return result
