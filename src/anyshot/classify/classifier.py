@@ -261,10 +261,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with ExitStack() as stack:
             for each in sorted({self, *others}, key=id):  # In any other order two threads could wait for each other.
                 stack.enter_context(each._lock)
-            check_is_fitted(self)
-            for other in others:
-                check_is_fitted(other)
-                if self._merge_key() != other._merge_key():
+            for each in (self, *others):
+                check_is_fitted(each)
+                if self._merge_key() != each._merge_key():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
             supports = [each.state_.support for each in (self, *others)]
             merged = reduce(Support.merge, supports)

@@ -10,10 +10,9 @@ A support never changes: learning, merging and removing return another one, whic
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from heapq import nlargest
 from itertools import chain
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -317,13 +316,12 @@ class Support:
         changed, dropped = self._limit_exemplars(changed, n_new)
         recent = {**self.recent, **changed}
         is_small = len(recent) <= min(MOST_RECENT, len(self.base))
-        moments = [moment for moment in (self.rest_moment, other.rest_moment) if isinstance(moment, np.ndarray)]
         return Support(
             self.base if is_small else {**self.base, **recent},
             np.result_type(self.label_type, other.label_type),
             self.keep,
             self.has_scatter,
-            _moment(dropped if self.has_scatter else (), *moments),
+            _moment(dropped if self.has_scatter else (), self.rest_moment, other.rest_moment),
             self.degrees_of_freedom + other.degrees_of_freedom + len(other) - n_new,
             recent if is_small else {},
         )
@@ -489,7 +487,12 @@ def _many_classes() -> int:
 def _moment(vectors: Vectors | Sequence[Vector], *moments: Matrix | float) -> Matrix | float:
     """Return the sum over vectors of the outer product of each with itself, and of other such sums; 0 for nothing."""
     rows = (np.asarray(vectors[part]) for part in _parts(len(vectors)))
-    return reduce(add, (*moments, *(part.T @ part for part in rows))) if moments or len(vectors) else 0.0
+    # One more example is one vector: for it a matrix product takes twice as long, and copies of the sum cost time too.
+    products = (part.T * part if len(part) == 1 else part.T @ part for part in rows)
+    total: Matrix | float = next(products, 0.0)
+    for addend in chain(products, moments):
+        total += addend
+    return total
 
 
 def _parts(count: int) -> list[slice]:

@@ -145,17 +145,9 @@ class ServedClassifier:
                 suggestion = names[class_index[twin]] if is_conflict else ""
                 rows.append((image, f"is also in {names[class_index[twin]]}", suggestion, keys[twin]))
         confirmed = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
-        return [
-            {
-                "key": keys[image],
-                "name": names[class_index[image]],
-                "why": why,
-                "suggestion": suggestion,
-                "other": other,
-            }
-            for image, why, suggestion, other in rows
-            if (keys[image], names[class_index[image]]) not in confirmed
-        ][:MAX_DOUBTFUL]
+        listed = [(keys[image], names[class_index[image]], *about) for image, *about in rows]
+        columns = "key", "name", "why", "suggestion", "other"
+        return [dict(zip(columns, row, strict=True)) for row in listed if row[:2] not in confirmed][:MAX_DOUBTFUL]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
         """Number a change, so that it can be undone as long as it is not too old."""
