@@ -72,23 +72,17 @@ class ClassBank:
         self._place, self._registry, self._template = str(place), registry, classifier
         self._log: Any = None
         self._n_added = 0
-        with self._errors_as_bad_input():
-            is_made = self._has("state")
-        if classifier is None and not is_made:
+        if classifier is None and not self._has("state"):
             raise BadInput(f"there is no class bank in {place}: give the classifier that it is for.")
 
     # ------------------------------------------------------------------------------------------------------- learning
 
     def add(self, X: Any, y: Any) -> None:
         """Learn from examples. When this returns they are counted, whatever happens; before that, none of them is."""
-        with self._errors_as_bad_input():
-            is_made = "_law" in self.__dict__ or self._has("state")
-        if not is_made:
+        if "_law" not in self.__dict__ and not self._has("state"):
             assert self._template is not None
             self._make(clone(self._template).set_params(keep=0).fit(X, y))
-        with self._errors_as_bad_input():
-            law = self._law
-        support = copy.copy(law).fit(X, y).support_
+        support = copy.copy(self._law).fit(X, y).support_
         with self._errors_as_bad_input():
             rows = _to_rows(support, part=[uuid.uuid4().hex] * len(support))
             self._log = self._log or self._database.create_table("log", schema=rows.schema, exist_ok=True)
@@ -116,9 +110,7 @@ class ClassBank:
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
         """Return the `k` best classes of each image and their scores."""
-        with self._errors_as_bad_input():
-            law = self._law
-        vectors, head = law.vectors(X), law.learned_head_
+        vectors, head = self._law.vectors(X), self._law.learned_head_
         labels, scores = list[np.ndarray](), list[np.ndarray]()
         for start in range(0, len(vectors), QUERIES):
             query = torch.from_numpy(vectors[start : start + QUERIES])
@@ -249,12 +241,13 @@ class ClassBank:
     @cached_property
     def _law(self) -> FewShotClassifier:
         """A classifier with the bank's head and parameters, which never change, and one class without meaning."""
-        row = self._read_state()
-        law = json.loads(row["law"])
-        parameters, base = read_parameters({name: value.numpy() for name, value in load(row["tensors"]).items()})
-        arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
-        classifier = FewShotClassifier(**arguments, parameters=parameters, base=base, registry=self._registry, keep=0)
-        return classifier.fit(np.ones((1, law["features"])), [0])
+        with self._errors_as_bad_input():
+            row = self._read_state()
+            law = json.loads(row["law"])
+            parameters, base = read_parameters({name: value.numpy() for name, value in load(row["tensors"]).items()})
+            arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
+            values: dict[str, Any] = {"parameters": parameters, "base": base, "registry": self._registry, "keep": 0}
+            return FewShotClassifier(**arguments, **values).fit(np.ones((1, law["features"])), [0])
 
     def _restore(self, support: Support) -> FewShotClassifier:
         """Return a classifier of these classes with the bank's head."""
@@ -279,10 +272,8 @@ class ClassBank:
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
         law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
         row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
-        fields = {"number": pyarrow.int64(), "tensors": pyarrow.binary()}
-        schema = pyarrow.schema([(name, fields.get(name, pyarrow.string())) for name in row])
         with suppress(ValueError):  # Another process made it.
-            self._database.create_table("state", pyarrow.Table.from_pylist([row], schema))
+            self._database.create_table("state", pyarrow.Table.from_pylist([row]))
 
     def _read_state(self) -> dict[str, Any]:
         return max(self._open("state").to_arrow().to_pylist(), key=lambda row: row["number"])
@@ -297,18 +288,17 @@ class ClassBank:
         return as_bad_input(Exception, f"the class bank {self._place} is damaged or cannot be reached", ".")
 
     def _has(self, name: str) -> bool:
-        try:
+        with self._errors_as_bad_input(), suppress(FileNotFoundError, ValueError):
             self._database.open_table(name)
-        except (FileNotFoundError, ValueError):
-            return False
-        return True
+            return True
+        return False
 
     def _merge(self, *supports: Support | None) -> Support:
         """Return the classes of several supports."""
         given = [support for support in supports if support]
         if not given:
             raise BadInput(f"the class bank {self._place} has no classes yet.")
-        return reduce(lambda one, other: one.merge(other)[0], given)
+        return reduce(Support.merge, given)
 
 
 def _metric(head: Head) -> str:
@@ -358,8 +348,7 @@ def _to_support(rows: Any) -> Support | None:
     flat = sums.flatten().to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)
     labels = np.array(rows.column("label").to_pylist())
     names, class_index = np.unique(labels, return_inverse=True)
-    counts = np.zeros(len(names), np.int64)
-    np.add.at(counts, class_index, rows.column("count").to_numpy())
+    counts = np.bincount(class_index, rows.column("count").to_numpy()).astype(np.int64)
     return Support.from_arrays(names, build_support([flat], labels).sums, counts)
 
 

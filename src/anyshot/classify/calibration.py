@@ -22,7 +22,7 @@ LEFT_OUT_GROUPS = 8  # groups of every other class that are left out in turn: mo
 QUERIES = 2048  # exemplars that are queries: the standard error of a share is then at most 1.1 %
 CLASSES = 1024  # classes that are calibrated; of more classes a sample
 LEAST_QUERIES = 512  # queries that are compared with all of very many classes, at least
-PRODUCTS = 1 << 26  # comparisons of queries with all of very many classes, which bound the queries above LEAST_QUERIES
+PRODUCTS = 1 << 26  # comparisons of queries with very many classes, unless LEAST_QUERIES takes more
 GUESSED_GAP = 4.0  # logit of a class over the mean of the others where nothing can be left out: e^4 to 1 is 98 %
 
 Scores = Float[np.ndarray, "image class"]
@@ -109,9 +109,9 @@ def leave_one_out(
             rows = torch.from_numpy(queries)[here]
             query, own_class = vectors[rows], class_index[rows]
             if head.couples:  # Classes refine each other, so each query needs a set of classes of its own.
-                own = torch.arange(len(rows)), own_class
+                own_place = torch.arange(len(rows)), own_class
                 sets, set_counts = means[others].repeat(len(rows), 1, 1), counts[others].repeat(len(rows), 1)
-                sets[own], set_counts[own] = means[rows], counts[rows]
+                sets[own_place], set_counts[own_place] = means[rows], counts[rows]
                 refined = head.refined(sets, set_counts, bound_head.parameters)
                 scores[here] = bound_head.score(query[:, None], refined)[:, 0]
             else:

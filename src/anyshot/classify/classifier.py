@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -247,7 +248,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                     keep=self.keep,
                     has_scatter=self.learned_head_.head.estimator is not None,
                 )
-                self._set_support(support if is_fresh else self.state_.support.merge(support)[0])
+                self._set_support(support if is_fresh else self.state_.support.merge(support))
             self.n_repeated_ = len(keys) - int(is_new.sum())
             return self
 
@@ -260,16 +261,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with ExitStack() as stack:
             for each in sorted({self, *others}, key=id):  # In any other order two threads could wait for each other.
                 stack.enter_context(each._lock)
-            check_is_fitted(self)
-            for other in others:
-                check_is_fitted(other)
-                if self._merge_key() != other._merge_key():
+            for each in (self, *others):
+                check_is_fitted(each)
+                if self._merge_key() != each._merge_key():
                     raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
-            merged, n_repeated = self.state_.support, 0
-            for other in others:
-                merged, n_shared = merged.merge(other.state_.support)
-                n_repeated += n_shared
-            self.n_repeated_ = n_repeated
+            supports = [each.state_.support for each in (self, *others)]
+            merged = reduce(Support.merge, supports)
+            self.n_repeated_ = int(sum(each.counts.sum() for each in supports) - merged.counts.sum())
             return self._set_support(merged)
 
     def remove(self, labels: Sequence[Any] | Labels) -> "FewShotClassifier":
@@ -327,8 +325,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             if label not in support.classes:
                 raise BadInput(f"there is no class {label!s} to take from.")
             features = None if x is None else self._check_rows(np.asarray(x)[None])
-            if key is not None and key not in support.exemplar_keys_of(label):
-                if not support.contains(label, key):
+            if key is not None and key not in support.classes[label].exemplars:
+                if key not in support.classes[label].keys:
                     raise BadInput(f"class {label!s} has no such example.")
                 if features is None:
                     raise BadInput(
@@ -349,7 +347,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def put_back(self, part: Support) -> "FewShotClassifier":
         """Add again what `take_out` returned."""
         with self._lock:
-            return self._set_support(self.state_.support.merge(part)[0] if "state_" in self.__dict__ else part)
+            return self._set_support(self.state_.support.merge(part) if "state_" in self.__dict__ else part)
 
     def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[FeatureRows, Labels]:
         if y is None:

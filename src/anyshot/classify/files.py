@@ -116,7 +116,7 @@ def save_folder(
         config = _to_config(classifier)
         config["files"] = {file.name: _hash_file(file) for file in sorted(files.iterdir())}
         config["fingerprint"] = _hash_config(config)
-        files.rename(_find_files(staging, config))
+        files.rename(_version_folder(staging, config))
         write_json(staging / CONFIG, config)
         read_folder(staging, lambda files, config: _read_classifier(files, config, classifier.registry))
         _replace_version(staging, folder, config)
@@ -136,7 +136,7 @@ def _write_backbone(folder: Path, backbone: Embedder) -> None:
 
 def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> None:
     """Move a complete version into a folder, and remove the one before."""
-    files, before = _find_files(folder, config), {}
+    files, before = _version_folder(folder, config), {}
     with contextlib.suppress(BadInput):  # a damaged one, or none
         before = _read_config(folder)
     is_edited = _is_card_edited(folder, before)
@@ -168,12 +168,9 @@ def _list_versions(folder: Path) -> list[Path]:
 
 def check_destination(path: Path) -> None:
     """Raise BadInput where something else than a classifier is in a classifier's place."""
-    has_files = (path / TENSORS).is_file() or bool(_list_versions(path))
-    if (
-        path.exists()
-        and any(path.iterdir() if path.is_dir() else [path])
-        and not (has_files and (path / CONFIG).is_file())
-    ):
+    is_empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    is_ours = (path / CONFIG).is_file() and ((path / TENSORS).is_file() or bool(_list_versions(path)))
+    if not is_empty and not is_ours:
         raise BadInput(f"{path} is there already and is not a classifier: choose another folder.")
 
 
@@ -265,7 +262,7 @@ def _check_fingerprints(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise ValueError where files of a folder do not belong together."""
     if config["fingerprint"] != _hash_config(config):
         raise ValueError("config.json was changed, and its parts do not fit")
-    files, names = _find_files(folder, config), config["files"]
+    files, names = _version_folder(folder, config), config["files"]
     if not {TENSORS} <= names.keys() <= {TENSORS, *OPTIONAL_FILES, *BACKBONE_FILES}:
         raise ValueError("config.json does not name its files")
     for name, digest in names.items():
@@ -276,7 +273,7 @@ def _check_fingerprints(folder: Path, config: Mapping[str, Any]) -> None:
             raise ValueError(f"config.json and {name} do not fit together")
 
 
-def _find_files(folder: Path, config: Mapping[str, Any]) -> Path:
+def _version_folder(folder: Path, config: Mapping[str, Any]) -> Path:
     """Return the folder of the version that a configuration names."""
     return folder / f"{VERSION}{config['fingerprint'][:16]}" if config["format"] == FORMAT else folder
 
@@ -320,7 +317,7 @@ def read_folder(folder: Path, read: Callable[[Path, Mapping[str, Any]], T]) -> T
             if config["format"] > 3:
                 with _errors_as_bad_input(folder, KeyError, TypeError, ValueError, AttributeError):
                     _check_fingerprints(folder, config)
-            return read(_find_files(folder, config), config)
+            return read(_version_folder(folder, config), config)
         except (BadInput, OSError):
             if read_save_stamp(folder) == before:
                 raise  # else it was saved meanwhile, and is read again
@@ -333,7 +330,7 @@ def is_classifier(folder: Path) -> bool:
 
 def find_files(folder: Path) -> Path:
     """Return the folder with the files of the version that is loaded."""
-    return _find_files(folder, _read_config(folder))
+    return _version_folder(folder, _read_config(folder))
 
 
 def find_onnx_backbone(folder: Path) -> Path:

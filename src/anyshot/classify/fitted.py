@@ -99,7 +99,7 @@ class FittedState:
 
     @cached_property
     def estimate(self) -> tuple[Parameters, LeaveOneOut]:
-        """The parameters of a head that is fitted on the support, and its exemplars with their groups left out."""
+        """The parameters of a head that is fitted on the support, and the scores of exemplars that are left out."""
         support, _ = self.sample
         assert self.learned_head.head.estimator is not None
         chosen = calibration.choose_queries(support, 8 * calibration.QUERIES)
@@ -221,6 +221,6 @@ class FittedState:
             best = self.search.top(vectors, 2).rows
             other_rows = np.where(best[:, 0] == rows[class_index], best[:, 1], best[:, 0])
             sums = support.sums[class_index] - group_sums[self.groups[here]]
-            own = self._evidence(vectors, sums / counts[:, None], counts)
-            evidence[start : start + PART] = np.stack([own, self.evidence_of(vectors, other_rows)], 1)
+            own_evidence = self._evidence(vectors, sums / counts[:, None], counts)
+            evidence[start : start + PART] = np.stack([own_evidence, self.evidence_of(vectors, other_rows)], 1)
         return evidence

@@ -160,7 +160,7 @@ class ImageClassifier:
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
         must_read_all: bool = False,
-        seen: Callable[[ExampleBatch], None] = lambda batch: None,
+        on_batch: Callable[[ExampleBatch], None] = lambda batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
         """Learn from the pictures of a source, and return for each that could not be read the reason.
@@ -171,7 +171,7 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             must_read_all: Whether a picture that cannot be read is an error.
-            seen: Is called with each batch that was learned.
+            on_batch: Is called with each batch when it is learned.
             groups: Which pictures belong together (see `partial_fit`).
         """
         if groups is not None and len(groups) != len(items):
@@ -186,7 +186,7 @@ class ImageClassifier:
         while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = zip(*batch, strict=True)
             keys = new._learn(examples, np.array(names), batch_groups)
-            seen(ExampleBatch(examples, np.array(names), keys, batch_times))
+            on_batch(ExampleBatch(examples, np.array(names), keys, batch_times))
             n_learned += len(batch)
             progress(len(batch) / len(items))
         if not n_learned:

@@ -23,7 +23,7 @@ from anyshot.classify.keys import Keys, hash_label
 from anyshot.errors import BadInput
 
 MOST_EXEMPLARS = 32_768  # of all classes together: more would hardly change a scale, a threshold or an accuracy
-MOST_RECENT = 512  # classes that a support may have beside its base
+MOST_RECENT = 512  # classes that a support may have beside its base (`Support.recent`)
 LEAST_EXEMPLARS = 2  # of a class: one to leave out, and one that stays
 PART = 4096  # rows per matrix product, so that temporary copies stay small
 
@@ -69,7 +69,7 @@ class ClassExamples:
         return ClassExamples(self.sum - total, self.count - len(vectors), self.keys.difference(vectors), exemplars)
 
     def limit_exemplars(self, limit: int) -> tuple["ClassExamples", list[Vector]]:
-        """Return the same with so many exemplars at most, and the vectors of those that are dropped."""
+        """Return the examples with at most so many exemplars, and the vectors of the exemplars that are dropped."""
         order = sorted(self.exemplars, key=lambda key: (self.exemplars[key].group, key))
         exemplars = {key: self.exemplars[key] for key in order[:limit]}
         return replace(self, exemplars=exemplars), [self.exemplars[key].vector for key in order[limit:]]
@@ -107,7 +107,8 @@ class Support:
         rest_moment: The sum of the outer product of the vector with itself over the examples that are no exemplars.
         degrees_of_freedom: Those of the scatter: the number of examples minus that of classes. (The scatter of a class
             that is removed stays where its vectors are not all exemplars, and so do its degrees of freedom.)
-        recent: Some classes that count instead of those of `base`: to copy all classes for each example takes too long.
+        recent: Classes that are new, or count instead of those of `base`: to copy all of many classes for one more
+            example would take too long.
     """
 
     base: Mapping[Any, ClassExamples]
@@ -224,11 +225,6 @@ class Support:
         roots = (self.sums[part] / np.sqrt(self.counts[part])[:, None] for part in _parts(len(self)))
         return _freeze(np.asarray(self.rest_moment + _moment(self.exemplars.vectors) - sum(map(_moment, roots))))
 
-    def contains(self, label: Any, key: int) -> bool:
-        """Return whether a class has an example of this key."""
-        one = self.get(label)
-        return one is not None and key in one.keys
-
     def get(self, label: Any) -> ClassExamples | None:
         """Return what is known of a class; None where it is not known."""
         return self.recent.get(label) or self.base.get(label)
@@ -237,38 +233,36 @@ class Support:
         """Return the labels of the classes that have an example of this key."""
         return [label for label, one in self.classes.items() if key in one.keys]
 
-    def exemplar_keys_of(self, label: Any) -> Collection[int]:
-        """Return the keys of the exemplars of a class."""
-        return self.classes[label].exemplars.keys()
-
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
         return {key for one in self.classes.values() for key in one.exemplars}
 
     # ------------------------------------------------------------------------------------------------------- changing
 
-    def merge(self, other: "Support") -> tuple["Support", int]:
-        """Return the examples of both, and how many are in both; these count once.
+    def merge(self, other: "Support") -> "Support":
+        """Return the examples of both supports; those that are in both count once.
 
         Raises:
             BadInput: If the two share some examples of a class, not all, whose vectors neither has.
         """
         self.check_compatible(other)
-        pairs = ((label, self.get(label), new) for label, new in other.classes.items())
-        both = {label: (old, new) for label, old, new in pairs if old is not None}
-        shared = {label: keys for label, (old, new) in both.items() if (keys := old.keys & new.keys)}
-        first, second = self, other
-        if shared:
-            second, _ = other.remove([label for label, keys in shared.items() if len(keys) == both[label][1].count])
-            rest = {label: keys for label, keys in shared.items() if label in second.classes}
-            first, _ = self.remove([label for label, keys in rest.items() if len(keys) == both[label][0].count])
-            for label in rest.keys() & first.classes.keys():
-                second = second._subtract(label, self._find_vectors(label, rest[label], other))
-        return first._add(second), sum(map(len, shared.values()))
+        known = {label: (old, new) for label, new in other.classes.items() if (old := self.get(label))}
+        shared = {label: keys for label, (old, new) in known.items() if (keys := old.keys & new.keys)}
+        if not shared:
+            return self._add(other)
+        # Of a class whose examples are all shared, one side goes. Otherwise the shared examples leave one side.
+        second, _ = other.remove([label for label, keys in shared.items() if len(keys) == known[label][1].count])
+        rest = [label for label in shared if label in second.classes]
+        first, _ = self.remove([label for label in rest if len(shared[label]) == known[label][0].count])
+        for label in rest:
+            if label in first.classes:
+                second = second._subtract(label, self._find_vectors(label, shared[label], other))
+        return first._add(second)
 
     def remove(self, labels: Collection[Any]) -> tuple["Support", "Support"]:
         """Return the support without some classes, and these classes: merging both again undoes the removal."""
         removed, freedom = {label: self.classes[label] for label in labels}, 0
+        rest = {label: one for label, one in self.classes.items() if label not in removed}
         moment: Matrix | float = 0.0
         for one in removed.values() if self.has_scatter else ():
             # The scatter of a class is known where all its examples are exemplars. Otherwise it stays with that of
@@ -278,14 +272,8 @@ class Support:
             else:
                 vectors = [exemplar.vector for exemplar in one.exemplars.values()]
                 moment = moment + np.outer(one.sum, one.sum) / one.count - _moment(vectors)
-        rest = {label: one for label, one in self.classes.items() if label not in removed}
-        freedom_of_rest = self.degrees_of_freedom - freedom
-        return (
-            replace(
-                self, base=rest, recent={}, rest_moment=self.rest_moment - moment, degrees_of_freedom=freedom_of_rest
-            ),
-            replace(self, base=removed, recent={}, rest_moment=moment, degrees_of_freedom=freedom),
-        )
+        remaining = self._replace(rest, self.rest_moment - moment, self.degrees_of_freedom - freedom)
+        return remaining, self._replace(removed, moment, freedom)
 
     def split_off(self, label: Any, key: int, vector: Vector | None = None) -> tuple["Support", "Support"]:
         """Return the support without one of several examples of a class, and this example.
@@ -301,14 +289,13 @@ class Support:
             assert vector is not None
             exemplar = Exemplar(key, vector)
         part = ClassExamples(exemplar.vector, 1, one.keys & {key}, {key: exemplar})
-        rest = self._subtract(label, {key: exemplar.vector})
-        return rest, replace(self, base={label: part}, recent={}, rest_moment=0.0, degrees_of_freedom=0)
+        return self._subtract(label, {key: exemplar.vector}), self._replace({label: part}, 0.0, 0)
 
     def rename(self, label: Any) -> "Support":
         """Return a support of one class under another label."""
         (one,) = self.classes.values()
-        named = replace(one, keys=one.keys or frozenset(one.exemplars))
-        return replace(self, base={label: named}, recent={}, label_type=np.array([label]).dtype)
+        one = replace(one, keys=one.keys or frozenset(one.exemplars))  # examples of early files get keys now
+        return replace(self, base={label: one}, recent={}, label_type=np.array([label]).dtype)
 
     def check_compatible(self, other: "Support") -> None:
         """Raise BadInput where the vectors or labels of another support are of another kind."""
@@ -326,68 +313,59 @@ class Support:
         old = {label: self.get(label) for label in other.classes}
         changed = {label: one.add(new) if (one := old[label]) else new for label, new in other.classes.items()}
         n_new = sum(one is None for one in old.values())
-        # A class that has lost its exemplars, because there are very many classes, gets none later.
-        is_many = len(self) > _most_classes_with_exemplars()
-        bare = {label for label, one in old.items() if is_many and one and not one.exemplars}
-        changed, with_exemplars, dropped = self._limit_exemplars(changed, n_new, bare)
+        changed, dropped = self._limit_exemplars(changed, n_new)
         recent = {**self.recent, **changed}
         is_small = len(recent) <= min(MOST_RECENT, len(self.base))
-        added = Support(
+        return Support(
             self.base if is_small else {**self.base, **recent},
             np.result_type(self.label_type, other.label_type),
             self.keep,
             self.has_scatter,
-            self.rest_moment + other.rest_moment + (_moment(dropped) if self.has_scatter else 0.0),
+            _moment(dropped if self.has_scatter else (), self.rest_moment, other.rest_moment),
             self.degrees_of_freedom + other.degrees_of_freedom + len(other) - n_new,
             recent if is_small else {},
         )
-        if with_exemplars is not None:  # looking at every class takes longer than learning one example
-            added.__dict__["_with_exemplars"] = with_exemplars
-        return added
 
     def _limit_exemplars(
-        self, changed: dict[Any, ClassExamples], n_new: int, bare: set[Any]
-    ) -> tuple[dict[Any, ClassExamples], frozenset[Any] | None, list[Vector]]:
-        """Limit the exemplars of classes that have changed, and of others where new classes leave less room.
+        self, changed: dict[Any, ClassExamples], n_new: int
+    ) -> tuple[dict[Any, ClassExamples], list[Vector]]:
+        """Limit the exemplars of classes that change, and of others where new classes leave less room.
 
         Args:
-            changed: The classes that have changed.
+            changed: The classes that change.
             n_new: How many of them are new.
-            bare: Classes that shall have no exemplars.
 
         Returns:
-            The classes that have changed now; of very many classes the labels of those with exemplars; the vectors of
-            examples that are exemplars no more.
+            The classes that change, now also by losing exemplars; the vectors of the exemplars that are dropped.
         """
-        n_classes, most, with_exemplars = len(self) + n_new, _most_classes_with_exemplars(), None
+        n_classes, most = len(self) + n_new, _many_classes()
         limit, dropped = _exemplars_per_class(n_classes, self.keep), list[Vector]()
         if limit < _exemplars_per_class(len(self), self.keep):
             changed = {**self.classes, **changed}
-        if n_classes > most:
-            with_exemplars = self._with_exemplars
-            if n_new:
-                with_exemplars |= {label for label, one in changed.items() if one.exemplars and label not in bare}
-                bare = bare.union(nlargest(len(with_exemplars) - most // 2, with_exemplars, key=hash_label))
-                changed = {label: one for label in bare if (one := self.get(label))} | changed
-                with_exemplars -= bare
+        bare = set[Any]()  # classes that shall have no exemplars
+        if len(self) > most:  # A class that has lost its exemplars among so many classes gets none later.
+            bare = {label for label in changed if (one := self.get(label)) and not one.exemplars}
+        if n_new and n_classes > most:
+            candidates = self._with_exemplars | {label for label, one in changed.items() if one.exemplars} - bare
+            bare.update(nlargest(len(candidates) - most // 2, candidates, key=hash_label))
+            changed = {label: one for label in bare if (one := self.get(label))} | changed
         for label, one in changed.items():
             n_exemplars = 0 if label in bare else limit
             if len(one.exemplars) > n_exemplars:
                 changed[label], vectors = one.limit_exemplars(n_exemplars)
                 dropped += vectors
-        return changed, with_exemplars, dropped
+        return changed, dropped
 
     def _subtract(self, label: Any, vectors: Mapping[int, Vector]) -> "Support":
         """Return the support without examples of a class, which are given by their keys and vectors."""
         one = self.classes[label]
-        rest = [vector for key, vector in vectors.items() if key not in one.exemplars]
-        return replace(
-            self,
-            base={**self.classes, label: one.subtract(vectors)},
-            recent={},
-            rest_moment=self.rest_moment - (_moment(rest) if self.has_scatter else 0.0),
-            degrees_of_freedom=self.degrees_of_freedom - len(vectors),
-        )
+        rest = [vector for key, vector in vectors.items() if key not in one.exemplars and self.has_scatter]
+        classes = {**self.classes, label: one.subtract(vectors)}
+        return self._replace(classes, self.rest_moment - _moment(rest), self.degrees_of_freedom - len(vectors))
+
+    def _replace(self, base: Mapping[Any, ClassExamples], moment: Matrix | float, freedom: int) -> "Support":
+        """Return a support with the same options, of other classes, rest moment and degrees of freedom."""
+        return replace(self, base=base, recent={}, rest_moment=moment, degrees_of_freedom=freedom)
 
     def _find_vectors(self, label: Any, keys: frozenset[int], other: "Support") -> dict[int, Vector]:
         """Return the vectors of examples that two supports share, from the exemplars of both."""
@@ -417,8 +395,8 @@ class Support:
         class_index = self.exemplars.class_index
         rank = np.arange(len(class_index)) - np.searchsorted(class_index, class_index)
         vectors, class_index, keys, groups = self.exemplars.take(rank < shot)
-        options: Any = {"keep": self.keep, "has_scatter": self.has_scatter}
-        return build_support([vectors], self.labels[class_index], keys, groups, **options)
+        labels = self.labels[class_index]
+        return build_support([vectors], labels, keys, groups, keep=self.keep, has_scatter=self.has_scatter)
 
 
 def build_support(
@@ -441,9 +419,10 @@ def build_support(
         has_scatter: Whether the head needs the scatter within classes.
     """
     names, class_index = np.unique(labels, return_inverse=True)
+    groups = keys if groups is None else groups
     is_exemplar = np.full(len(labels), keep is None and keys is not None)
-    if keys is not None and keep:
-        is_exemplar[_pick_exemplars(names, class_index, keys, keys if groups is None else groups, keep)] = True
+    if keys is not None and groups is not None and keep:
+        is_exemplar[_pick_exemplars(names, class_index, keys, groups, keep)] = True
     sums, vectors, start = torch.zeros(0), list[Vectors](), 0
     rest_moment: Matrix | float = 0.0
     for part in parts:
@@ -453,12 +432,12 @@ def build_support(
         sums.index_add_(0, torch.from_numpy(class_index[here]), double)
         vectors.append(part[is_exemplar[here]])
         if has_scatter and not is_exemplar[here].all():
-            rest_moment = rest_moment + _moment(double.numpy()[~is_exemplar[here]])
+            rest_moment = _moment(double.numpy()[~is_exemplar[here]], rest_moment)
         start = here.stop
     exemplars = None
-    if keys is not None:
-        pairs = ((keys if groups is None else groups)[is_exemplar], class_index[is_exemplar])
-        exemplars = Exemplars(np.concatenate(vectors), pairs[1], keys[is_exemplar], pairs[0])
+    if keys is not None and groups is not None:
+        rest = (values[is_exemplar] for values in (class_index, keys, groups))
+        exemplars = Exemplars(np.concatenate(vectors), *rest)
     return Support.from_arrays(
         names,
         sums.numpy(),
@@ -475,9 +454,10 @@ def build_support(
 def find_new(labels: Labels, keys: Keys, support: Support | None) -> Bool[np.ndarray, " example"]:
     """Return which examples are not in a support and do not repeat an earlier one under the same label."""
     is_new, seen = list[bool](), set[tuple[Any, int]]()
-    for pair in zip(labels.tolist(), keys.tolist(), strict=True):
-        is_new.append(pair not in seen and not (support and support.contains(*pair)))
-        seen.add(pair)
+    for label, key in zip(labels.tolist(), keys.tolist(), strict=True):
+        one = support.get(label) if support else None
+        is_new.append((label, key) not in seen and not (one and key in one.keys))
+        seen.add((label, key))
     return np.array(is_new, bool)
 
 
@@ -485,7 +465,7 @@ def _pick_exemplars(
     names: Shaped[np.ndarray, " class"], class_index: Rows, keys: Keys, groups: Keys, keep: int
 ) -> Int[np.ndarray, " exemplar"]:
     """Return the places of the exemplars: in each class the examples with the smallest groups, then keys."""
-    candidates, most = np.arange(len(keys)), _most_classes_with_exemplars()
+    candidates, most = np.arange(len(keys)), _many_classes()
     if len(names) > most:  # only the classes whose labels have the smallest hashes
         hashes = np.array([hash_label(name) for name in names.tolist()], np.uint64)
         candidates = np.flatnonzero((hashes < np.sort(hashes)[most // 2])[class_index])
@@ -499,15 +479,20 @@ def _exemplars_per_class(n_classes: int, keep: int) -> int:
     return min(keep, max(LEAST_EXEMPLARS, MOST_EXEMPLARS // max(1, n_classes)))
 
 
-def _most_classes_with_exemplars() -> int:
-    """Return the number of classes beyond which only some have exemplars: half this number."""
+def _many_classes() -> int:
+    """Return the number of classes beyond which only half so many of them have exemplars."""
     return MOST_EXEMPLARS // LEAST_EXEMPLARS
 
 
-def _moment(vectors: Vectors | Sequence[Vector]) -> Matrix | float:
-    """Return the sum over vectors of the outer product of each with itself; 0 where there are none."""
+def _moment(vectors: Vectors | Sequence[Vector], *moments: Matrix | float) -> Matrix | float:
+    """Return the sum over vectors of the outer product of each with itself, and of other such sums; 0 for nothing."""
     rows = (np.asarray(vectors[part]) for part in _parts(len(vectors)))
-    return sum((part.T @ part for part in rows), 0.0)
+    # One more example is one vector: for it a matrix product takes twice as long, and copies of the sum cost time too.
+    products = (part.T * part if len(part) == 1 else part.T @ part for part in rows)
+    total: Matrix | float = next(products, 0.0)
+    for addend in chain(products, moments):
+        total += addend
+    return total
 
 
 def _parts(count: int) -> list[slice]:

@@ -114,9 +114,13 @@ class ClassSearch:
 
     def __init__(self, support: Support, head: BoundHead, has_index: bool) -> None:
         self._support, self._head, rows = support, head, np.arange(len(support))
-        self._prototypes = torch.empty(len(rows), compute_prototypes(head, support, rows[:1]).shape[1])
+        first = compute_prototypes(head, support, rows[:PIECE])
+        is_centred = isinstance(head.head.score, InnerProductScore) and head.head.score.centred
+        self._centre = first.mean(0) if is_centred else torch.zeros(())
+        self._prototypes, self._squared_lengths = torch.empty(len(rows), first.shape[1]), torch.empty(len(rows))
         for part in np.split(rows, range(PIECE, len(rows), PIECE)):
-            self._prototypes[part] = compute_prototypes(head, support, part).float()
+            prototypes = (compute_prototypes(head, support, part) - self._centre).float()
+            self._prototypes[part], self._squared_lengths[part] = prototypes, prototypes.square().sum(1)
         is_indexed = has_index and len(support) >= INDEX_FROM and has_points(head.head)
         self._index = ClassIndex(head.head, self._prototypes) if is_indexed else None
 
@@ -125,10 +129,11 @@ class ClassSearch:
         parts = []
         for start in range(0, len(vectors), QUERIES):
             query = self._head.transform(torch.from_numpy(vectors[start : start + QUERIES]))
+            centred = (query - self._centre).float()
             if self._index is not None and scale is None:
-                rows, logs = self._index.search(query.float(), k + EXTRA), torch.zeros(0)
+                rows, logs = self._index.search(centred, k + EXTRA), torch.zeros(0)
             else:
-                rows, logs = self._compare(query.float(), k + EXTRA, scale)
+                rows, logs = self._compare(centred, k + EXTRA, scale)
             pieces = zip(query.split(RESCORED), np.split(rows, range(RESCORED, len(rows), RESCORED)), strict=True)
             scores = np.concatenate([self._score(*piece) for piece in pieces])
             best = np.lexsort((rows, -scores))[:, :k]
@@ -143,7 +148,7 @@ class ClassSearch:
         size = max(1, BLOCK_FLOATS // max(query.shape))
         values, rows, logs = [], [], []
         for start in range(0, len(self._prototypes), size):
-            scores = self._head.score(query, self._prototypes[start : start + size])
+            scores = self._score_block(query, slice(start, start + size))
             best = scores.topk(min(k, scores.shape[1]), 1)
             values.append(best.values)
             rows.append(best.indices + start)
@@ -151,6 +156,19 @@ class ClassSearch:
         joined = torch.cat(values, 1)
         chosen = joined.topk(min(k, joined.shape[1]), 1).indices
         return torch.cat(rows, 1).gather(1, chosen).numpy(), torch.logsumexp(torch.stack(logs), 0)
+
+    def _score_block(self, query: Query, block: slice) -> Float[Tensor, "query class"]:
+        """Return the scores of a block of classes in float32, in one pass over its prototypes where that is possible.
+
+        For one query among very many classes, reading the prototypes takes most of the time.
+        """
+        prototypes, score = self._prototypes[block], self._head.head.score
+        if isinstance(score, InnerProductScore):
+            lengths = query.square().sum(1, keepdim=True), self._squared_lengths[block]
+            return score.from_products(query @ prototypes.mT, *lengths, query.shape[1])
+        if isinstance(score, QuadraticScore):
+            return torch.cat([query, query.square(), torch.ones(len(query), 1)], 1) @ prototypes.mT
+        return self._head.score(query, prototypes)
 
     def _score(self, query: Query, rows: Int[np.ndarray, "query candidate"]) -> Float[np.ndarray, "query candidate"]:
         """Return the head's own scores of the candidates of each query, in float64; -inf where there is none."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import load_classifier
@@ -29,7 +28,6 @@ from anyshot.inspect.unlabelled import describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.features import embed_pictures, read_examples, select_pictures
-from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.tables import round_row, write_table
 from anyshot.text import to_printable
@@ -80,49 +78,52 @@ def advise_source(
     """
     registry = options.registry()
     way: int | Literal["all"] = parse_way(curve.way) or "all"
-    trained = _load_trained_head(model, registry)
-    embeds = None
+    trained = load_embedder(model, registry=registry).model if model else None
+    embedder = None
     if has_features(source, options.layout):
         make_features_classifier(source, model, registry)  # refuses a model of pictures
     else:
-        embeds = load_embedder(model or DEFAULT_EMBEDDER, registry=registry)
+        embedder = load_embedder(model or DEFAULT_EMBEDDER, registry=registry)
     for other in (holdout, unlabelled):
-        if other is not None and has_features(other, options.layout) != (embeds is None):
+        if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
-    examples, held_out = _read(source, options, chosen, holdout, embeds)
-    known: AdviceOptions = {"names": examples.names, "registry": registry}
+    examples, held_out = _read(source, options, chosen, holdout, embedder)
+    settings: AdviceOptions = {"names": examples.names, "registry": registry}
     if held_out is not None:
-        known["holdout"] = held_out.features, held_out.labels
+        settings["holdout"] = held_out.features, held_out.labels
+    default_heads = heads_for(examples.features)
     if trained is not None:
-        known["parameters"] = {trained.head: _list_parameters(trained)}
-        known["embed"] = {trained.head: trained.embed} if trained.embed else {}
-    if embeds is not None:
-        known = describe_pictures(examples, embeds, known, options.features())
-    heads = curve.heads or _default_heads(trained, examples.features)
+        recipe = trained.recipe
+        settings["parameters"] = {recipe.head: trained.bound_head.parameters}
+        settings["embed"] = {recipe.head: recipe.embed} if recipe.embed else {}
+        default_heads = list(dict.fromkeys([recipe.head, *default_heads]))
+    if embedder is not None:
+        settings = describe_pictures(examples, embedder, settings, options.features())
+    heads = curve.heads or default_heads
     with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
-        known["progress"] = advance
+        settings["progress"] = advance
         advice = advise(
-            examples.features, examples.labels, heads, curve.shots, way, curve.episodes, curve.seed, **known
+            examples.features, examples.labels, heads, curve.shots, way, curve.episodes, curve.seed, **settings
         )
     if out is not None:
-        jpegs = make_thumbnails(known.get("picture"), advice.pictures)
+        jpegs = make_thumbnails(settings.get("picture"), advice.pictures)
         write_json(out / "advice.json", advice.to_dict())
         write_text(out / "advice.md", advice.to_markdown())
         write_text(out / "advice.html", render_advice(advice, jpegs, str(source)))
         print_message(f"open {out / 'advice.html'}")
     text = advice.to_text()
     if unlabelled is not None:
-        text += f"\n\n{_rank(unlabelled, advice, embeds, options, out)}"
+        text += f"\n\n{_rank(unlabelled, advice, embedder, options, out)}"
     return to_printable(text)
 
 
-def _rank(unlabelled: Path, advice: Advice, embeds: Embedder | None, options: ReadOptions, out: Path | None) -> str:
+def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: ReadOptions, out: Path | None) -> str:
     """Rank unlabelled examples, and write the table and the page of them."""
-    if embeds is None:
+    if embedder is None:
         examples = read_vectors(unlabelled, options.layout)
     else:
         with open_pictures([unlabelled], options.layout) as pictures:
-            examples = embed_pictures(embeds, pictures.items, options.features(), say=print_message)
+            examples = embed_pictures(embedder, pictures.items, options.features(), say=print_message)
     if not examples.items:
         raise BadInput(f"{unlabelled} has no picture that can be read.")
     case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
@@ -133,7 +134,7 @@ def _rank(unlabelled: Path, advice: Advice, embeds: Embedder | None, options: Re
         for place, one in enumerate(ranking, 1)
     ]
     if out is not None:
-        read = None if embeds is None else read_picture(examples, embeds)
+        read = None if embedder is None else read_picture(examples, embedder)
         jpegs = make_thumbnails(read, [one.example for one in ranking])
         write_table(out / "label-next.csv", [round_row(row) for row in rows])
         write_text(out / "label-next.html", render_ranking(ranking, names, case.class_names, jpegs, str(unlabelled)))
@@ -142,10 +143,10 @@ def _rank(unlabelled: Path, advice: Advice, embeds: Embedder | None, options: Re
 
 
 def _read(
-    source: Path, options: ReadOptions, chosen: ExampleOptions, holdout: Path | None, embeds: Embedder | None
+    source: Path, options: ReadOptions, chosen: ExampleOptions, holdout: Path | None, embedder: Embedder | None
 ) -> tuple[Source, Source | None]:
     """Return the examples that advice is taken from, and those held out: by default the test folder of the source."""
-    everything = read_examples(source, embeds, options.features(), options.layout, say=print_message)
+    everything = read_examples(source, embedder, options.features(), options.layout, say=print_message)
     rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
@@ -154,24 +155,7 @@ def _read(
         print_message(f"  the corrections of {table} are applied.")
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
-        held_out = read_examples(holdout, embeds, options.features(), options.layout, choose, print_message)
+        held_out = read_examples(holdout, embedder, options.features(), options.layout, choose, print_message)
     elif "test" in everything.splits and "test" not in chosen.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out
-
-
-def _load_trained_head(model: str, registry: Registry) -> FewShotClassifier | None:
-    """Return a classifier with the model's own head, where anyshot trained it."""
-    trained = load_embedder(model, registry=registry).model if model else None
-    return None if trained is None else FewShotClassifier.from_run(trained, registry=registry)
-
-
-def _default_heads(trained: FewShotClassifier | None, features: np.ndarray) -> list[str]:
-    usual = heads_for(features)
-    return usual if trained is None else list(dict.fromkeys([trained.head, *usual]))
-
-
-def _list_parameters(trained: FewShotClassifier) -> dict[str, torch.Tensor]:
-    """Return what a trained head has learned."""
-    parameters = (trained.parameters or {}).items()
-    return {name: torch.as_tensor(np.asarray(value), dtype=torch.float32) for name, value in parameters}

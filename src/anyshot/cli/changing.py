@@ -45,19 +45,19 @@ def add_examples(
     with edit_classifier(model, out, options.registry()) as edit:
         estimator, backbone = get_estimator(edit.classifier), get_backbone(edit.classifier)
         before, report = _count_by_name(estimator), FitReport(classifier=estimator)
-        for source in sources:
-            opened: AbstractContextManager[Source]
+        for path in sources:
+            context: AbstractContextManager[Source]
             if not to:
                 hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
-                opened = open_to_learn(source, options, examples, backbone, hint)
+                context = open_to_learn(path, options, examples, backbone, hint)
             elif backbone is not None:
-                opened = open_pictures([source], options.layout)
+                context = open_pictures([path], options.layout)
             else:
-                opened = contextlib.nullcontext(read_vectors(source, options.layout))
-            with opened as found:
-                print_message("\n".join(describe_notes(found)) if to else "")
-                labels = _as_labels(estimator, [to] * len(found.items) if to else found.labels)
-                learn_examples(edit.classifier, found, labels, options, report)
+                context = contextlib.nullcontext(read_vectors(path, options.layout))
+            with context as source:
+                print_message("\n".join(describe_notes(source)) if to else "")
+                labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
+                learn_examples(edit.classifier, source, labels, options, report)
         edit.change = _describe_added(before, _count_by_name(estimator))
     print_message(report.describe_repeats())
     return edit.summary
@@ -134,9 +134,9 @@ def _correct(
 ) -> str:
     """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
     backbone = get_backbone(classifier)
-    found = [read_examples(source, backbone, cache, say=print_message) for source in sources]
-    rows = {item.name: x for one in found for item, x in zip(one.items, one.features, strict=True)}
-    unchanged = _list_unchanged(found, corrections)
+    examples = [read_examples(source, backbone, cache, say=print_message) for source in sources]
+    rows = {item.name: x for one in examples for item, x in zip(one.items, one.features, strict=True)}
+    unchanged = _list_unchanged(examples, corrections)
     counts = {"drop": 0, "relabel": 0}
     for one in corrections:
         if one.decision == "keep":

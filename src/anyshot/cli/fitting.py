@@ -26,7 +26,7 @@ from anyshot.text import count_noun
 
 
 def fit_source(
-    source: Path, out: Path, options: ReadOptions, examples: ExampleOptions, model: str, head: str, **arguments: Any
+    path: Path, out: Path, options: ReadOptions, examples: ExampleOptions, model: str, head: str, **arguments: Any
 ) -> str:
     """Fit a classifier to a source and save it; the arguments are those of the verb, the last ones the classifier's."""
     with open_destination(out) as save:
@@ -35,13 +35,13 @@ def fit_source(
             registry.head(head)  # before the work, so that a misspelling is reported at once
             arguments["head"] = head
         classifier: Classifier
-        if has_features(source, options.layout):
-            classifier = make_features_classifier(source, model, registry, **arguments)
+        if has_features(path, options.layout):
+            classifier = make_features_classifier(path, model, registry, **arguments)
         else:
             classifier = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments)
-        with open_to_learn(source, options, examples, get_backbone(classifier)) as found:
-            report = FitReport(len(found.items))
-            learn_examples(classifier, found, found.labels, options, report)
+        with open_to_learn(path, options, examples, get_backbone(classifier)) as source:
+            report = FitReport(len(source.items))
+            learn_examples(classifier, source, source.labels, options, report)
         save(classifier)
     print_message(report.describe_repeats())
     estimator, noun = get_estimator(classifier), "picture" if isinstance(classifier, ImageClassifier) else "example"
@@ -59,7 +59,7 @@ def learn_examples(
         classifier.partial_fit(source.features, np.array(labels))
         return
     with progress("learning", 1.0) as advance:
-        unread = classifier.learn(source.items, labels, advance, options.features(), seen=report.add_pictures)
+        unread = classifier.learn(source.items, labels, advance, options.features(), on_batch=report.add_pictures)
     print_message(describe_unreadable(unread))
 
 

@@ -15,7 +15,6 @@ from scipy.special import softmax
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.options import ReadOptions
-from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_pictures, read_vectors
 from anyshot.data.source import describe_notes
 from anyshot.errors import BadInput
@@ -42,7 +41,8 @@ def predict_sources(
         raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
     classifier = load_classifier(model, options.registry())
     if isinstance(classifier, FewShotClassifier):
-        answers = [one for source in sources for one in _classify_features(classifier, source, top, options.layout)]
+        parts = [read_vectors(source, options.layout) for source in sources]
+        answers = [one for part in parts for one in _answer(classifier, part.names, part.features, top)]
     else:
         answers = _classify_pictures(classifier, sources, top, options)
     text = FORMATS[format](answers)
@@ -50,13 +50,6 @@ def predict_sources(
         return text
     write_text(out, text)
     return f"{out}: {count_noun(len(answers), 'answer')}.\n"
-
-
-def _classify_features(
-    classifier: FewShotClassifier, source: Path, top: int, layout: SourceOptions
-) -> Iterator[Answer]:
-    vectors = read_vectors(source, layout)
-    return _answer(classifier, vectors.names, vectors.features, top)
 
 
 def _classify_pictures(

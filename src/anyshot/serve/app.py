@@ -49,10 +49,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (401, 403, 404, 408, 409, 413, 415, 422, 431, 503)
 }
 IMAGE_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
-    }
+    "requestBody": {"required": True, "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
 }
 JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}, "description": "A small picture."}}
 CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}, "description": "A table."}}

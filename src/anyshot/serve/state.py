@@ -91,7 +91,7 @@ class ServedClassifier:
 
         def apply(classifier: ImageClassifier) -> int:
             label, support = _find_label(classifier, name), classifier.classifier.support_
-            if key not in support.exemplar_keys_of(label):
+            if key not in support.classes[label].exemplars:
                 raise HTTPException(404, "There is no such example.")
             correction = Correction("", f"{key:016x}", name, decision, new_name)
             if decision == "keep":
@@ -144,18 +144,10 @@ class ServedClassifier:
             for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
                 suggestion = names[class_index[twin]] if is_conflict else ""
                 rows.append((image, f"is also in {names[class_index[twin]]}", suggestion, keys[twin]))
-        kept = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
-        return [
-            {
-                "key": keys[image],
-                "name": names[class_index[image]],
-                "why": why,
-                "suggestion": suggestion,
-                "other": other,
-            }
-            for image, why, suggestion, other in rows
-            if (keys[image], names[class_index[image]]) not in kept
-        ][:MAX_DOUBTFUL]
+        confirmed = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
+        listed = [(keys[image], names[class_index[image]], *about) for image, *about in rows]
+        columns = "key", "name", "why", "suggestion", "other"
+        return [dict(zip(columns, row, strict=True)) for row in listed if row[:2] not in confirmed][:MAX_DOUBTFUL]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
         """Number a change, so that it can be undone as long as it is not too old."""
@@ -250,7 +242,6 @@ class ServedClassifier:
     def _change(self, change: Callable[[ImageClassifier], Result]) -> Result:
         with self._change_lock:
             changed = copy.copy(self.current)
-            changed.classifier = copy.copy(self.current.classifier)
             result = change(changed)
             self.current = changed
             return result
