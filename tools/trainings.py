@@ -14,7 +14,7 @@ from anyshot.tables import Row, read_table, to_csv
 from anyshot.text import group_by
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDIES = ("cub32", "mini32", "cub32-resnet12", "birds-pretrained")
+STUDIES = ("cub32", "mini32", "cub84", "cub32-resnet12", "birds-pretrained")
 
 
 def measure(grid: Grid) -> dict[str, float]:

@@ -144,10 +144,13 @@ class ServedClassifier:
             for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
                 suggestion = names[class_index[twin]] if is_conflict else ""
                 rows.append((image, f"is also in {names[class_index[twin]]}", suggestion, keys[twin]))
+        return self._without_confirmed([(keys[image], names[class_index[image]], *about) for image, *about in rows])
+
+    def _without_confirmed(self, rows: list[tuple[str, ...]]) -> list[dict[str, Any]]:
+        """Return rows about doubtful examples with named columns, without the examples whose label a person kept."""
         confirmed = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
-        listed = [(keys[image], names[class_index[image]], *about) for image, *about in rows]
         columns = "key", "name", "why", "suggestion", "other"
-        return [dict(zip(columns, row, strict=True)) for row in listed if row[:2] not in confirmed][:MAX_DOUBTFUL]
+        return [dict(zip(columns, row, strict=True)) for row in rows if row[:2] not in confirmed][:MAX_DOUBTFUL]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
         """Number a change, so that it can be undone as long as it is not too old."""
