@@ -50,6 +50,10 @@ epochs ([below](#the-papers-own-setting-cell-by-cell)). 5-way tests at 1 to 32 s
 study share.
 
 {headlines}
+
+![Sensitivity against mean accuracy of every head and readout: our studies, and the paper's grids](images/picture.svg)
+
+Right and below is better. Thin lines are intervals over new classes, thick ones over episodes (`python tools/picture.py`).
 """  # noqa: E501 - numbers name their source
 HEADLINE = (
     "On {name}, ProtoNets trained for 4 to 32 shots have a sensitivity of **{euclidean}** points with the Euclidean "

@@ -17,8 +17,10 @@ PANELS = {
     ("cub32", "conv4"): ("cub32/more-trainings", "cub32"),
     ("cub32", "resnet12"): ("cub32-resnet12",),
     ("mini32", "conv4"): ("mini32/second-training", "mini32"),
+    ("cub84", "conv4"): ("cub84",),
     ("cub84-lite0", "efficientnet-lite0"): ("birds-pretrained",),
 }
+N_SMALL = 3  # panels of images of 32x32 pixels, which stand above the paper's
 HEADS = (
     "proto", "cosine-proto", "unit-proto", "feat", "cosine-feat", "frn", "cosine-frn", "linear-proto",
     "cosine-linear-proto",
@@ -26,7 +28,7 @@ HEADS = (
 
 
 def points() -> list[Sensitivity]:
-    """Ours of small images, below them the paper's of the same data and backbone, then ours on pretrained features."""
+    """Ours of small images, below them the paper's of the same data and backbone, then ours of 84x84 pixels."""
     ours, paper = [], list_sensitivities(paper_findings())
     for folders in PANELS.values():
         ways = {}
@@ -40,7 +42,7 @@ def points() -> list[Sensitivity]:
         [_named(one, "the paper's") for one in paper if (f"{one.grid.data}32", one.grid.backbone) == panel]
         for panel in PANELS
     ]
-    return [one for panel in [*ours[:-1], *printed[:-1], ours[-1]] for one in panel]
+    return [one for panel in [*ours[:N_SMALL], *printed[:N_SMALL], *ours[N_SMALL:]] for one in panel]
 
 
 def _named(one: Sensitivity, whose: str) -> Sensitivity:
