@@ -482,7 +482,7 @@ def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -
         texts = tensors["labels"].tolist()
         if kind.kind == "U":  # UTF-8, and where each ends
             data, bounds = tensors["labels"].tobytes(), [0, *tensors["ends"].tolist()]
-            if bounds != sorted(bounds):
+            if tensors["labels"].ndim != 1 or bounds != sorted(bounds):
                 raise ValueError("its labels do not end where they should")
             texts = [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairwise(bounds)]
     labels = np.array(texts, kind)
