@@ -270,3 +270,12 @@ def test_damaged_shards_are_told(tmp_path):
     (folder / "shards.json").write_text('{"shards": "many"}')
     with pytest.raises(BadInput, match="how many shards"):
         read_examples(folder)
+
+
+def test_what_a_kill_at_the_very_end_leaves_is_removed_by_the_same_command(photos):
+    embed_path(photos, Path("features"), "net.onnx")
+    chunk = Path(".features.packing", "chunks-0", "000000000.npz")
+    chunk.parent.mkdir(parents=True)
+    chunk.write_bytes(b"")
+    embed_path(photos, Path("features"), "net.onnx")
+    assert not chunk.parent.parent.exists()

@@ -125,6 +125,14 @@ def pack(
     return open_store(out)
 
 
+def remove_leftovers(out: Path) -> None:
+    """Remove the folder that a pack leaves which is killed after it has moved its store."""
+    folder = out.with_name(f".{out.name}.packing")
+    if folder.exists():
+        with locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def _packing_folder(out: Path) -> Iterator[Path]:
     """Lock the folder that a store is packed in; remove it at the end, unless the same command can go on with it."""

@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from anyshot.data.features import write_feature_file
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_source
-from anyshot.data.pack import Embedding, Results, hash_inputs, pack
+from anyshot.data.pack import Embedding, Results, hash_inputs, pack, remove_leftovers
 from anyshot.data.pictures import describe_failure
 from anyshot.data.source import NO_FEATURES, Item, SelectSplits, SkippedFile, Source, describe_source, no_picture
 from anyshot.data.store import open_store
@@ -244,6 +244,7 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         about["fingerprint"] = hash_inputs(items, path, about)
     if (out / "store.json").is_file() and open_store(out).about.get("fingerprint") == about["fingerprint"]:
         store = open_store(out)  # which the same command made before
+        remove_leftovers(out)
     else:
         embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
         store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
