@@ -129,8 +129,8 @@ CAVEATS = """
   rate and at most 1,800 updates it stays behind ProtoNet in accuracy, and has overfitted to its shot less. Not tested
   further.
 - *High shots on CUB at 84x84.* After 20 epochs of the paper's schedule no model has finished learning, the Euclidean ones
-  least of all: accuracies are 15 to 20 points below the paper's, and the cosine still leads at 32 shots. The direction of
-  every effect on sensitivity is the paper's; its size for the Euclidean score is not reached yet.
+  least of all: accuracies are far below the paper's (above), and the cosine still leads at 32 shots. Sensitivities have
+  the paper's order; the Euclidean score does not reach the paper's yet.
 - *Unequal shots on CUB at 84x84.* There the posterior readout is behind the cosine, where it is ahead of it at equal shots
   and on the other studies: it seldom names a class of one image
   (<!--= results/cub84/unequal-recall.csv head=proto readout=posterior test_shot=step own_shot=1 : recall .0f -->?<!--/--> % of its queries, the cosine <!--= results/cub84/unequal-recall.csv head=cosine-proto readout=own test_shot=step own_shot=1 : recall .0f -->?<!--/--> %). Its features have 1,600 numbers

@@ -125,9 +125,13 @@ def pack(
     return open_store(out)
 
 
+def _packing_path(out: Path) -> Path:
+    return out.with_name(f".{out.name}.packing")
+
+
 def remove_leftovers(out: Path) -> None:
-    """Remove the folder that a pack leaves which is killed after it has moved its store."""
-    folder = out.with_name(f".{out.name}.packing")
+    """Remove the packing folder of a store that is complete: a pack that was killed at the very end leaves it."""
+    folder = _packing_path(out)
     if folder.exists():
         with locked(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -136,7 +140,7 @@ def remove_leftovers(out: Path) -> None:
 @contextlib.contextmanager
 def _packing_folder(out: Path) -> Iterator[Path]:
     """Lock the folder that a store is packed in; remove it at the end, unless the same command can go on with it."""
-    folder = out.with_name(f".{out.name}.packing")
+    folder = _packing_path(out)
     with locked(folder):
         try:
             if (out / "store.json").is_file():  # an earlier pack was killed after it had moved its store
