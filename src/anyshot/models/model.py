@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -256,7 +256,7 @@ def _fold_norms(module: nn.Module) -> nn.Module:
     """Fold every batch norm of a list `norms` into the convolution at the same place of the list `convs`."""
     for part in module.modules():
         if isinstance(convs := getattr(part, "convs", None), nn.ModuleList):
-            pairs: Iterable = zip(convs, cast(nn.ModuleList, part.norms), strict=True)
+            pairs: Iterable[Any] = zip(convs, cast(nn.ModuleList, part.norms), strict=True)
             part.convs = nn.ModuleList(fuse_conv_bn_eval(conv, norm) for conv, norm in pairs)
             part.norms = nn.ModuleList(nn.Identity() for _ in convs)
     return module

@@ -66,7 +66,7 @@ def _without_side_effects() -> Iterator[None]:
         yield
 
 
-def _setting(recipe: Recipe) -> tuple:
+def _setting(recipe: Recipe) -> tuple[str, int, int, int]:
     return (recipe.backbone, recipe.width, recipe.size, recipe.images)
 
 
