@@ -11,7 +11,7 @@ import numpy as np
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import load_classifier
 from anyshot.cli.classifiers import CurveOptions
-from anyshot.cli.fitting import make_features_classifier
+from anyshot.cli.learning import make_features_classifier
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
 from anyshot.data.open import has_features, open_pictures, read_vectors
 from anyshot.data.source import Source, select_splits

@@ -50,7 +50,7 @@ def fit(
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
             The head logistic learns from these alone.
     """
-    from anyshot.cli.fitting import fit_source
+    from anyshot.cli.learning import fit_source
 
     print(fit_source(source, out, options, examples, model, head, reject=reject, keep=keep))
 
@@ -127,7 +127,7 @@ def add(
         to: The class that all these pictures are of, old or new.
         out: Folder for the changed classifier; its own by default.
     """
-    from anyshot.cli.changing import add_examples
+    from anyshot.cli.learning import add_examples
 
     print(add_examples(model, sources, options, examples, to, out))
 
@@ -155,7 +155,7 @@ def remove(
             are of.
         out: Folder for the changed classifier; its own by default.
     """
-    from anyshot.cli.changing import remove_classes_or_examples
+    from anyshot.cli.learning import remove_classes_or_examples
 
     print(remove_classes_or_examples(model, classes, options, examples, of, corrections, out))
 
@@ -168,7 +168,7 @@ def merge(*models: Path, out: OutOption, using: Path | None = None) -> None:
         out: Folder for the new one.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
-    from anyshot.cli.changing import merge_classifiers
+    from anyshot.cli.learning import merge_classifiers
 
     print(merge_classifiers(models, out, DeviceOptions(using).registry()))
 
@@ -234,7 +234,7 @@ def export(model: str, /, *, out: OutOption, using: Path | None = None) -> None:
         out: The file.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
-    from anyshot.cli.fitting import export_model
+    from anyshot.cli.learning import export_model
 
     print(export_model(model, out, DeviceOptions(using).registry()))
 
