@@ -164,9 +164,9 @@ class ClassBank:
         """Return the folded table that counts, or None; a table that has lost classes is a ValueError."""
         if not state["folded"]:
             return None
-        table, (_, *about) = self._open(state["folded"]), state["folded"].split("-")
-        if len(about) == 3 and table.count_rows() != int(about[1]):  # Early names do not have the number of classes.
-            raise ValueError(f"{table.count_rows()} of {about[1]} classes are there")
+        table, n_classes = self._open(state["folded"]), state["folded"].split("-")[2]
+        if table.count_rows() != int(n_classes):
+            raise ValueError(f"{table.count_rows()} of {n_classes} classes are there")
         return table
 
     # ------------------------------------------------------------------------------------------------------ compaction
@@ -244,10 +244,10 @@ class ClassBank:
         with self._errors_as_bad_input():
             row = self._read_state()
             law = json.loads(row["law"])
+            features = law.pop("features")
             parameters, base = read_parameters({name: value.numpy() for name, value in load(row["tensors"]).items()})
-            arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
             values: dict[str, Any] = {"parameters": parameters, "base": base, "registry": self._registry, "keep": 0}
-            return FewShotClassifier(**arguments, **values).fit(np.ones((1, law["features"])), [0])
+            return FewShotClassifier(**law, **values).fit(np.ones((1, features)), [0])
 
     def _restore(self, support: Support) -> FewShotClassifier:
         """Return a classifier of these classes with the bank's head."""
