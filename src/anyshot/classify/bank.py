@@ -33,7 +33,7 @@ from sklearn.base import clone
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import read_parameters, write_parameters
-from anyshot.classify.support import Support, build_support
+from anyshot.classify.support import Support
 from anyshot.classify.topk import class_points, compute_prototypes, has_points, query_points
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.law import Head
@@ -349,7 +349,9 @@ def _to_support(rows: Any) -> Support | None:
     labels = np.array(rows.column("label").to_pylist())
     names, class_index = np.unique(labels, return_inverse=True)
     counts = np.bincount(class_index, rows.column("count").to_numpy()).astype(np.int64)
-    return Support.from_arrays(names, build_support([flat], labels).sums, counts)
+    totals = torch.zeros(len(names), flat.shape[1], dtype=torch.float64)
+    totals.index_add_(0, torch.from_numpy(class_index), torch.tensor(flat))
+    return Support.from_arrays(names, totals.numpy(), counts)
 
 
 def _to_sql(value: Any) -> str:

@@ -63,9 +63,7 @@ class FittedValue(Generic[T]):
         self.name = name
 
     def __get__(self, classifier: "FewShotClassifier", _: Any = None) -> T:
-        if classifier is None:
-            raise AttributeError("this is an attribute of classifiers that have learned a class")
-        with classifier._lock:
+        with classifier._lock:  # The class itself has no such attribute, which is an AttributeError, too.
             if "state_" not in classifier.__dict__:
                 raise AttributeError("this classifier has not learned a class yet")
             value: T = getattr(classifier.state_, self.name)
@@ -481,7 +479,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """
         with self._lock:
             check_is_fitted(self)
-            return self.state_.leave_one_out_logits
+            scores, class_index, _ = self.state_.left_out
+            return self.scale_ * scores, class_index
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
@@ -568,7 +567,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return self.scale_
         # Classes of shot + 1 examples have `shot` when one is left out; smaller ones need the correction `next_shot`.
         more = FittedState(self.support_.limit_shots(shot + 1), self.learned_head_, None, self.reject)
-        scores, class_index = more.leave_one_out_scores
+        scores, class_index, _ = more.left_out
         if not len(class_index):  # Each class is a single group, and nothing can be left out.
             return self.scale_
         counts = more.support.counts
@@ -595,10 +594,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"k, the number of classes to return, is at least 1, not {k}.")
         rows = self._check_rows(X)
         with self._lock:
-            parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
-            best, scores, sums = (
-                np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "scores", "log_sums")
-            )
+            parts: list[Any] = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
+            best, scores, sums = map(np.concatenate, zip(*parts, strict=True))
             # The sums over very many classes are float32, and may round to less than the sum of the best.
             sums = np.maximum(sums, logsumexp(self.scale_ * scores, axis=1))
             return self.classes_[best], np.exp(self.scale_ * scores - sums[:, None])

@@ -130,18 +130,17 @@ class FittedState:
         return ClassSearch(self.support, self.head, self.has_index)
 
     @cached_property
-    def leave_one_out_scores(self) -> tuple[Float[np.ndarray, "image class"], Int[np.ndarray, " image"]]:
-        """Scores of exemplars of the sample that are left out with their groups, and their class indices."""
-        if self.has_estimator:
-            parameters, left_out = self.estimate
-            return (left_out.logits / parameters["scale"]).numpy(), left_out.owner.numpy()
-        return calibration.leave_one_out(self.learned_head, self.sample[0], self.groups)
+    def left_out(self) -> tuple[calibration.Scores, Int[np.ndarray, " image"], calibration.Scores]:
+        """Scores of exemplars of the sample that are left out with their groups, their class indices, their evidence.
 
-    @property
-    def leave_one_out_logits(self) -> tuple[Float[np.ndarray, "image class"], Int[np.ndarray, " image"]]:
-        """The same as logits."""
-        scores, class_index = self.leave_one_out_scores
-        return self.scale * scores, class_index
+        The evidence is for each class over none of these: the score, where the head has nothing better.
+        """
+        if self.has_estimator:
+            parameters, result = self.estimate
+            scores, evidence = ((values / parameters["scale"]).numpy() for values in result[:2])
+            return scores, result.owner.numpy(), evidence
+        scores, class_index = calibration.leave_one_out(self.learned_head, self.sample[0], self.groups)
+        return scores, class_index, scores
 
     @property
     def is_calibrated(self) -> bool:
@@ -161,7 +160,7 @@ class FittedState:
             return float(self.estimate[0]["scale"])
         support = self.sample[0]
         if self.is_calibrated:
-            scores, class_index = self.leave_one_out_scores
+            scores, class_index, _ = self.left_out
             first_of_group = np.unique(self.groups, return_index=True)[1]
             n_groups = np.bincount(support.exemplars.class_index[first_of_group], minlength=len(support))
             shots = np.maximum(support.counts * n_groups / np.maximum(support.exemplar_counts, 1), 1)
@@ -175,14 +174,11 @@ class FittedState:
     def coverage(self) -> calibration.Coverage | None:
         """What the rejection threshold does; None where nothing can be left out."""
         if self.is_large:
-            evidence = self._compare_with_all()
+            logits = evidence = self._compare_with_all()
             class_index = np.zeros(len(evidence), int)
-            return calibration.fit_threshold(evidence, class_index, self.reject) if len(evidence) else None
-        logits, class_index = self.leave_one_out_logits
-        evidence = logits
-        if self.has_estimator and len(class_index):
-            parameters, left_out = self.estimate
-            evidence = self.scale * (left_out.evidence / parameters["scale"]).numpy()
+        else:
+            scores, class_index, evidence = self.left_out
+            logits, evidence = self.scale * scores, self.scale * evidence
         return calibration.fit_threshold(logits, class_index, self.reject, evidence) if len(class_index) else None
 
     @cached_property
@@ -190,7 +186,7 @@ class FittedState:
         """The share of each class's left-out exemplars that is classified right; NaN for classes without any."""
         shares, (support, rows) = np.full(len(self.support), np.nan), self.sample
         if len(self.groups):
-            shares[rows] = calibration.compute_recalls(*self.leave_one_out_scores, len(support))
+            shares[rows] = calibration.compute_recalls(*self.left_out[:2], len(support))
         shares.flags.writeable = False
         return shares
 

@@ -293,14 +293,9 @@ class ImageClassifier:
         """Return the features of pictures that have the backbone's size."""
         return self.backbone.features(pictures)
 
-    def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
-        """Return a picture upright, in colour, and cut to the central square of the backbone's size.
-
-        Args:
-            image: The picture.
-            name: How error messages call a picture that is no file.
-        """
-        item = _make_item(image, name)
+    def read(self, image: Picture) -> UInt8[np.ndarray, "side side 3"]:
+        """Return a picture upright, in colour, and cut to the central square of the backbone's size."""
+        item = _make_item(image)
         missing = as_bad_input(FileNotFoundError, f"there is no file {item.name}.")
         with as_bad_input(OSError, f"{item.name} cannot be read as an image", "."), missing:
             return self.backbone.prepare(item.read(), item.name)
@@ -345,11 +340,11 @@ def load_classifier(folder: Path, registry: Registry = BUILTIN) -> ImageClassifi
     return FewShotClassifier.load(folder, registry)
 
 
-def _make_item(image: Picture, name: str = "a picture") -> Item:
+def _make_item(image: Picture) -> Item:
     """Return a picture as an item of a source."""
     if isinstance(image, str | Path):
         return Item(str(image), "", None, Path(image).read_bytes)
-    return Item(name, "", None, lambda: image)
+    return Item("a picture", "", None, lambda: image)
 
 
 def _find_time(item: Item) -> float | None:

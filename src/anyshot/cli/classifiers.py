@@ -77,7 +77,7 @@ def predict(
         top: How many of the likeliest classes to show; 3 by default, 1 in CSV, where more are columns of their own.
         out: File to write the answers to; they are printed by default.
     """
-    from anyshot.cli.predicting import predict_sources
+    from anyshot.cli.answers import predict_sources
 
     print(predict_sources(model, images, options, format, top, out), end="")
 
@@ -103,7 +103,7 @@ def run_test(
         out: Folder for the page (test.html, with the mistaken pictures), the numbers (test.json) and the text.
         split: What to test with, where the source is divided: test by default, or val where there is no test.
     """
-    from anyshot.cli.advising import measure_classifier
+    from anyshot.cli.answers import measure_classifier
 
     print(measure_classifier(model, source, options, json, out, split))
 
@@ -221,7 +221,7 @@ def advise(
             that may be wrong and copies are kept, corrected or dropped with a click, into a table for --corrections.
             With --unlabelled also a page (label-next.html) and a table (label-next.csv).
     """
-    from anyshot.cli.advising import advise_source
+    from anyshot.cli.answers import advise_source
 
     print(advise_source(source, curve, options, examples, model, holdout, unlabelled, out))
 
