@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.special import logsumexp
 
 from anyshot.classify import calibration
 from anyshot.classify.groups import find_groups, join_groups
-from anyshot.classify.support import Support
-from anyshot.classify.topk import ClassSearch, compute_prototypes, has_points
+from anyshot.classify.support import Support, Vectors
+from anyshot.classify.topk import ClassSearch, TopK, compute_prototypes, has_points
 from anyshot.models.law import BoundHead, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once
@@ -190,16 +191,36 @@ class FittedState:
         shares.flags.writeable = False
         return shares
 
-    def evidence_of(
-        self, vectors: Float[np.ndarray, "image d"], rows: Int[np.ndarray, " image"]
-    ) -> Float[np.ndarray, " image"]:
+    def logits(self, vectors: Vectors) -> calibration.Scores:
+        """Return the logit of each class."""
+        return self.scale * self._score(vectors)
+
+    def top(self, vectors: Vectors, k: int, with_sums: bool = False) -> TopK:
+        """Return the best classes of each image; with sums also the log-sum-exp of its logits, for probabilities."""
+        scale = self.scale if with_sums else None
+        if self.is_searched:
+            return self.search.top(vectors, k, scale)
+        scores = self._score(vectors)
+        best = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
+        log_sums = None if scale is None else logsumexp(scale * scores, axis=1)
+        return TopK(best, np.take_along_axis(scores, best, 1), log_sums)
+
+    def evidence(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
+        """Return the evidence for the best class of each image; infinite where that is a single group."""
+        best = self.top(vectors, 1).rows[:, 0]
+        return np.where(self.is_single_group[best], np.inf, self._evidence_of_rows(vectors, best))
+
+    def _score(self, vectors: Vectors) -> calibration.Scores:
+        return self.head.score(self.head.transform(calibration.to_tensor(vectors)), self.prototypes).numpy()
+
+    def _evidence_of_rows(self, vectors: Vectors, rows: Int[np.ndarray, " image"]) -> Float[np.ndarray, " image"]:
         """Return the evidence that each image is of one class, which is given by its row in the support."""
         counts = self.support.counts[rows]
         return self._evidence(vectors, self.support.sums[rows] / counts[:, None], counts)
 
-    def _evidence(self, vectors: np.ndarray, means: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " image"]:
+    def _evidence(self, vectors: Vectors, means: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " image"]:
         """Return the evidence that each image is of the class with this mean and count."""
-        rows = [torch.from_numpy(np.require(x, requirements="W"))[:, None] for x in (vectors, means, counts)]
+        rows = [calibration.to_tensor(values)[:, None] for values in (vectors, means, counts)]
         return self.scale * self.head.evidence(*rows)[:, 0, 0].numpy()
 
     def _compare_with_all(self) -> Float[np.ndarray, "image 2"]:
@@ -218,5 +239,5 @@ class FittedState:
             other_rows = np.where(best[:, 0] == rows[class_index], best[:, 1], best[:, 0])
             sums = support.sums[class_index] - group_sums[self.groups[here]]
             own_evidence = self._evidence(vectors, sums / counts[:, None], counts)
-            evidence[start : start + PART] = np.stack([own_evidence, self.evidence_of(vectors, other_rows)], 1)
+            evidence[start : start + PART] = np.stack([own_evidence, self._evidence_of_rows(vectors, other_rows)], 1)
         return evidence
