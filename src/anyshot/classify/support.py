@@ -329,14 +329,9 @@ class Support:
     def _limit_exemplars(
         self, changed: dict[Any, ClassExamples], n_new: int
     ) -> tuple[dict[Any, ClassExamples], list[Vector]]:
-        """Limit the exemplars of classes that change, and of others where new classes leave less room.
+        """Limit the exemplars of classes that change, `n_new` of them new, and of others where these leave less room.
 
-        Args:
-            changed: The classes that change.
-            n_new: How many of them are new.
-
-        Returns:
-            The classes that change, now also by losing exemplars; the vectors of the exemplars that are dropped.
+        Return the classes that change, now also by losing exemplars, and the vectors of exemplars that are dropped.
         """
         n_classes, most = len(self) + n_new, _many_classes()
         limit, dropped = _exemplars_per_class(n_classes, self.keep), list[Vector]()

@@ -71,11 +71,7 @@ def fit_source(
 
 
 def make_features_classifier(source: Path, model: str, registry: Registry, **arguments: Any) -> FewShotClassifier:
-    """Make a classifier for a source of features, with the head of a model that was trained on such or with any other.
-
-    Raises:
-        BadInput: Where the model reads pictures.
-    """
+    """Make a classifier of features, with the head of a model that was trained on such or with any other."""
     trained = load_embedder(model, registry=registry).model if model else None
     if model and (trained is None or not trained.recipe.frozen):
         raise BadInput(f"{source} holds features already: leave the model out.")
@@ -107,15 +103,7 @@ def _open_destination(folder: Path) -> Iterator[Callable[[Classifier], None]]:
 def _open_to_learn(
     path: Path, options: ReadOptions, examples: ExampleOptions, backbone: Embedder | None = None, hint: str = ""
 ) -> Iterator[Source]:
-    """Open the examples to learn from: those of the chosen splits, with corrected labels.
-
-    Args:
-        path: Where they are.
-        options: How they are read.
-        examples: Which are chosen, and the corrections.
-        backbone: What embeds pictures: corrections may name these by keys, which are hashes of their features.
-        hint: The end of the error where there are no labels.
-    """
+    """Open the examples of the chosen splits, with corrected labels; `hint` ends the error where there are none."""
     choose = partial(select_splits, wanted=examples.split, for_test=False)
     with contextlib.ExitStack() as stack:
         try:
@@ -127,6 +115,7 @@ def _open_to_learn(
             raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
         for table in examples.corrections:
             corrections = read_corrections(table)
+            # Those without paths name pictures by keys, which are hashes of features.
             if backbone is not None and not all(one.path for one in corrections):
                 source = embed_pictures(backbone, source.items, options.features(), say=print_message)
             source = apply_corrections(source, corrections)
@@ -180,10 +169,8 @@ def add_examples(
 
     def add(classifier: Classifier) -> str:
         estimator, backbone = get_estimator(classifier), get_backbone(classifier)
-        before, report = (
-            _count_by_name(estimator),
-            FitReport(classifier=estimator, noun="picture" if backbone else "example"),
-        )
+        before, noun = _count_by_name(estimator), "example" if backbone is None else "picture"
+        report = FitReport(classifier=estimator, noun=noun)
         for path in sources:
             context: contextlib.AbstractContextManager[Source]
             if not to:
