@@ -435,17 +435,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self.__dict__.get("_thread_lock") or self.__dict__.setdefault("_thread_lock", make_lock())
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy gets. A support never changes, so that copies can share it and learn apart."""
         with self._lock:
             state: dict[str, Any] = dict(super().__getstate__())
         state.pop("_thread_lock", None)
         return state
-
-    def __copy__(self) -> "FewShotClassifier":
-        """Return another classifier that learns on its own: a support never changes, so that both can have it."""
-        other = object.__new__(type(self))
-        with self._lock:
-            other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
-        return other
 
     support_ = FittedValue[Support]("support")
     prototypes_ = FittedValue[torch.Tensor]("prototypes")
