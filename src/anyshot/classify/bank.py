@@ -34,14 +34,12 @@ from sklearn.base import clone
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import read_parameters, write_parameters
 from anyshot.classify.support import Support
-from anyshot.classify.topk import class_points, compute_prototypes, has_points, query_points
+from anyshot.classify.topk import CANDIDATES, INDEX_FROM, class_points, compute_prototypes, has_points, query_points
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.law import Head
 from anyshot.models.registry import Registry
 
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
-INDEX_FROM = 4096  # classes: fewer are compared one by one
-CANDIDATES = 64  # classes that the database's index returns for a query, which are then scored exactly
 QUERIES = 256  # queries whose candidates are compared at once
 PARTITION, PROBES = 1024, 32  # classes in a cell of the index, about, and cells that are searched for a query
 TIDY = 256  # calls of `add` after which a writer lets the database tidy up
@@ -258,15 +256,10 @@ class ClassBank:
         import pyarrow
 
         head = classifier.learned_head_.head
-        if head.estimator is not None:
+        if head.estimator is not None or not has_points(head):  # An estimator needs all examples; a writer sees some.
             raise BadInput(
-                f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
-                "answers with the readout posterior, fitted on examples of other classes."
-            )
-        if not has_points(head):
-            raise BadInput(
-                f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
-                f"not for {classifier.head}."
+                f"a class bank compares each class alone, by a product, a cosine or a distance, and {classifier.head} "
+                "does not: choose proto, cosine-proto, or the readout posterior, fitted on examples of other classes."
             )
         tensors = {name: value.contiguous() for name, value in write_parameters(classifier).items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}

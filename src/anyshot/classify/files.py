@@ -357,7 +357,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     with _errors_as_bad_input(folder, KeyError, TypeError):
         if config["library"] != "anyshot" or config["format"] not in (*OLD_FORMATS, FORMAT):
             readable = ", ".join(map(str, (*OLD_FORMATS, FORMAT)))
-            raise BadInput(f"{folder} is of format {config['format']}: this version of anyshot reads {readable}.")
+            raise BadInput(f"{folder} is of format {config['format']}: this version reads formats {readable}.")
     return config
 
 
