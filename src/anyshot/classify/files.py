@@ -138,6 +138,9 @@ def _write_backbone(folder: Path, backbone: Embedder) -> None:
 def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> None:
     """Move a complete version into a folder, and remove the one before."""
     files, before = _version_folder(folder, config), _list_versions(folder)  # two after a save that was killed
+    is_old = False
+    with contextlib.suppress(BadInput):  # a damaged configuration, or none
+        is_old = _read_config(folder)["format"] in OLD_FORMATS
     cards = [_hash_file(version / CARD) for version in before if (version / CARD).is_file()]
     is_edited = bool(cards) and (folder / CARD).is_file() and _hash_file(folder / CARD) not in cards
     with atomic_write(files) as new:
@@ -150,7 +153,7 @@ def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> 
     for old in before:
         if old != files:
             shutil.rmtree(old, ignore_errors=True)
-    if not before:  # a folder of an old format, or a new one
+    if is_old:
         for name in (TENSORS, THUMBNAILS, *BACKBONE_FILES):
             (folder / name).unlink(missing_ok=True)
 
