@@ -73,7 +73,7 @@ def _classify_pictures(
             raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
         print_message("\n".join(describe_notes(pictures)))
         with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
-            for batch in embed_items(classifier.backbone, items, options.features()):
+            for batch in embed_items(classifier.backbone, items, options.open_cache()):
                 unreadable += [one.why for one in batch if one.features is None]
                 features = [one.features for one in batch if one.features is not None]
                 names = [one.item.name for one in batch if one.features is not None]
@@ -159,7 +159,7 @@ def measure_classifier(
         if has_features(source, options.layout):
             raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
         with select_pictures(source, options.layout, choose, print_message) as items:
-            result, pictures = measure_holdout_pictures(classifier, items, options.features(), print_message)
+            result, pictures = measure_holdout_pictures(classifier, items, options.open_cache(), print_message)
     text = result.to_text()
     if out is not None:
         write_json(out / "test.json", result.to_dict())
@@ -202,7 +202,7 @@ def advise_source(
         settings["embed"] = {recipe.head: recipe.embed} if recipe.embed else {}
         default_heads = list(dict.fromkeys([recipe.head, *default_heads]))
     if embedder is not None:
-        settings = describe_pictures(examples, embedder, settings, options.features())
+        settings = describe_pictures(examples, embedder, settings, options.open_cache())
     heads = curve.heads or default_heads
     with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
         settings["progress"] = advance
@@ -227,7 +227,7 @@ def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: 
         examples = read_vectors(unlabelled, options.layout)
     else:
         with open_pictures([unlabelled], options.layout) as pictures:
-            examples = embed_pictures(embedder, pictures.items, options.features(), say=print_message)
+            examples = embed_pictures(embedder, pictures.items, options.open_cache(), say=print_message)
     if not examples.items:
         raise BadInput(f"{unlabelled} has no picture that can be read.")
     case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
@@ -250,7 +250,7 @@ def _read(
     source: Path, options: ReadOptions, chosen: ExampleOptions, holdout: Path | None, embedder: Embedder | None
 ) -> tuple[Source, Source | None]:
     """Return the examples that advice is taken from, and those held out: by default the test folder of the source."""
-    everything = read_examples(source, embedder, options.features(), options.layout, say=print_message)
+    everything = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
     rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
@@ -259,7 +259,7 @@ def _read(
         print_message(f"  the corrections of {table} are applied.")
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
-        held_out = read_examples(holdout, embedder, options.features(), options.layout, choose, print_message)
+        held_out = read_examples(holdout, embedder, options.open_cache(), options.layout, choose, print_message)
     elif "test" in everything.splits and "test" not in chosen.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out

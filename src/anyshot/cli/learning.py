@@ -117,7 +117,7 @@ def _open_to_learn(
             corrections = read_corrections(table)
             # Those without paths name pictures by keys, which are hashes of features.
             if backbone is not None and not all(one.path for one in corrections):
-                source = embed_pictures(backbone, source.items, options.features(), say=print_message)
+                source = embed_pictures(backbone, source.items, options.open_cache(), say=print_message)
             source = apply_corrections(source, corrections)
             print_message(f"  {count_noun(len(corrections), 'correction')} of {table} applied.")
         yield source
@@ -132,7 +132,7 @@ def _learn_examples(
         classifier.partial_fit(source.features, np.array(labels))
         return
     with progress("learning", 1.0) as advance:
-        unread = classifier.learn(source.items, labels, advance, options.features(), on_batch=report.add)
+        unread = classifier.learn(source.items, labels, advance, options.open_cache(), on_batch=report.add)
     print_message(describe_unreadable(unread))
 
 
@@ -240,9 +240,9 @@ def remove_classes_or_examples(
     def remove(classifier: Classifier) -> str:
         if corrections:
             decisions = [one for table in corrections for one in read_corrections(table)]
-            return _correct(classifier, decisions, examples, options.features())
+            return _correct(classifier, decisions, examples, options.open_cache())
         if examples:
-            return _remove_examples(classifier, examples, of, options.features())
+            return _remove_examples(classifier, examples, of, options.open_cache())
         labels = _labels_by_name(classifier)
         classifier.remove([look_up("class", name, labels) for name in names])
         return f"{count_noun(len(set(names)), 'class')} removed"

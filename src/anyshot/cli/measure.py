@@ -102,7 +102,7 @@ def evaluate(
     print_message(message)
     with progress("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
-            source, embedder, heads, split, readouts=readouts, registry=registry, plan=plan, cache=options.features(),
+            source, embedder, heads, split, readouts=readouts, registry=registry, plan=plan, cache=options.open_cache(),
             shots=episodes.unequal or protocol.shots, dirichlet=episodes.dirichlet, stop_early=episodes.stop_early,
             progress=advance,
         )  # fmt: skip
@@ -129,7 +129,7 @@ def _open_source(
     model = DEFAULT_EMBEDDER if model is None and not is_features else model
     embedder = load_embedder(model, registry=registry) if model is not None else None
     if store is None:
-        examples = read_examples(source, embedder, options.features(), options.layout, say=print_message)
+        examples = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
         store = examples.to_store(source)
         if embedder is not None and not is_features:
             store.about["content"] = embedder.fingerprint
