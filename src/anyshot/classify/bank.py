@@ -33,15 +33,13 @@ from sklearn.base import clone
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import read_parameters, write_parameters
-from anyshot.classify.support import Support, build_support
-from anyshot.classify.topk import class_points, compute_prototypes, has_points, query_points
+from anyshot.classify.support import Support
+from anyshot.classify.topk import CANDIDATES, INDEX_FROM, class_points, compute_prototypes, has_points, query_points
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.law import Head
 from anyshot.models.registry import Registry
 
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
-INDEX_FROM = 4096  # classes: fewer are compared one by one
-CANDIDATES = 64  # classes that the database's index returns for a query, which are then scored exactly
 QUERIES = 256  # queries whose candidates are compared at once
 PARTITION, PROBES = 1024, 32  # classes in a cell of the index, about, and cells that are searched for a query
 TIDY = 256  # calls of `add` after which a writer lets the database tidy up
@@ -164,9 +162,9 @@ class ClassBank:
         """Return the folded table that counts, or None; a table that has lost classes is a ValueError."""
         if not state["folded"]:
             return None
-        table, (_, *about) = self._open(state["folded"]), state["folded"].split("-")
-        if len(about) == 3 and table.count_rows() != int(about[1]):  # Early names do not have the number of classes.
-            raise ValueError(f"{table.count_rows()} of {about[1]} classes are there")
+        table, n_classes = self._open(state["folded"]), state["folded"].split("-")[2]
+        if table.count_rows() != int(n_classes):
+            raise ValueError(f"{table.count_rows()} of {n_classes} classes are there")
         return table
 
     # ------------------------------------------------------------------------------------------------------ compaction
@@ -244,10 +242,10 @@ class ClassBank:
         with self._errors_as_bad_input():
             row = self._read_state()
             law = json.loads(row["law"])
+            features = law.pop("features")
             parameters, base = read_parameters({name: value.numpy() for name, value in load(row["tensors"]).items()})
-            arguments: dict[str, Any] = {name: law[name] for name in (*ARGUMENTS, "positions")}
             values: dict[str, Any] = {"parameters": parameters, "base": base, "registry": self._registry, "keep": 0}
-            return FewShotClassifier(**arguments, **values).fit(np.ones((1, law["features"])), [0])
+            return FewShotClassifier(**law, **values).fit(np.ones((1, features)), [0])
 
     def _restore(self, support: Support) -> FewShotClassifier:
         """Return a classifier of these classes with the bank's head."""
@@ -258,15 +256,10 @@ class ClassBank:
         import pyarrow
 
         head = classifier.learned_head_.head
-        if head.estimator is not None:
+        if head.estimator is not None or not has_points(head):  # An estimator needs all examples; a writer sees some.
             raise BadInput(
-                f"{classifier.head} estimates from all examples how images vary, and a writer sees some: a class bank "
-                "answers with the readout posterior, fitted on examples of other classes."
-            )
-        if not has_points(head):
-            raise BadInput(
-                f"a class bank is for scores that are a product, a cosine, a distance or the posterior's, "
-                f"not for {classifier.head}."
+                f"a class bank compares each class alone, by a product, a cosine or a distance, and {classifier.head} "
+                "does not: choose proto, cosine-proto, or the readout posterior, fitted on examples of other classes."
             )
         tensors = {name: value.contiguous() for name, value in write_parameters(classifier).items()}
         law = {name: getattr(classifier, name) for name in ARGUMENTS}
@@ -349,7 +342,9 @@ def _to_support(rows: Any) -> Support | None:
     labels = np.array(rows.column("label").to_pylist())
     names, class_index = np.unique(labels, return_inverse=True)
     counts = np.bincount(class_index, rows.column("count").to_numpy()).astype(np.int64)
-    return Support.from_arrays(names, build_support([flat], labels).sums, counts)
+    totals = torch.zeros(len(names), flat.shape[1], dtype=torch.float64)
+    totals.index_add_(0, torch.from_numpy(class_index), torch.tensor(flat))
+    return Support.from_arrays(names, totals.numpy(), counts)
 
 
 def _to_sql(value: Any) -> str:

@@ -41,7 +41,7 @@ def count_remaining(support: Support, groups: GroupIndex) -> Int[np.ndarray, " e
 
 def sum_groups(support: Support, groups: GroupIndex) -> Float[np.ndarray, "group d"]:
     """Return the sum of the exemplars of each group."""
-    vectors = _to_tensor(support.exemplars.vectors)
+    vectors = to_tensor(support.exemplars.vectors)
     sums = torch.zeros(int(groups.max(initial=-1)) + 1, vectors.shape[1], dtype=torch.float64)
     return sums.index_add_(0, torch.from_numpy(groups), vectors).numpy()
 
@@ -64,13 +64,13 @@ def estimate(
         groups: Their groups, counted from 0; no group has examples of two classes.
         base: What is known of other classes, if there are any.
     """
-    given = Examples(_to_tensor(examples), _to_tensor(class_index), _to_tensor(groups))
+    given = Examples(to_tensor(examples), to_tensor(class_index), to_tensor(groups))
     # The scatter has d x d numbers. Where all examples are given and are fewer than d, moments from them are smaller.
     if len(examples) == support.counts.sum() < examples.shape[1]:
         moments = moments_of(given.vectors.double(), given.owner)
     else:
         assert support.scatter is not None
-        sums = _to_tensor(support.counts), torch.from_numpy(support.means), _to_tensor(support.scatter)
+        sums = to_tensor(support.counts), torch.from_numpy(support.means), to_tensor(support.scatter)
         moments = Moments(*sums, support.degrees_of_freedom)
     parameters = estimator.fit(moments, given, base)
     return parameters, estimator.leave_one_out(moments, given, parameters)
@@ -143,7 +143,7 @@ def choose_queries(support: Support, max_queries: int) -> Int[np.ndarray, " imag
     return np.flatnonzero(rank < max(2, max_queries // max(1, len(support))))
 
 
-def _to_tensor(array: np.ndarray) -> torch.Tensor:
+def to_tensor(array: np.ndarray) -> torch.Tensor:
     """Return an array as a tensor; a copy where the array is read-only."""
     return torch.from_numpy(np.require(array, requirements="W"))
 
@@ -190,7 +190,7 @@ def guess_scale(bound_head: BoundHead, support: Support) -> float:
     This is a rule of thumb and no calibration: one example does not tell how the images of a class vary.
     """
     means = torch.from_numpy(support.means)
-    prototypes = bound_head.head.refined(means, _to_tensor(support.counts), bound_head.parameters)
+    prototypes = bound_head.head.refined(means, to_tensor(support.counts), bound_head.parameters)
     scores = bound_head.score(means, prototypes).numpy()
     gap = np.diag(scores).mean() - scores[~np.eye(len(scores), dtype=bool)].mean() if len(scores) > 1 else 0.0
     return float(GUESSED_GAP / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0

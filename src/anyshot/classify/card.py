@@ -19,32 +19,21 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
         path: The file.
         about: What is known of the backbone, by name, for a classifier of pictures (`Embedder.about`).
     """
-    state, labels = classifier.state_, classifier.classes_
-    counts = state.support.counts[:LISTED]
-    is_measured = not state.is_large
+    state, is_measured = classifier.state_, not classifier.state_.is_large
     single_group_classes = classifier.single_group_classes_[:LISTED] if is_measured else ()
+    counts = zip(classifier.classes_[:LISTED], state.support.counts, strict=False)
     card = fill_template(
         Path(__file__).with_name("card.md"),
         classifier=classifier,
         about=about,
         has_pictures="backbone" in about,
-        n_classes=len(labels),
-        rows=[(_escape(label), count) for label, count in zip(labels[:LISTED], counts, strict=True)],
+        rows=[(_escape(label), count) for label, count in counts],
         is_measured=is_measured,
-        calibration=_describe_calibration(classifier) if is_measured else "",
         single_group_classes=[_escape(label) for label in single_group_classes],
         coverage=classifier.coverage_ if is_measured or "coverage" in state.__dict__ else None,
         percent="{:.1%}".format,
     )
     write_text(path, card)
-
-
-def _describe_calibration(classifier: FewShotClassifier) -> str:
-    """Return a sentence on how far the probabilities can be believed."""
-    if not classifier.calibrated_:
-        return f"They are not calibrated: the scale of the logits, {classifier.scale_:.4g}, was given or guessed."
-    error = f"the expected calibration error on them is {classifier.support_calibration_error():.1%}."
-    return f"The scale of the logits, {classifier.scale_:.4g}, is fitted by leaving examples out; {error}"
 
 
 def _escape(label: Any) -> str:

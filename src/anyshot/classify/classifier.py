@@ -24,11 +24,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot
+from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot, to_tensor
 from anyshot.classify.fitted import FittedState
 from anyshot.classify.keys import hash_groups, hash_rows
 from anyshot.classify.support import Support, build_support, find_new
-from anyshot.classify.topk import TopK
 from anyshot.concurrency import make_lock
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.models.gaussian import read_base
@@ -63,9 +62,7 @@ class FittedValue(Generic[T]):
         self.name = name
 
     def __get__(self, classifier: "FewShotClassifier", _: Any = None) -> T:
-        if classifier is None:
-            raise AttributeError("this is an attribute of classifiers that have learned a class")
-        with classifier._lock:
+        with classifier._lock:  # The class itself has no such attribute, which is an AttributeError, too.
             if "state_" not in classifier.__dict__:
                 raise AttributeError("this classifier has not learned a class yet")
             value: T = getattr(classifier.state_, self.name)
@@ -438,17 +435,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return self.__dict__.get("_thread_lock") or self.__dict__.setdefault("_thread_lock", make_lock())
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy gets. A support never changes, so that copies can share it and learn apart."""
         with self._lock:
             state: dict[str, Any] = dict(super().__getstate__())
         state.pop("_thread_lock", None)
         return state
-
-    def __copy__(self) -> "FewShotClassifier":
-        """Return another classifier that learns on its own: a support never changes, so that both can have it."""
-        other = object.__new__(type(self))
-        with self._lock:
-            other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_thread_lock"}
-        return other
 
     support_ = FittedValue[Support]("support")
     prototypes_ = FittedValue[torch.Tensor]("prototypes")
@@ -481,7 +472,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """
         with self._lock:
             check_is_fitted(self)
-            return self.state_.leave_one_out_logits
+            scores, class_index, _ = self.state_.left_out
+            return self.scale_ * scores, class_index
 
     # ----------------------------------------------------------------------------------------------------- predicting
 
@@ -494,8 +486,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def logits_of(self, vectors: Vectors) -> Float[np.ndarray, "image class"]:
         """Return the logits of what `vectors` returned, so that several classifiers can share one embedding."""
         with self._lock:
-            scale, head, prototypes, query = self.scale_, self.head_, self.prototypes_, self._transform(vectors)
-        return scale * head.score(query, prototypes).numpy()
+            return self.state_.logits(vectors)
 
     def evidence_of(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
         """Return the evidence for one of the classes rather than none of these.
@@ -504,24 +495,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         best class is among `single_group_classes_`.
         """
         with self._lock:
-            best = self._top(vectors, 1).rows[:, 0]
-            return np.where(self.state_.is_single_group[best], np.inf, self.state_.evidence_of(vectors, best))
-
-    def _transform(self, vectors: Vectors) -> Float[torch.Tensor, "image z"]:
-        return self.state_.head.transform(torch.from_numpy(np.require(vectors, requirements="W")))
-
-    def _top(self, vectors: Vectors, k: int, with_sums: bool = False) -> TopK:
-        """Return the best classes of each image; with sums also the log-sum-exp of its logits, for probabilities."""
-        with self._lock:
-            state = self.state_
-            if state.is_searched:
-                return state.search.top(vectors, k, state.scale if with_sums else None)
-            scale = state.scale if with_sums else 1.0
-            head, prototypes, query = state.head, state.prototypes, self._transform(vectors)
-        scores = head.score(query, prototypes).numpy()
-        best = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
-        log_sums = logsumexp(scale * scores, axis=1) if with_sums else None
-        return TopK(best, np.take_along_axis(scores, best, 1), log_sums)
+            return self.state_.evidence(vectors)
 
     def vectors(self, X: Any) -> Vectors:
         """Return the vector of each image, embedded and changed by the readout: a class is the mean of such vectors."""
@@ -534,7 +508,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             is_member = exemplars.class_index == np.searchsorted(support.labels, label)
             members = torch.from_numpy(exemplars.vectors[is_member])
             prototypes = head.head.refined(members, torch.ones(len(members), dtype=torch.int64), head.parameters)
-            scores = head.score(self._transform(vector[None]), prototypes)[0]
+            scores = head.score(head.transform(to_tensor(vector[None])), prototypes)[0]
         return exemplars.keys[is_member][scores.argsort(descending=True).numpy()[:k]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
@@ -568,7 +542,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return self.scale_
         # Classes of shot + 1 examples have `shot` when one is left out; smaller ones need the correction `next_shot`.
         more = FittedState(self.support_.limit_shots(shot + 1), self.learned_head_, None, self.reject)
-        scores, class_index = more.leave_one_out_scores
+        scores, class_index, _ = more.left_out
         if not len(class_index):  # Each class is a single group, and nothing can be left out.
             return self.scale_
         counts = more.support.counts
@@ -584,7 +558,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Return the likeliest class of each image."""
         rows = self._check_rows(X)
         with self._lock:
-            return self.classes_[np.concatenate([self._top(part, 1).rows[:, 0] for part in self._vector_parts(rows)])]
+            best = [self.state_.top(part, 1).rows[:, 0] for part in self._vector_parts(rows)]
+            return self.classes_[np.concatenate(best)]
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
         """Return the `k` likeliest classes of each image and their probabilities.
@@ -595,10 +570,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"k, the number of classes to return, is at least 1, not {k}.")
         rows = self._check_rows(X)
         with self._lock:
-            parts = [self._top(part, k, with_sums=True) for part in self._vector_parts(rows)]
-            best, scores, sums = (
-                np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "scores", "log_sums")
-            )
+            parts: list[Any] = [self.state_.top(part, k, with_sums=True) for part in self._vector_parts(rows)]
+            best, scores, sums = map(np.concatenate, zip(*parts, strict=True))
             # The sums over very many classes are float32, and may round to less than the sum of the best.
             sums = np.maximum(sums, logsumexp(self.scale_ * scores, axis=1))
             return self.classes_[best], np.exp(self.scale_ * scores - sums[:, None])

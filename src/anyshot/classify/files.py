@@ -40,7 +40,8 @@ from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.text import count_noun
 
-FORMAT = 5  # Formats 1 to 4 have all files beside config.json; 1 to 3 have no fingerprints, and keys of exemplars only.
+FORMAT = 5
+OLD_FORMATS = (1, 2, 3)  # of version 0.1: all files beside config.json, no fingerprints, keys of exemplars only
 TENSORS, CONFIG, CARD, THUMBNAILS = "classifier.safetensors", "config.json", "README.md", "thumbnails.safetensors"
 VERSION = "version-"  # prefix of a version's folder; the first 16 digits of the fingerprint follow
 BACKBONE, ONNX_BACKBONE = "backbone.json", "backbone.onnx"
@@ -136,10 +137,12 @@ def _write_backbone(folder: Path, backbone: Embedder) -> None:
 
 def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> None:
     """Move a complete version into a folder, and remove the one before."""
-    files, before = _version_folder(folder, config), {}
-    with contextlib.suppress(BadInput):  # a damaged one, or none
-        before = _read_config(folder)
-    is_edited = _is_card_edited(folder, before)
+    files, before = _version_folder(folder, config), _list_versions(folder)  # two after a save that was killed
+    is_old = False
+    with contextlib.suppress(BadInput):  # a damaged configuration, or none
+        is_old = _read_config(folder)["format"] in OLD_FORMATS
+    cards = [_hash_file(version / CARD) for version in before if (version / CARD).is_file()]
+    is_edited = bool(cards) and (folder / CARD).is_file() and _hash_file(folder / CARD) not in cards
     with atomic_write(files) as new:
         (staging / files.name).rename(new)
     with atomic_write(folder / CONFIG) as new:  # from now on this version is the one that is loaded
@@ -147,19 +150,12 @@ def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> 
     if not is_edited:
         with atomic_write(folder / CARD) as new:
             shutil.copyfile(files / CARD, new)
-    for old in _list_versions(folder):
+    for old in before:
         if old != files:
             shutil.rmtree(old, ignore_errors=True)
-    if before.get("format", FORMAT) < FORMAT:
+    if is_old:
         for name in (TENSORS, THUMBNAILS, *BACKBONE_FILES):
             (folder / name).unlink(missing_ok=True)
-
-
-def _is_card_edited(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether somebody has changed the card since it was written; of formats 1 to 3 nobody can tell."""
-    copies = [folder / CARD for folder in _list_versions(folder)]  # two of them after a save that was killed
-    written = [config["card"]] if "card" in config else [_hash_file(copy) for copy in copies if copy.is_file()]
-    return (folder / CARD).is_file() and bool(written) and _hash_file(folder / CARD) not in written
 
 
 def _list_versions(folder: Path) -> list[Path]:
@@ -314,7 +310,7 @@ def read_folder(folder: Path, read: Callable[[Path, Mapping[str, Any]], T]) -> T
         before = read_save_stamp(folder)
         try:
             config = _read_config(folder)
-            if config["format"] > 3:
+            if config["format"] == FORMAT:
                 with _errors_as_bad_input(folder, KeyError, TypeError, ValueError, AttributeError):
                     _check_fingerprints(folder, config)
             return read(_version_folder(folder, config), config)
@@ -342,7 +338,7 @@ def has_backbone(folder: Path) -> bool:
     """Return whether a folder holds a classifier of pictures."""
     config = _read_config(folder)
     with _errors_as_bad_input(folder, KeyError, TypeError):
-        return BACKBONE in config["files"] if config["format"] > 3 else (folder / BACKBONE).is_file()
+        return BACKBONE in config["files"] if config["format"] == FORMAT else (folder / BACKBONE).is_file()
 
 
 def read_save_stamp(folder: Path) -> tuple[int, int] | None:
@@ -362,9 +358,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """Return config.json; its format is one that can be read."""
     config = read_json(folder / CONFIG, MAX_CONFIG_BYTES)
     with _errors_as_bad_input(folder, KeyError, TypeError):
-        if config["library"] != "anyshot" or config["format"] not in range(1, FORMAT + 1):
-            readable = f"this version of anyshot reads formats 1 to {FORMAT}"
-            raise BadInput(f"{folder} is of format {config['format']}: {readable}.")
+        if config["library"] != "anyshot" or config["format"] not in (*OLD_FORMATS, FORMAT):
+            readable = ", ".join(map(str, (*OLD_FORMATS, FORMAT)))
+            raise BadInput(f"{folder} is of format {config['format']}: this version reads formats {readable}.")
     return config
 
 
@@ -434,8 +430,6 @@ def _find_backbone(folder: Path, name: str, description: str) -> str | Path:
         return folder
     if (folder / ONNX_BACKBONE).is_file():
         return folder / ONNX_BACKBONE
-    if description.startswith("timm:"):  # Early files have no name.
-        return description
     raise BadInput(f"the backbone of {folder} is a function ({description}): give it as backbone=... again.")
 
 
@@ -453,8 +447,6 @@ def read_parameters(
         {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         for prefix in ("parameters.", "fitted.")
     )
-    if "basis" in tensors:  # as it was written before readouts had names for what they fit
-        base["basis"] = tensors["basis"]
     if not all(np.isfinite(value).all() for value in (*parameters.values(), *base.values())):
         raise ValueError("a value is not finite")
     return parameters or None, base or None
@@ -473,7 +465,7 @@ def _read_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the labels; formats 2 to 4 have those of many classes as tensors."""
+    """Return the labels; old formats have those of many classes as tensors."""
     kind = np.dtype(config["label_type"])
     if kind.kind not in LABEL_KINDS or kind.itemsize > MAX_VALUE_BYTES:
         raise ValueError(f"labels of type {config['label_type']}: they must be text or numbers")
@@ -524,7 +516,7 @@ def _check_indices(arrays: Mapping[str, np.ndarray], keep: int) -> None:
 
 
 def _upgrade(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the tensors of formats 1 to 3 as those of today.
+    """Return the tensors of old formats as those of today.
 
     They lack the keys of all examples, which may therefore count again when they are learned again, and have the
     scatter within classes instead of the second moment of the examples that are no exemplars.

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.special import logsumexp
 
 from anyshot.classify import calibration
 from anyshot.classify.groups import find_groups, join_groups
-from anyshot.classify.support import Support
-from anyshot.classify.topk import ClassSearch, compute_prototypes, has_points
+from anyshot.classify.support import Support, Vectors
+from anyshot.classify.topk import ClassSearch, TopK, compute_prototypes, has_points
 from anyshot.models.law import BoundHead, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once
@@ -130,18 +131,17 @@ class FittedState:
         return ClassSearch(self.support, self.head, self.has_index)
 
     @cached_property
-    def leave_one_out_scores(self) -> tuple[Float[np.ndarray, "image class"], Int[np.ndarray, " image"]]:
-        """Scores of exemplars of the sample that are left out with their groups, and their class indices."""
-        if self.has_estimator:
-            parameters, left_out = self.estimate
-            return (left_out.logits / parameters["scale"]).numpy(), left_out.owner.numpy()
-        return calibration.leave_one_out(self.learned_head, self.sample[0], self.groups)
+    def left_out(self) -> tuple[calibration.Scores, Int[np.ndarray, " image"], calibration.Scores]:
+        """Scores of exemplars of the sample that are left out with their groups, their class indices, their evidence.
 
-    @property
-    def leave_one_out_logits(self) -> tuple[Float[np.ndarray, "image class"], Int[np.ndarray, " image"]]:
-        """The same as logits."""
-        scores, class_index = self.leave_one_out_scores
-        return self.scale * scores, class_index
+        The evidence is for each class over none of these: the score, where the head has nothing better.
+        """
+        if self.has_estimator:
+            parameters, result = self.estimate
+            scores, evidence = ((values / parameters["scale"]).numpy() for values in result[:2])
+            return scores, result.owner.numpy(), evidence
+        scores, class_index = calibration.leave_one_out(self.learned_head, self.sample[0], self.groups)
+        return scores, class_index, scores
 
     @property
     def is_calibrated(self) -> bool:
@@ -161,7 +161,7 @@ class FittedState:
             return float(self.estimate[0]["scale"])
         support = self.sample[0]
         if self.is_calibrated:
-            scores, class_index = self.leave_one_out_scores
+            scores, class_index, _ = self.left_out
             first_of_group = np.unique(self.groups, return_index=True)[1]
             n_groups = np.bincount(support.exemplars.class_index[first_of_group], minlength=len(support))
             shots = np.maximum(support.counts * n_groups / np.maximum(support.exemplar_counts, 1), 1)
@@ -175,14 +175,11 @@ class FittedState:
     def coverage(self) -> calibration.Coverage | None:
         """What the rejection threshold does; None where nothing can be left out."""
         if self.is_large:
-            evidence = self._compare_with_all()
+            logits = evidence = self._compare_with_all()
             class_index = np.zeros(len(evidence), int)
-            return calibration.fit_threshold(evidence, class_index, self.reject) if len(evidence) else None
-        logits, class_index = self.leave_one_out_logits
-        evidence = logits
-        if self.has_estimator and len(class_index):
-            parameters, left_out = self.estimate
-            evidence = self.scale * (left_out.evidence / parameters["scale"]).numpy()
+        else:
+            scores, class_index, evidence = self.left_out
+            logits, evidence = self.scale * scores, self.scale * evidence
         return calibration.fit_threshold(logits, class_index, self.reject, evidence) if len(class_index) else None
 
     @cached_property
@@ -190,20 +187,40 @@ class FittedState:
         """The share of each class's left-out exemplars that is classified right; NaN for classes without any."""
         shares, (support, rows) = np.full(len(self.support), np.nan), self.sample
         if len(self.groups):
-            shares[rows] = calibration.compute_recalls(*self.leave_one_out_scores, len(support))
+            shares[rows] = calibration.compute_recalls(*self.left_out[:2], len(support))
         shares.flags.writeable = False
         return shares
 
-    def evidence_of(
-        self, vectors: Float[np.ndarray, "image d"], rows: Int[np.ndarray, " image"]
-    ) -> Float[np.ndarray, " image"]:
+    def logits(self, vectors: Vectors) -> calibration.Scores:
+        """Return the logit of each class."""
+        return self.scale * self._score(vectors)
+
+    def top(self, vectors: Vectors, k: int, with_sums: bool = False) -> TopK:
+        """Return the best classes of each image; with sums also the log-sum-exp of its logits, for probabilities."""
+        scale = self.scale if with_sums else None
+        if self.is_searched:
+            return self.search.top(vectors, k, scale)
+        scores = self._score(vectors)
+        best = np.argsort(-scores, 1, kind="stable")[:, :k] if k > 1 else scores.argmax(1)[:, None]
+        log_sums = None if scale is None else logsumexp(scale * scores, axis=1)
+        return TopK(best, np.take_along_axis(scores, best, 1), log_sums)
+
+    def evidence(self, vectors: Vectors) -> Float[np.ndarray, " image"]:
+        """Return the evidence for the best class of each image; infinite where that is a single group."""
+        best = self.top(vectors, 1).rows[:, 0]
+        return np.where(self.is_single_group[best], np.inf, self._evidence_of_rows(vectors, best))
+
+    def _score(self, vectors: Vectors) -> calibration.Scores:
+        return self.head.score(self.head.transform(calibration.to_tensor(vectors)), self.prototypes).numpy()
+
+    def _evidence_of_rows(self, vectors: Vectors, rows: Int[np.ndarray, " image"]) -> Float[np.ndarray, " image"]:
         """Return the evidence that each image is of one class, which is given by its row in the support."""
         counts = self.support.counts[rows]
         return self._evidence(vectors, self.support.sums[rows] / counts[:, None], counts)
 
-    def _evidence(self, vectors: np.ndarray, means: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " image"]:
+    def _evidence(self, vectors: Vectors, means: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " image"]:
         """Return the evidence that each image is of the class with this mean and count."""
-        rows = [torch.from_numpy(np.require(x, requirements="W"))[:, None] for x in (vectors, means, counts)]
+        rows = [calibration.to_tensor(values)[:, None] for values in (vectors, means, counts)]
         return self.scale * self.head.evidence(*rows)[:, 0, 0].numpy()
 
     def _compare_with_all(self) -> Float[np.ndarray, "image 2"]:
@@ -222,5 +239,5 @@ class FittedState:
             other_rows = np.where(best[:, 0] == rows[class_index], best[:, 1], best[:, 0])
             sums = support.sums[class_index] - group_sums[self.groups[here]]
             own_evidence = self._evidence(vectors, sums / counts[:, None], counts)
-            evidence[start : start + PART] = np.stack([own_evidence, self.evidence_of(vectors, other_rows)], 1)
+            evidence[start : start + PART] = np.stack([own_evidence, self._evidence_of_rows(vectors, other_rows)], 1)
         return evidence

@@ -2,13 +2,12 @@
 
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped, UInt8
@@ -18,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import has_backbone, load_image_folder, save_folder
 from anyshot.classify.groups import MOST_EXAMPLES, find_groups, parse_time
-from anyshot.classify.keys import Keys, hash_rows
+from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, select_splits
@@ -37,31 +36,18 @@ THUMBNAIL = 144  # pixels of the longer side of a thumbnail
 Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
+Times = Sequence[float | None]  # when pictures were taken, in seconds, where the file or its name says so
 
 
-@dataclass(frozen=True)
-class ExampleBatch:
-    """Pictures that were learned together.
-
-    Attributes:
-        examples: The pictures and their features.
-        labels: Their labels.
-        keys: Their keys.
-        times: When they were taken, in seconds, where the file or its name says so.
-    """
-
-    examples: Sequence[EmbeddedItem]
-    labels: Labels
-    keys: Keys
-    times: Sequence[float | None]
-
-
-@dataclass(frozen=True)
-class RemovedExamples:
+class RemovedExamples(NamedTuple):
     """Examples that were taken out of a classifier, and can be put back."""
 
     support: Support
     thumbnails: dict[int, bytes]
+
+    def rename(self, label: Any) -> "RemovedExamples":
+        """Return the examples under another label."""
+        return self._replace(support=self.support.rename(label))
 
 
 class ImageClassifier:
@@ -160,7 +146,7 @@ class ImageClassifier:
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
         must_read_all: bool = False,
-        on_batch: Callable[[ExampleBatch], None] = lambda batch: None,
+        on_batch: Callable[[np.ndarray, Sequence[str], Sequence[str], Times], None] = lambda *batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
         """Learn from the pictures of a source, and return for each that could not be read the reason.
@@ -171,13 +157,13 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             must_read_all: Whether a picture that cannot be read is an error.
-            on_batch: Is called with each batch when it is learned.
+            on_batch: Is called with the features, labels, names and times of each batch when it is learned.
             groups: Which pictures belong together (see `partial_fit`).
         """
         if groups is not None and len(groups) != len(items):
             raise BadInput(f"there are {len(items)} pictures and {len(groups)} groups: give one for each.")
         new, unread, n_learned = copy(self), list[str](), 0
-        times: Sequence[float | None] = [None] * len(items)
+        times: Times = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
             times = [_find_time(item) for item in items]
         groups = _name_bursts(labels, times) if groups is None else groups
@@ -185,8 +171,9 @@ class ImageClassifier:
         readable = (row for row in zip(embedded, labels, groups, times, strict=True) if row[0].features is not None)
         while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = zip(*batch, strict=True)
-            keys = new._learn(examples, np.array(names), batch_groups)
-            on_batch(ExampleBatch(examples, np.array(names), keys, batch_times))
+            features = np.stack([example.features for example in examples])
+            new._learn(examples, features, np.array(names), batch_groups)
+            on_batch(features, list(map(str, names)), [example.item.name for example in examples], batch_times)
             n_learned += len(batch)
             progress(len(batch) / len(items))
         if not n_learned:
@@ -219,21 +206,20 @@ class ImageClassifier:
                 unread.append(example.why)
             yield example
 
-    def _learn(self, examples: Sequence[EmbeddedItem], labels: Labels, groups: Sequence[Any]) -> Keys:
-        """Learn from pictures that have features, make thumbnails of the exemplars among them, and return all keys."""
-        features = np.stack([example.features for example in examples if example.features is not None])
+    def _learn(
+        self, examples: Sequence[EmbeddedItem], features: np.ndarray, labels: Labels, groups: Sequence[Any]
+    ) -> None:
+        """Learn from pictures by their features, and make thumbnails of the exemplars among them."""
         self.classifier.partial_fit(features, labels, groups=groups)
-        keys, missing = hash_rows(features), self.classifier.exemplar_keys() - self.thumbnails.keys()
-        new = {key: example for key, example in zip(keys.tolist(), examples, strict=True) if key in missing}
-        jpegs = map_in_threads(self._make_thumbnail, new.values())
-        self.thumbnails = self.thumbnails | dict(zip(new, jpegs, strict=True))  # not in place: copies share the old
-        self._drop_thumbnails()
-        return keys
+        missing = self.classifier.exemplar_keys() - self.thumbnails.keys()
+        new = {key: one for key, one in zip(hash_rows(features).tolist(), examples, strict=True) if key in missing}
+        self._select_thumbnails(dict(zip(new, map_in_threads(self._make_thumbnail, new.values()), strict=True)))
 
-    def _drop_thumbnails(self) -> None:
-        """Drop the thumbnails of examples that are no exemplars any more."""
+    def _select_thumbnails(self, *more: Mapping[int, bytes]) -> None:
+        """Set the thumbnails of the exemplars, from those that are here and more; copies share the old dictionary."""
         exemplars = self.classifier.exemplar_keys()
-        self.thumbnails = {key: jpeg for key, jpeg in self.thumbnails.items() if key in exemplars}
+        sources = (self.thumbnails, *more)
+        self.thumbnails = {key: jpeg for one in sources for key, jpeg in one.items() if key in exemplars}
 
     def _make_thumbnail(self, example: EmbeddedItem) -> bytes:
         pixels = example.pixels
@@ -248,27 +234,25 @@ class ImageClassifier:
                 one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
-        for other in others:
-            self.thumbnails = self.thumbnails | other.thumbnails
-        self._drop_thumbnails()
+        self._select_thumbnails(*(other.thumbnails for other in others))
         return self
 
     def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
         """Remove these classes."""
         self.classifier.remove(labels)
-        self._drop_thumbnails()
+        self._select_thumbnails()
         return self
 
     def take_out(self, label: Any, key: int | None = None, x: Any = None) -> "RemovedExamples":
         """Remove a class, or one example of it, and return it for `put_back` (see `FewShotClassifier.take_out`)."""
         before, support = self.thumbnails, self.classifier.take_out(label, key, x)
-        self._drop_thumbnails()
+        self._select_thumbnails()
         return RemovedExamples(support, {key: before[key] for key in support.exemplar_keys() & before.keys()})
 
     def put_back(self, removed: "RemovedExamples") -> "ImageClassifier":
         """Add again what `take_out` returned."""
         self.classifier.put_back(removed.support)
-        self.thumbnails = self.thumbnails | removed.thumbnails
+        self._select_thumbnails(removed.thumbnails)
         return self
 
     # ----------------------------------------------------------------------------------------------------- predicting
@@ -309,14 +293,9 @@ class ImageClassifier:
         """Return the features of pictures that have the backbone's size."""
         return self.backbone.features(pictures)
 
-    def read(self, image: Picture, name: str = "a picture") -> UInt8[np.ndarray, "side side 3"]:
-        """Return a picture upright, in colour, and cut to the central square of the backbone's size.
-
-        Args:
-            image: The picture.
-            name: How error messages call a picture that is no file.
-        """
-        item = _make_item(image, name)
+    def read(self, image: Picture) -> UInt8[np.ndarray, "side side 3"]:
+        """Return a picture upright, in colour, and cut to the central square of the backbone's size."""
+        item = _make_item(image)
         missing = as_bad_input(FileNotFoundError, f"there is no file {item.name}.")
         with as_bad_input(OSError, f"{item.name} cannot be read as an image", "."), missing:
             return self.backbone.prepare(item.read(), item.name)
@@ -361,11 +340,11 @@ def load_classifier(folder: Path, registry: Registry = BUILTIN) -> ImageClassifi
     return FewShotClassifier.load(folder, registry)
 
 
-def _make_item(image: Picture, name: str = "a picture") -> Item:
+def _make_item(image: Picture) -> Item:
     """Return a picture as an item of a source."""
     if isinstance(image, str | Path):
         return Item(str(image), "", None, Path(image).read_bytes)
-    return Item(name, "", None, lambda: image)
+    return Item("a picture", "", None, lambda: image)
 
 
 def _find_time(item: Item) -> float | None:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from anyshot.classify.calibration import estimate, leave_one_out
 from anyshot.classify.groups import Groups, Labels, Vectors, blocks
-from anyshot.classify.support import build_support
+from anyshot.classify.support import Exemplars, Support, build_support
 from anyshot.models.law import BoundHead
 from anyshot.text import count_noun
 
@@ -99,14 +99,15 @@ def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: In
     class_index = np.unique(labels[order], return_inverse=True)[1]
     # A group that the user names may have examples of two classes. It is then one group in each of them.
     groups = np.unique(np.stack([class_index, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
-    if head.head.estimator is not None:
-        ordered = vectors if np.array_equal(order, np.arange(len(order))) else vectors[order]
-        parts = (ordered[part] for part in blocks(len(ordered)))
-        support = build_support(parts, labels[order], has_scatter=True)
-        left_out = estimate(head.head.estimator, support, ordered, class_index, groups)[1].logits.numpy()
-    else:
-        keys = order.astype(np.uint64)
-        support = build_support([np.asarray(vectors[order], np.float64)], labels[order], keys, keep=None)
+    ordered = vectors if np.array_equal(order, np.arange(len(order))) else vectors[order]
+    estimator, parts = head.head.estimator, (ordered[part] for part in blocks(len(ordered)))
+    keys = order.astype(np.uint64)
+    support = build_support(parts, labels[order], keys, keys, keep=0, has_scatter=estimator is not None)
+    if estimator is not None:
+        left_out = estimate(estimator, support, ordered, class_index, groups)[1].logits.numpy()
+    else:  # every example is an exemplar
+        exemplars = Exemplars(ordered.astype(np.float64), class_index, keys, keys)
+        support = Support.from_arrays(support.labels, support.sums, support.counts, exemplars)
         left_out = leave_one_out(head, support, groups, max_queries=len(labels) * len(support))[0]
     scores = np.full((len(labels), len(support)), np.nan)
     scores[order[support.counts[class_index] > np.bincount(groups)[groups]]] = left_out

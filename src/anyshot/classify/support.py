@@ -329,14 +329,9 @@ class Support:
     def _limit_exemplars(
         self, changed: dict[Any, ClassExamples], n_new: int
     ) -> tuple[dict[Any, ClassExamples], list[Vector]]:
-        """Limit the exemplars of classes that change, and of others where new classes leave less room.
+        """Limit the exemplars of classes that change, `n_new` of them new, and of others where these leave less room.
 
-        Args:
-            changed: The classes that change.
-            n_new: How many of them are new.
-
-        Returns:
-            The classes that change, now also by losing exemplars; the vectors of the exemplars that are dropped.
+        Return the classes that change, now also by losing exemplars, and the vectors of exemplars that are dropped.
         """
         n_classes, most = len(self) + n_new, _many_classes()
         limit, dropped = _exemplars_per_class(n_classes, self.keep), list[Vector]()
@@ -400,28 +395,21 @@ class Support:
 
 
 def build_support(
-    parts: Iterable[Vectors],
-    labels: Labels,
-    keys: Keys | None = None,
-    groups: Keys | None = None,
-    *,
-    keep: int | None = 0,
-    has_scatter: bool = False,
+    parts: Iterable[Vectors], labels: Labels, keys: Keys, groups: Keys, *, keep: int, has_scatter: bool
 ) -> Support:
     """Return the support of examples that are all different.
 
     Args:
         parts: Their vectors, as arrays of consecutive rows.
         labels: Their labels.
-        keys: Their keys; without keys there are no exemplars.
-        groups: Hashes of their groups; their keys where None.
-        keep: Exemplars of a class, at most; None for all examples, however many they are.
+        keys: Their keys.
+        groups: Hashes of their groups.
+        keep: Exemplars of a class, at most.
         has_scatter: Whether the head needs the scatter within classes.
     """
     names, class_index = np.unique(labels, return_inverse=True)
-    groups = keys if groups is None else groups
-    is_exemplar = np.full(len(labels), keep is None and keys is not None)
-    if keys is not None and groups is not None and keep:
+    is_exemplar = np.zeros(len(labels), bool)
+    if keep:
         is_exemplar[_pick_exemplars(names, class_index, keys, groups, keep)] = True
     sums, vectors, start = torch.zeros(0), list[Vectors](), 0
     rest_moment: Matrix | float = 0.0
@@ -434,17 +422,13 @@ def build_support(
         if has_scatter and not is_exemplar[here].all():
             rest_moment = _moment(double.numpy()[~is_exemplar[here]], rest_moment)
         start = here.stop
-    exemplars = None
-    if keys is not None and groups is not None:
-        rest = (values[is_exemplar] for values in (class_index, keys, groups))
-        exemplars = Exemplars(np.concatenate(vectors), *rest)
     return Support.from_arrays(
         names,
         sums.numpy(),
         np.bincount(class_index, minlength=len(names)),
-        exemplars,
-        None if keys is None else (keys, class_index),
-        keep=len(labels) if keep is None else keep,
+        Exemplars(np.concatenate(vectors), *(values[is_exemplar] for values in (class_index, keys, groups))),
+        (keys, class_index),
+        keep=keep,
         has_scatter=has_scatter,
         rest_moment=rest_moment,
         degrees_of_freedom=len(labels) - len(names),

@@ -3,8 +3,7 @@
 Prototypes of very many classes are float32. The few best classes are then scored again in float64 from their sums.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +28,7 @@ Prototypes = Float[Tensor, "class refined"]
 Query = Float[Tensor, "query d"]
 
 
-@dataclass(frozen=True)
-class TopK:
+class TopK(NamedTuple):
     """The best classes of each query, the best first.
 
     Attributes:

@@ -50,7 +50,7 @@ def fit(
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
             The head logistic learns from these alone.
     """
-    from anyshot.cli.fitting import fit_source
+    from anyshot.cli.learning import fit_source
 
     print(fit_source(source, out, options, examples, model, head, reject=reject, keep=keep))
 
@@ -77,7 +77,7 @@ def predict(
         top: How many of the likeliest classes to show; 3 by default, 1 in CSV, where more are columns of their own.
         out: File to write the answers to; they are printed by default.
     """
-    from anyshot.cli.predicting import predict_sources
+    from anyshot.cli.answers import predict_sources
 
     print(predict_sources(model, images, options, format, top, out), end="")
 
@@ -103,7 +103,7 @@ def run_test(
         out: Folder for the page (test.html, with the mistaken pictures), the numbers (test.json) and the text.
         split: What to test with, where the source is divided: test by default, or val where there is no test.
     """
-    from anyshot.cli.advising import measure_classifier
+    from anyshot.cli.answers import measure_classifier
 
     print(measure_classifier(model, source, options, json, out, split))
 
@@ -127,7 +127,7 @@ def add(
         to: The class that all these pictures are of, old or new.
         out: Folder for the changed classifier; its own by default.
     """
-    from anyshot.cli.changing import add_examples
+    from anyshot.cli.learning import add_examples
 
     print(add_examples(model, sources, options, examples, to, out))
 
@@ -155,7 +155,7 @@ def remove(
             are of.
         out: Folder for the changed classifier; its own by default.
     """
-    from anyshot.cli.changing import remove_classes_or_examples
+    from anyshot.cli.learning import remove_classes_or_examples
 
     print(remove_classes_or_examples(model, classes, options, examples, of, corrections, out))
 
@@ -168,7 +168,7 @@ def merge(*models: Path, out: OutOption, using: Path | None = None) -> None:
         out: Folder for the new one.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
-    from anyshot.cli.changing import merge_classifiers
+    from anyshot.cli.learning import merge_classifiers
 
     print(merge_classifiers(models, out, DeviceOptions(using).registry()))
 
@@ -221,7 +221,7 @@ def advise(
             that may be wrong and copies are kept, corrected or dropped with a click, into a table for --corrections.
             With --unlabelled also a page (label-next.html) and a table (label-next.csv).
     """
-    from anyshot.cli.advising import advise_source
+    from anyshot.cli.answers import advise_source
 
     print(advise_source(source, curve, options, examples, model, holdout, unlabelled, out))
 
@@ -234,7 +234,7 @@ def export(model: str, /, *, out: OutOption, using: Path | None = None) -> None:
         out: The file.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
-    from anyshot.cli.fitting import export_model
+    from anyshot.cli.learning import export_model
 
     print(export_model(model, out, DeviceOptions(using).registry()))
 

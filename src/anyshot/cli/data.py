@@ -72,7 +72,7 @@ def pack(
         name, *more = embed or (DEFAULT_EMBEDDER,)
         if more:
             raise BadInput(f"--embed takes one name, not {' '.join(embed)}.")
-        embedding = as_packing_embedding(load_embedder(name, registry=networks.registry()), networks.features())
+        embedding = as_packing_embedding(load_embedder(name, registry=networks.registry()), networks.open_cache())
     findings: list[str] = []
     examine = (lambda made: findings.append(diagnose_to_folder(made, title=out.name).text)) if doctor else None
     options = {**vars(store), **vars(layout)}
@@ -127,6 +127,6 @@ def doctor(store: Path, /, *, out: OptionalOut = None, verify: bool = False, cop
     if copies and not opened.is_features:
         from anyshot.inspect.pictures import find_copies_in_store
 
-        find_copies = partial(find_copies_in_store, cache=EmbedOptions().features())
+        find_copies = partial(find_copies_in_store, cache=EmbedOptions().open_cache())
     print(diagnose_to_folder(opened, folder, find_copies).text)
     print(f"details in {folder}")

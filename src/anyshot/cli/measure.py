@@ -9,9 +9,7 @@ from cyclopts import Parameter
 from anyshot.cli.options import OptionalOut, ReadOptions, parse_way
 
 if TYPE_CHECKING:
-    from anyshot.data.layout import SourceOptions
     from anyshot.data.store import Store
-    from anyshot.models.cache import FeatureCache
     from anyshot.models.embedders import Embedder
     from anyshot.models.registry import Registry
 
@@ -80,7 +78,7 @@ def evaluate(
     from anyshot.machine import keep_freed_memory, limit_threads_to_free_cores
 
     limit_threads_to_free_cores()  # before torch is imported, which counts its threads once
-    registry, cache = options.registry(), options.features()
+    registry = options.registry()
     import numpy as np
 
     from anyshot.measure.evaluate import evaluate_store
@@ -92,7 +90,7 @@ def evaluate(
 
     keep_freed_memory()
     way = parse_way(episodes.way)
-    source, embedder = _open_source(store, model, registry, cache, options.layout)
+    source, embedder = _open_source(store, model, options, registry)
     check_kind(source, embedder)
     part = source.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
@@ -104,7 +102,7 @@ def evaluate(
     print_message(message)
     with progress("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
-            source, embedder, heads, split, readouts=readouts, registry=registry, plan=plan, cache=cache,
+            source, embedder, heads, split, readouts=readouts, registry=registry, plan=plan, cache=options.open_cache(),
             shots=episodes.unequal or protocol.shots, dirichlet=episodes.dirichlet, stop_early=episodes.stop_early,
             progress=advance,
         )  # fmt: skip
@@ -117,7 +115,7 @@ def evaluate(
 
 
 def _open_source(
-    source: Path, model: str | None, registry: "Registry", cache: "FeatureCache | None", layout: "SourceOptions"
+    source: Path, model: str | None, options: ReadOptions, registry: "Registry"
 ) -> "tuple[Store, Embedder | None]":
     """Return a store, or images or features as one, and what embeds its images."""
     from anyshot.data.open import find_kind, has_features
@@ -126,12 +124,13 @@ def _open_source(
     from anyshot.models.features import read_examples
     from anyshot.progress import print_message
 
-    store = open_store(source) if find_kind(source, layout) == "store" else None
-    is_features = store.is_features if store is not None else has_features(source, layout)
+    store = open_store(source) if find_kind(source, options.layout) == "store" else None
+    is_features = store.is_features if store is not None else has_features(source, options.layout)
     model = DEFAULT_EMBEDDER if model is None and not is_features else model
     embedder = load_embedder(model, registry=registry) if model is not None else None
     if store is None:
-        store = read_examples(source, embedder, cache, layout, say=print_message).to_store(source)
+        examples = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
+        store = examples.to_store(source)
         if embedder is not None and not is_features:
             store.about["content"] = embedder.fingerprint
     return store, embedder

@@ -52,7 +52,7 @@ class EmbedOptions(DeviceOptions):
 
     cache: bool = True
 
-    def features(self) -> "FeatureCache | None":
+    def open_cache(self) -> "FeatureCache | None":
         """Return the cache of features, or None where it is switched off."""
         from anyshot.models.cache import FeatureCache
 

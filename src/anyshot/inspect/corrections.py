@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.images import ImageClassifier, RemovedExamples
+from anyshot.classify.images import ImageClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.data.source import Source
 from anyshot.data.tables import read_columns
@@ -116,9 +116,5 @@ def move_example(
         new_label: The class that it should be in, known or new.
         x: The features of the example, needed where it is no exemplar.
     """
-    removed: Any = classifier.take_out(label, key, x)
-    if isinstance(removed, RemovedExamples):
-        restored: Any = RemovedExamples(removed.support.rename(new_label), removed.thumbnails)
-    else:
-        restored = removed.rename(new_label)
-    classifier.put_back(restored)
+    removed: Any = classifier.take_out(label, key, x)  # with a classifier of pictures, thumbnails too
+    classifier.put_back(removed.rename(new_label))

@@ -8,8 +8,7 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
-from anyshot.classify.images import ExampleBatch
-from anyshot.classify.keys import Keys, hash_rows
+from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
 from anyshot.inspect.sections import join_some
 from anyshot.text import count_noun
@@ -24,12 +23,13 @@ class FitReport:
     Args:
         most: The most examples that will come. Their features are collected for the accuracy, unless they are too many.
         classifier: A classifier whose examples are recognised when they come again.
+        noun: What to call an example.
     """
 
-    def __init__(self, most: int = 0, classifier: FewShotClassifier | None = None) -> None:
+    def __init__(self, most: int = 0, classifier: FewShotClassifier | None = None, noun: str = "example") -> None:
         self.pairs: list[tuple[str, str]] = []
         self.conflicts: list[tuple[str, str]] = []
-        self._noun = "example"
+        self._noun = noun
         self._features = list[np.ndarray]() if 0 < most <= MOST_EXAMPLES else None
         self._labels: list[str] = []
         self._names: list[str] = []
@@ -40,17 +40,11 @@ class FitReport:
             labels = classifier.support_.labels[rows].tolist()
             self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
 
-    def add_pictures(self, batch: ExampleBatch) -> None:
-        """Collect some more pictures."""
-        self._noun = "picture"
-        features = [example.features for example in batch.examples if example.features is not None]
-        names = [example.item.name for example in batch.examples]
-        self.add(np.stack(features), list(map(str, batch.labels)), names, batch.keys)
-        self._times += batch.times
-
-    def add(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str], keys: Keys | None = None) -> None:
-        """Collect some more examples; their keys are computed where they are not given."""
-        keys = hash_rows(features) if keys is None else keys
+    def add(
+        self, features: np.ndarray, labels: Sequence[str], names: Sequence[str], times: Sequence[float | None] = ()
+    ) -> None:
+        """Collect some more examples; of pictures also when they were taken."""
+        keys = hash_rows(features)
         for key, label, name in zip(keys.tolist(), labels, names, strict=True):
             if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
@@ -61,6 +55,7 @@ class FitReport:
             self._features.append(features)
             self._labels += labels
             self._names += names
+            self._times += times
 
     def describe_repeats(self) -> str:
         """Return which examples are there twice, equal to the last number, under one label or two."""

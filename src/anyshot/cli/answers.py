@@ -1,20 +1,25 @@
-"""`anyshot test` and `anyshot advise`: measure a classifier, or a source of examples, and report it."""
+"""`anyshot predict`, `test` and `advise`: what a classifier answers, how good it is, and what its examples tell."""
 
+import io
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.images import load_classifier
+from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.classifiers import CurveOptions
-from anyshot.cli.fitting import make_features_classifier
+from anyshot.cli.learning import make_features_classifier
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
 from anyshot.data.open import has_features, open_pictures, read_vectors
-from anyshot.data.source import Source, select_splits
+from anyshot.data.source import Source, describe_notes, select_splits
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import Advice, advise
@@ -27,19 +32,121 @@ from anyshot.inspect.sections import as_text
 from anyshot.inspect.unlabelled import describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
-from anyshot.models.features import embed_pictures, read_examples, select_pictures
+from anyshot.models.features import describe_unreadable, embed_items, embed_pictures, read_examples, select_pictures
 from anyshot.progress import print_message, progress
-from anyshot.tables import round_row, write_table
-from anyshot.text import to_printable
+from anyshot.tables import round_row, to_csv, write_table
+from anyshot.text import count_noun, to_one_line, to_printable
+
+Format = Literal["table", "csv", "json"]
+Answer = dict[str, Any]
+
+
+def predict_sources(
+    model: Path, sources: Sequence[Path], options: ReadOptions, format: Format, top: int | None, out: Path | None
+) -> str:
+    """Classify all that the sources hold; the arguments are those of the verb."""
+    if top is None:
+        top = 1 if format == "csv" else 3
+    if top < 1:
+        raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
+    classifier = load_classifier(model, options.registry())
+    if isinstance(classifier, FewShotClassifier):
+        parts = [read_vectors(source, options.layout) for source in sources]
+        answers = [one for part in parts for one in _answer(classifier, part.names, part.features, top)]
+    else:
+        answers = _classify_pictures(classifier, sources, top, options)
+    text = FORMATS[format](answers)
+    if out is None:
+        return text
+    write_text(out, text)
+    return f"{out}: {count_noun(len(answers), 'answer')}.\n"
+
+
+def _classify_pictures(
+    classifier: ImageClassifier, sources: Sequence[Path], top: int, options: ReadOptions
+) -> list[Answer]:
+    answers: list[Answer] = []
+    unreadable: list[str] = []
+    with open_pictures(sources, options.layout) as pictures:
+        items = pictures.items
+        if not items:
+            raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
+        print_message("\n".join(describe_notes(pictures)))
+        with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
+            for batch in embed_items(classifier.backbone, items, options.open_cache()):
+                unreadable += [one.why for one in batch if one.features is None]
+                features = [one.features for one in batch if one.features is not None]
+                names = [one.item.name for one in batch if one.features is not None]
+                if names:
+                    answers += _answer(classifier.classifier, names, np.stack(features), top)
+                advance(float(len(batch)))
+    print_message(describe_unreadable(unreadable))
+    if not answers:
+        raise BadInput(f"none of the {len(items)} pictures could be read.")
+    return answers
+
+
+def _answer(classifier: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int) -> Iterator[Answer]:
+    """Yield an answer per example; every format shows the same ones.
+
+    `nearest` is the likeliest class. Where the example looks like one of the classes (`is_known`), `class` is the same
+    and `probability` its probability; otherwise both are None, because probabilities only compare the classes with each
+    other. `best` holds the likeliest classes with these probabilities.
+    """
+    vectors = classifier.vectors(features)
+    logits, evidence = classifier.logits_of(vectors), classifier.evidence_of(vectors)
+    rows = zip(names, logits, softmax(logits, axis=1), evidence >= classifier.threshold_, strict=True)
+    for name, row, probabilities, is_known in rows:
+        order = np.argsort(-row)[:top]
+        best = [
+            {"class": classifier.classes_[place].item(), "probability": round(float(probabilities[place]), 6)}
+            for place in order
+        ]
+        first = best[0] if is_known else {"class": None, "probability": None}
+        yield {"image": name, **first, "is_known": bool(is_known), "nearest": best[0]["class"], "best": best}
+
+
+def _to_table(answers: Sequence[Answer]) -> str:
+    table = Table("image", "class", "probability", "then")
+    for answer in answers:
+        others = ", ".join(f"{one['class']} {one['probability']:.1%}" for one in answer["best"][1:])
+        cells = answer["image"], str(answer["class"]), f"{answer['probability'] or 0:.1%}", others
+        if not answer["is_known"]:
+            nearest = ", ".join(str(one["class"]) for one in answer["best"])
+            cells = answer["image"], "none of these", "-", f"nearest: {nearest}"
+        table.add_row(*map(to_one_line, cells))
+    out = io.StringIO()
+    width = None if sys.stdout.isatty() else 160
+    Console(file=out, width=width, markup=False, emoji=False).print(table)  # a class may be called [/red] or :cat:
+    return out.getvalue()
+
+
+def _to_csv(answers: Sequence[Answer]) -> str:
+    """Return one line per answer; further classes are columns, and what is None is an empty cell."""
+    columns = ["image", "class", "probability", "is_known", "nearest"]
+    most = max((len(answer["best"]) for answer in answers), default=1)
+    further = [f"{column}_{place}" for place in range(2, most + 1) for column in ("class", "probability")]
+    lines = [[*columns, *further]]
+    for answer in answers:
+        cells = ["" if answer[column] is None else answer[column] for column in columns]
+        lines.append([*cells, *(value for one in answer["best"][1:] for value in one.values())])
+    return to_csv(lines)
+
+
+def _to_json(answers: Sequence[Answer]) -> str:
+    return json.dumps(answers, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS = {"table": _to_table, "csv": _to_csv, "json": _to_json}
+
+
+# ------------------------------------------------------------------------------------------------------- test, advise
 
 
 def measure_classifier(
     model: Path, source: Path, options: ReadOptions, as_json: bool, out: Path | None, split: Sequence[str]
 ) -> str:
-    """Measure a classifier on labelled examples.
-
-    The arguments are those of the verb.
-    """
+    """Measure a classifier on labelled examples; the arguments are those of the verb."""
     classifier = load_classifier(model, options.registry())
     choose = partial(select_splits, wanted=split, for_test=True)
     pictures: dict[int, bytes] = {}
@@ -52,7 +159,7 @@ def measure_classifier(
         if has_features(source, options.layout):
             raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
         with select_pictures(source, options.layout, choose, print_message) as items:
-            result, pictures = measure_holdout_pictures(classifier, items, options.features(), print_message)
+            result, pictures = measure_holdout_pictures(classifier, items, options.open_cache(), print_message)
     text = result.to_text()
     if out is not None:
         write_json(out / "test.json", result.to_dict())
@@ -72,10 +179,7 @@ def advise_source(
     unlabelled: Path | None,
     out: Path | None,
 ) -> str:
-    """Give advice for features, a store or a folder of pictures.
-
-    The arguments are those of the verb.
-    """
+    """Give advice for features, a store or a folder of pictures; the arguments are those of the verb."""
     registry = options.registry()
     way: int | Literal["all"] = parse_way(curve.way) or "all"
     trained = load_embedder(model, registry=registry).model if model else None
@@ -98,7 +202,7 @@ def advise_source(
         settings["embed"] = {recipe.head: recipe.embed} if recipe.embed else {}
         default_heads = list(dict.fromkeys([recipe.head, *default_heads]))
     if embedder is not None:
-        settings = describe_pictures(examples, embedder, settings, options.features())
+        settings = describe_pictures(examples, embedder, settings, options.open_cache())
     heads = curve.heads or default_heads
     with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
         settings["progress"] = advance
@@ -123,7 +227,7 @@ def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: 
         examples = read_vectors(unlabelled, options.layout)
     else:
         with open_pictures([unlabelled], options.layout) as pictures:
-            examples = embed_pictures(embedder, pictures.items, options.features(), say=print_message)
+            examples = embed_pictures(embedder, pictures.items, options.open_cache(), say=print_message)
     if not examples.items:
         raise BadInput(f"{unlabelled} has no picture that can be read.")
     case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
@@ -146,7 +250,7 @@ def _read(
     source: Path, options: ReadOptions, chosen: ExampleOptions, holdout: Path | None, embedder: Embedder | None
 ) -> tuple[Source, Source | None]:
     """Return the examples that advice is taken from, and those held out: by default the test folder of the source."""
-    everything = read_examples(source, embedder, options.features(), options.layout, say=print_message)
+    everything = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
     rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
@@ -155,7 +259,7 @@ def _read(
         print_message(f"  the corrections of {table} are applied.")
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
-        held_out = read_examples(holdout, embedder, options.features(), options.layout, choose, print_message)
+        held_out = read_examples(holdout, embedder, options.open_cache(), options.layout, choose, print_message)
     elif "test" in everything.splits and "test" not in chosen.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out

@@ -1,0 +1,367 @@
+"""`anyshot fit`, `add`, `remove`, `merge` and `export`: make, change and write classifiers.
+
+A class is a mean of its examples, so that a change trains nothing.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.files import describe_existing, find_onnx_backbone, is_classifier
+from anyshot.classify.images import ImageClassifier, load_classifier
+from anyshot.classify.keys import hash_rows
+from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
+from anyshot.data.open import has_features, open_pictures, read_vectors
+from anyshot.data.source import Source, describe_notes, select_splits
+from anyshot.errors import BadInput, as_bad_input, look_up
+from anyshot.files import locked
+from anyshot.inspect.corrections import Correction, apply_corrections, move_example, read_corrections
+from anyshot.inspect.fit_report import FitReport
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
+from anyshot.models.features import describe_unreadable, embed_pictures, open_examples, read_examples
+from anyshot.models.registry import Registry
+from anyshot.progress import print_message, progress
+from anyshot.text import count_noun, format_range, list_first
+
+MOST_NAMES = 5  # new classes that are named
+
+Classifier = ImageClassifier | FewShotClassifier
+
+
+def get_estimator(classifier: Classifier) -> FewShotClassifier:
+    """Return the classifier of features inside a classifier of pictures, or the classifier itself."""
+    return classifier.classifier if isinstance(classifier, ImageClassifier) else classifier
+
+
+def get_backbone(classifier: Classifier) -> Embedder | None:
+    """Return what embeds pictures, for a classifier of such."""
+    return classifier.backbone if isinstance(classifier, ImageClassifier) else None
+
+
+# ------------------------------------------------------------------------------------------------------------------ fit
+
+
+def fit_source(
+    path: Path, out: Path, options: ReadOptions, examples: ExampleOptions, model: str, head: str, **arguments: Any
+) -> str:
+    """Fit a classifier to a source and save it; the arguments are those of the verb, the last ones the classifier's."""
+    with _open_destination(out) as save:
+        replaced, registry = describe_existing(out), options.registry()
+        if head:
+            registry.head(head)  # before the work, so that a misspelling is reported at once
+            arguments["head"] = head
+        classifier: Classifier
+        if has_features(path, options.layout):
+            classifier, noun = make_features_classifier(path, model, registry, **arguments), "example"
+        else:
+            classifier, noun = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments), "picture"
+        with _open_to_learn(path, options, examples, get_backbone(classifier)) as source:
+            report = FitReport(len(source.items), noun=noun)
+            _learn_examples(classifier, source, source.labels, options, report)
+        save(classifier)
+    print_message(report.describe_repeats())
+    accuracy = report.describe_accuracy(get_estimator(classifier), out)
+    return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced} {accuracy}".rstrip()
+
+
+def make_features_classifier(source: Path, model: str, registry: Registry, **arguments: Any) -> FewShotClassifier:
+    """Make a classifier of features, with the head of a model that was trained on such or with any other."""
+    trained = load_embedder(model, registry=registry).model if model else None
+    if model and (trained is None or not trained.recipe.frozen):
+        raise BadInput(f"{source} holds features already: leave the model out.")
+    if trained is not None:
+        return FewShotClassifier.from_run(trained, registry=registry, **arguments)
+    return FewShotClassifier(registry=registry, **arguments)
+
+
+@contextlib.contextmanager
+def _open_destination(folder: Path) -> Iterator[Callable[[Classifier], None]]:
+    """Lock the folder that a classifier will be written to, and yield the function that writes it.
+
+    The lock is taken before anything is read: a verb that reads a classifier and writes it back would otherwise
+    overwrite what another process wrote in between.
+    """
+    with contextlib.ExitStack() as stack:
+        if is_locked := folder.is_dir():
+            stack.enter_context(locked(folder))
+
+        def save(classifier: Classifier) -> None:
+            if not is_locked and folder.is_dir():  # another process made the folder meanwhile
+                stack.enter_context(locked(folder))
+            classifier.save(folder)
+
+        yield save
+
+
+@contextlib.contextmanager
+def _open_to_learn(
+    path: Path, options: ReadOptions, examples: ExampleOptions, backbone: Embedder | None = None, hint: str = ""
+) -> Iterator[Source]:
+    """Open the examples of the chosen splits, with corrected labels; `hint` ends the error where there are none."""
+    choose = partial(select_splits, wanted=examples.split, for_test=False)
+    with contextlib.ExitStack() as stack:
+        try:
+            source = stack.enter_context(open_examples(path, options.layout, choose, print_message))
+        except BadInput as error:
+            raise BadInput(f"{error}{hint}") if hint and path.exists() else error from None
+        if source.has_features != (backbone is None):
+            has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
+            raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
+        for table in examples.corrections:
+            corrections = read_corrections(table)
+            # Those without paths name pictures by keys, which are hashes of features.
+            if backbone is not None and not all(one.path for one in corrections):
+                source = embed_pictures(backbone, source.items, options.open_cache(), say=print_message)
+            source = apply_corrections(source, corrections)
+            print_message(f"  {count_noun(len(corrections), 'correction')} of {table} applied.")
+        yield source
+
+
+def _learn_examples(
+    classifier: Classifier, source: Source, labels: Sequence[Any], options: ReadOptions, report: FitReport
+) -> None:
+    """Teach a classifier the examples of a source under these labels, and collect them for the report."""
+    if isinstance(classifier, FewShotClassifier):
+        report.add(source.features, list(map(str, labels)), source.names)
+        classifier.partial_fit(source.features, np.array(labels))
+        return
+    with progress("learning", 1.0) as advance:
+        unread = classifier.learn(source.items, labels, advance, options.open_cache(), on_batch=report.add)
+    print_message(describe_unreadable(unread))
+
+
+def _describe_counts(classifier: Classifier, noun: str) -> tuple[str, str]:
+    """Return how many classes there are, and examples of each, in words: `3 classes`, `8 to 9 examples each`."""
+    counts = get_estimator(classifier).support_.counts
+    smallest, largest = int(counts.min()), int(counts.max())
+    examples = f"{format_range(smallest, largest)} {noun}{'' if largest == 1 else 's'} each"
+    return count_noun(len(counts), "class"), examples
+
+
+# --------------------------------------------------------------------------------------------------- add, remove, merge
+
+
+def _change_classifier(model: Path, out: Path | None, registry: Registry, change: Callable[[Classifier], str]) -> str:
+    """Change a classifier, in its folder or into another; return what changed, which `change` says, and what it has."""
+    with _open_destination(out or model) as save:
+        replaced = describe_existing(out) if out is not None else ""
+        classifier = load_classifier(model, registry)
+        what = change(classifier)
+        save(classifier)
+    classes, examples = _describe_counts(classifier, "example")
+    return f"{out or model}: {what}; {classes} now, {examples}.{replaced}"
+
+
+def add_examples(
+    model: Path, sources: Sequence[Path], options: ReadOptions, examples: ExampleOptions, to: str, out: Path | None
+) -> str:
+    """Teach a classifier more examples; the arguments are those of the verb."""
+    if not sources:
+        raise BadInput("name the examples to learn: files, folders, archives or tables.")
+    if to and examples.corrections:
+        raise BadInput("with --to all examples get one label, so that there is nothing to correct: leave one out.")
+
+    def add(classifier: Classifier) -> str:
+        estimator, backbone = get_estimator(classifier), get_backbone(classifier)
+        before, noun = _count_by_name(estimator), "example" if backbone is None else "picture"
+        report = FitReport(classifier=estimator, noun=noun)
+        for path in sources:
+            context: contextlib.AbstractContextManager[Source]
+            if not to:
+                hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
+                context = _open_to_learn(path, options, examples, backbone, hint)
+            elif backbone is not None:
+                context = open_pictures([path], options.layout)
+            else:
+                context = contextlib.nullcontext(read_vectors(path, options.layout))
+            with context as source:
+                print_message("\n".join(describe_notes(source)) if to else "")
+                labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
+                _learn_examples(classifier, source, labels, options, report)
+        print_message(report.describe_repeats())
+        return _describe_added(before, _count_by_name(estimator))
+
+    return _change_classifier(model, out, options.registry(), add)
+
+
+def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
+    """Return names as labels of the type that the classifier has."""
+    labels = {str(label): label for label in estimator.classes_}
+    dtype = estimator.classes_.dtype
+    if dtype.kind == "U":
+        return list(names)
+    for name in names:
+        if name not in labels:
+            with as_bad_input(ValueError, f"the classes here are numbers: {name!r} cannot be one."):
+                labels[name] = dtype.type(name)
+    return [labels[name] for name in names]
+
+
+def _count_by_name(estimator: FewShotClassifier) -> dict[str, int]:
+    support = estimator.support_
+    return dict(zip(map(str, support.labels), support.counts.tolist(), strict=True))
+
+
+def _describe_added(before: dict[str, int], after: dict[str, int]) -> str:
+    """Return how many examples and classes are new, in words."""
+    added = {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}
+    if not added:
+        return "no new examples, all were learned before"
+    examples, classes = count_noun(sum(added.values()), "example"), count_noun(len(added), "class")
+    new = [name for name in added if name not in before]
+    names = list_first(new, MOST_NAMES)
+    if not new:
+        return f"{examples} of {classes} added"
+    if len(new) == len(added):
+        return f"{examples} of {count_noun(len(new), 'new class')} added ({names})"
+    verb = "is" if len(new) == 1 else "are"
+    return f"{examples} of {classes} added, of which {count_noun(len(new), 'class')} {verb} new ({names})"
+
+
+def remove_classes_or_examples(
+    model: Path,
+    names: Sequence[str],
+    options: EmbedOptions,
+    examples: Sequence[Path],
+    of: str,
+    corrections: Sequence[Path],
+    out: Path | None,
+) -> str:
+    """Make a classifier forget classes, or single examples; the arguments are those of the verb."""
+    if bool(names) == bool(examples or corrections):
+        raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
+
+    def remove(classifier: Classifier) -> str:
+        if corrections:
+            decisions = [one for table in corrections for one in read_corrections(table)]
+            return _correct(classifier, decisions, examples, options.open_cache())
+        if examples:
+            return _remove_examples(classifier, examples, of, options.open_cache())
+        labels = _labels_by_name(classifier)
+        classifier.remove([look_up("class", name, labels) for name in names])
+        return f"{count_noun(len(set(names)), 'class')} removed"
+
+    return _change_classifier(model, out, options.registry(), remove)
+
+
+def _labels_by_name(classifier: Classifier) -> dict[str, Any]:
+    return {str(label): label for label in get_estimator(classifier).classes_}
+
+
+def _correct(
+    classifier: Classifier, corrections: Sequence[Correction], sources: Sequence[Path], cache: FeatureCache | None
+) -> str:
+    """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
+    backbone = get_backbone(classifier)
+    examples = [read_examples(source, backbone, cache, say=print_message) for source in sources]
+    rows = {item.name: x for one in examples for item, x in zip(one.items, one.features, strict=True)}
+    unchanged = _list_unchanged(examples, corrections)
+    counts = {"drop": 0, "relabel": 0}
+    for one in corrections:
+        if one.decision == "keep":
+            continue
+        label, x = look_up("class", one.label, _labels_by_name(classifier)), rows.get(one.path)
+        key = int(hash_rows(x[None])[0] if x is not None else int(one.key or "0", 16))
+        if one.decision == "drop" and (key, one.label) in unchanged:  # a copy of an example that stays: they are one
+            continue
+        counts[one.decision] += 1
+        what = f"{one.path or one.key} of {one.label} cannot be corrected"
+        with as_bad_input(BadInput, what, "; --examples FOLDER names the pictures that the corrections are of."):
+            if one.decision == "drop":
+                classifier.take_out(label, key, x)
+            else:
+                move_example(classifier, label, key, _as_labels(get_estimator(classifier), [one.new_label])[0], x)
+    return f"{count_noun(counts['drop'], 'example')} dropped, {counts['relabel']} relabelled"
+
+
+def _list_unchanged(sources: Sequence[Source], corrections: Sequence[Correction]) -> set[tuple[int, str]]:
+    """Return the keys and labels of the examples that corrections neither drop nor relabel."""
+    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
+    pairs = ((item, x) for one in sources for item, x in zip(one.items, one.features, strict=True))
+    rest = [(item, x) for item, x in pairs if (item.name, item.class_name) not in changed]
+    return {(int(hash_rows(x[None])[0]), item.class_name) for item, x in rest}
+
+
+def _remove_examples(
+    classifier: Classifier, sources: Sequence[Path], class_name: str, cache: FeatureCache | None
+) -> str:
+    """Forget single examples, pictures or rows of files of features: all of them, or none if one is not found."""
+    if isinstance(classifier, FewShotClassifier):
+        parts = [read_vectors(source) for source in sources]
+        names = [name for part in parts for name in part.names]
+        features = np.concatenate([part.features for part in parts])
+    else:
+        with open_pictures(sources) as pictures:
+            embedded = embed_pictures(classifier.backbone, pictures.items, cache, say=print_message)
+        if not embedded.has_features:
+            raise BadInput("there are no pictures to remove: name files, or folders of them.")
+        names, features = embedded.names, embedded.features
+    wanted = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None
+    pairs = zip(get_estimator(classifier).find_examples(features), names, features, strict=True)
+    removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}
+    for (label, key), row in removed.items():
+        classifier.take_out(label, key, row)
+    classes = count_noun(len({label for label, _ in removed}), "class")
+    return f"{count_noun(len(removed), 'example')} of {classes} removed"
+
+
+def _choose_example(matches: Sequence[tuple[Any, int]], name: str, wanted: Any) -> tuple[Any, int]:
+    """Return the class and the key of an example that may be in several classes."""
+    matches = [(label, key) for label, key in matches if wanted is None or label == wanted]
+    if not matches:
+        raise BadInput(f"{name} is not among the examples{f' of {wanted}' if wanted is not None else ''}.")
+    folder = Path(name).parent.name
+    if len(matches) > 1:  # the class of the folder that it is in, if it is one of them
+        matches = [pair for pair in matches if str(pair[0]) == folder] or matches
+    if len(matches) > 1:
+        labels = sorted(str(label) for label, _ in matches)
+        raise BadInput(f"{name} is an example of {' and of '.join(labels)}: say which, --of.")
+    return matches[0]
+
+
+def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> str:
+    """Make one classifier of several, and return what it has."""
+    if len(models) < 2:
+        raise BadInput("name at least two classifiers to merge.")
+
+    def merge(merged: Any) -> str:
+        others: list[Any] = [load_classifier(model, registry) for model in models[1:]]
+        if any(type(other) is not type(merged) for other in others):
+            raise BadInput("a classifier of pictures and one of features cannot merge.")
+        shared = set(_labels_by_name(merged)) & {name for other in others for name in _labels_by_name(other)}
+        merged.merge(*others)
+        in_several = f" ({count_noun(len(shared), 'class')} in more than one)" if shared else ""
+        return f"{len(models)} classifiers merged{in_several}"
+
+    return _change_classifier(models[0], out, registry, merge)
+
+
+# --------------------------------------------------------------------------------------------------------------- export
+
+
+def export_model(model: str, out: Path, registry: Registry) -> str:
+    """Write a classifier, with its backbone where that can be written, or a backbone alone, as an ONNX file."""
+    from anyshot.classify.onnx_export import export_backbone, export_onnx
+
+    folder = Path(model)
+    if not is_classifier(folder):
+        if folder.is_dir() and not (folder / "model.safetensors").is_file():
+            raise BadInput(
+                f"{folder} is not an image classifier: name a folder that `anyshot fit` made, or a trained model."
+            )
+        export_backbone(load_embedder(model, registry=registry), out)
+        return f"{out}: images in, features out; --model takes it."
+    classifier = load_classifier(folder, registry)
+    if isinstance(classifier, ImageClassifier) and classifier.backbone.file is None:
+        classifier.to_onnx(out)
+        return f"{out}: images and prototypes in, logits and vectors out."
+    export_onnx(get_estimator(classifier), out)
+    is_of_images = isinstance(classifier, ImageClassifier)
+    before = f"; {find_onnx_backbone(folder)} gives the features" if is_of_images else ""
+    return f"{out}: features and prototypes in, logits and vectors out{before}."
