@@ -10,9 +10,9 @@ import numpy as np
 
 from anyshot.errors import BadInput
 from anyshot.measure.comparisons import offsets_by_train_shot, swapped_scores
-from anyshot.measure.grid import format_train_shot
+from anyshot.measure.grid import Grid, format_train_shot
 from anyshot.report import tables
-from anyshot.report.answer import Choice, Sensitivity, grids_of_paper, list_sensitivities
+from anyshot.report.answer import Choice, grids_of_paper, list_sensitivities
 from anyshot.report.runs import Findings
 from anyshot.show import figures
 from anyshot.show.summaries import Summary, gain_summary, scores_by_seed
@@ -73,40 +73,44 @@ def _list_figures(findings: Findings, choices: Sequence[Choice]) -> Iterator[Fig
 
 
 def _list_frontier(findings: Findings, choices: Sequence[Choice]) -> Iterator[Figure]:
-    sensitivities = list_sensitivities(findings)
-    if len(sensitivities) < 2:
+    scored = list_sensitivities(findings)
+    if len(scored) < 2:
         return
     caption = (
         "One point per grid; of its sensitivity the thick bar is the interval over episodes, the thin one over new"
         " classes, and a short stroke one training. Down and right is better; what the dashed line joins is beaten by"
         " nothing in both."
     )
-    printed = [] if findings.printed else grids_of_paper(sensitivities)
+    printed = [] if findings.printed else grids_of_paper(grid for grid, _ in scored)
     caption += " The paper's printed grids of the same images are beside ours." if printed else ""
-    names = [choice.name for choice in choices] + [one.grid.name for one in printed]
-    draw = partial(figures.frontier, frontier_points([*sensitivities, *printed]), list(dict.fromkeys(names)))
+    names = [choice.name for choice in choices] + [grid.name for grid in printed]
+    points = frontier_points([*scored, *((grid, {}) for grid in printed)])
+    draw = partial(figures.frontier, points, list(dict.fromkeys(names)))
     table = tables.sensitivity_table(findings, printed)
     yield Figure("frontier", "Accuracy against sensitivity", caption, draw, table)
 
 
-def frontier_points(sensitivities: Sequence[Sensitivity]) -> list[Row]:
+def frontier_points(sensitivities: Sequence[tuple[Grid, Row]]) -> list[Row]:
     """Return a row for each training of each grid, with what the frontier shows of the grid.
 
     A grid without known trainings counts as one; unknown ends of intervals are at the point itself.
+
+    Args:
+        sensitivities: Grids, and their rows of sensitivity.csv.
     """
     points: list[Row] = []
-    for one in sensitivities:
-        grid = one.grid
+    for grid, row in sensitivities:
+        score = grid.parts.sensitivity
         point: Row = {"method": grid.name, "head": grid.head, "readout": grid.readout, "setting": grid.setting}
-        point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": one.points}
-        ends = {name: one.number(name) for name in ("low", "high", "low_classes", "high_classes")}
-        points.append(point | {name: one.points if end is None else end for name, end in ends.items()})
+        point |= {"accuracy": float(grid.accuracy.mean()), "sensitivity": score}
+        ends = {name: row.get(name) for name in ("low", "high", "low_classes", "high_classes")}
+        points.append(point | {name: end if isinstance(end, float) else score for name, end in ends.items()})
     for point in points:
         point["frontier"] = not any(_beats(other, point) for other in points)
     return [
-        point | {"training": training, "has_trainings": bool(scores_by_seed(one.row))}
-        for one, point in zip(sensitivities, points, strict=True)
-        for training in scores_by_seed(one.row) or [one.points]
+        point | {"training": training, "has_trainings": bool(scores_by_seed(row))}
+        for (_, row), point in zip(sensitivities, points, strict=True)
+        for training in scores_by_seed(row) or [point["sensitivity"]]
     ]
 
 
