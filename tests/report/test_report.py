@@ -22,7 +22,6 @@ from anyshot.measure.grid import build_grids
 from anyshot.measure.intervals import episode_interval
 from anyshot.measure.recalls import read_recalls, write_recalls
 from anyshot.measure.sensitivity import decompose
-from anyshot.report import write_report
 from anyshot.report.answer import (
     WORDS,
     accurate_slots,
@@ -34,7 +33,7 @@ from anyshot.report.answer import (
     robust_sentence,
 )
 from anyshot.report.charts import learning_curves, thin_history
-from anyshot.report.page import as_script
+from anyshot.report.page import as_script, write_report
 from anyshot.report.runs import AT, Findings, paper_findings, read_runs
 from anyshot.report.tables import comparison_with_paper, sensitivity_table
 from anyshot.report.text import print_report
@@ -481,10 +480,11 @@ def test_why_is_empty_only_for_a_grid_with_a_sensitivity() -> None:
 def test_a_report_imports_no_torch(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows())
     code = (
-        "import sys; from pathlib import Path; from anyshot.report import page, write_report, show_report\n"
+        "import sys; from pathlib import Path\n"
+        "from anyshot.report import page, text\n"
         "page.vega_code = lambda: ''\n"
-        f"write_report([Path({str(folder)!r})], Path({str(tmp_path / 'r.html')!r}), paper=True)\n"
-        f"show_report([Path({str(folder)!r})])\n"
+        f"page.write_report([Path({str(folder)!r})], Path({str(tmp_path / 'r.html')!r}), paper=True)\n"
+        f"text.show_report([Path({str(folder)!r})])\n"
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", f"import anyshot.report.page\n{code}"], capture_output=True, text=True)

@@ -17,11 +17,12 @@ import vl_convert
 from markupsafe import Markup
 
 import anyshot
+from anyshot.files import write_text
 from anyshot.measure.grid import format_shot, shot_sort_key
 from anyshot.paper import audit as paper_audit
 from anyshot.report import answer, tables
 from anyshot.report.charts import draw_figures, explore
-from anyshot.report.runs import Findings
+from anyshot.report.runs import Findings, read_findings
 from anyshot.show.figures import ranking
 from anyshot.show.pages import fill_template
 from anyshot.show.summaries import ENDINGS, Summary, gain_summary
@@ -33,14 +34,18 @@ CITATION = (FOLDER / "citation.bib").read_text(encoding="utf-8").replace("VERSIO
 TOP = 12  # choices in the ranking chart; all are in its table
 
 
-def render_page(findings: Findings, audit: bool = False) -> str:
-    """Return the report as HTML; with `audit`, the audit of the paper is a section of it."""
-    context = _context(findings, audit=audit)
+def write_report(runs: Sequence[Path], out: Path, paper: bool = False) -> Path:
+    """Write the report of these runs (or of the paper alone) to `out`, and return where it is.
+
+    With `paper`, the audit of the paper is a section of it.
+    """
+    context = _context(read_findings(runs, paper=paper), audit=paper)
     code = {"data": as_script(context.pop("data")), "vega": vega_code()}
     files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
     code |= {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
     context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
-    return fill_template(FOLDER / "page.html", **context, version=anyshot.__version__)
+    write_text(out, fill_template(FOLDER / "page.html", **context, version=anyshot.__version__))
+    return out
 
 
 def policy(*scripts: str) -> str:

@@ -55,6 +55,14 @@ class Findings:
         return build_grids(self.rows)
 
 
+def read_findings(runs: Sequence[Path], *, paper: bool) -> Findings:
+    """Return what these runs hold, named by their folders or tables; without any, the paper's grids if it is named."""
+    if not runs and not paper:
+        raise BadInput("name at least one run's folder, or give --paper for a report of the paper's own numbers.")
+    folders = [path.parent if path.is_file() and path.name in ("table.csv", "recalls.npz") else path for path in runs]
+    return read_runs(folders) if runs else paper_findings()
+
+
 def read_runs(folders: Sequence[Path]) -> Findings:
     """Read the runs in these folders as one; a head that two runs trained differently keeps its run's name."""
     tables = [_read_cells(folder) for folder in folders]
