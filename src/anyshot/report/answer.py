@@ -182,7 +182,7 @@ def robust_sentence(findings: Findings, setting: str) -> tuple[str, str]:
 
 def _list_intervals(row: Row, words: str = "") -> str:
     """Return the intervals of a sensitivity in brackets, after some words."""
-    intervals = ", ".join(describe_intervals(row))
+    intervals = describe_intervals(row)
     return f" ({words}{intervals})" if intervals else ""
 
 

@@ -223,7 +223,7 @@ def _describe(grid: Grid, row: Mapping[str, Any], cells: Cells) -> dict[str, Any
     score = "no sensitivity" if sensitivity is None else f"sensitivity {format_decimals(sensitivity)}"
     about = f"{score} points" if grid.has_sensitivity else f"{score}: {grid.why_no_sensitivity}"
     if grid.has_sensitivity and isinstance(row.get("low"), float):
-        about += f", 95 % interval {', '.join(describe_intervals(row))}"
+        about += f", 95 % interval {describe_intervals(row)}"
         about += f", noise floor {format_decimals(row['noise_floor'])}"
     means = zip(grid.test_shots, grid.accuracy.mean(1).tolist(), strict=True)
     return {

@@ -24,10 +24,8 @@ def sensitivity_table(findings: Findings, printed: Sequence[Grid] = ()) -> Summa
     """
     rows = []
     for grid, known in (*list_sensitivities(findings), *((grid, {}) for grid in printed)):
-        over_episodes, over_classes, by_seed = describe_uncertainties(known)
         row: Row = {"setting": grid.setting, "head": grid.name, "sensitivity": grid.parts.sensitivity}
-        row |= {"over episodes": over_episodes, "over new classes": over_classes, "by seed": by_seed}
-        row |= {"noise floor": known.get("noise_floor")}
+        row |= describe_uncertainties(known) | {"noise floor": known.get("noise_floor")}
         row |= {"deviation": _statistic(known, "deviation"), "trend": _statistic(known, "trend", "+")}
         rows.append(row | {"mean accuracy": grid.accuracy.mean()})
     for grid in findings.grids:

@@ -21,7 +21,7 @@ from anyshot.measure.evaluate import embed_split, evaluate_model
 from anyshot.measure.experiments import model_consistency, model_terms, supports_consistency
 from anyshot.measure.grid import build_grids
 from anyshot.measure.recalls import Recalls
-from anyshot.models.model import Model, load_model
+from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
 from anyshot.show import figures, summaries
@@ -135,16 +135,12 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
         return published or rows
     published = _add_columns(published, rows[0])
     names = [name for name in ROW_NAMES if name in rows[0] and name in published[0]]
-    merged = {_identify(row, names): row for row in published}
+    merged = {tuple(row[name] for name in names): row for row in published}
     for row in rows:
-        key = _identify(row, names)
+        key = tuple(row[name] for name in names)
         merged[key] = _merge_row(path, " ".join(map(str, key)), merged[key], row) if key in merged else row
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]
-
-
-def _identify(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in names)
 
 
 def _add_columns(published: Sequence[Row], example: Row) -> list[Row]:
@@ -176,7 +172,7 @@ FIGURES = {"consistency": figures.consistency, "terms": figures.term_ratios, "un
 def _side_experiments(
     study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Advance
 ) -> dict[str, list[Row]]:
-    """Return the tables of consistency, the ratio of FRN's terms, learned numbers and unequal shots.
+    """Return the tables of consistency, the ratio of FRN's terms, learned temperatures, and unequal shots.
 
     Each model embeds the test images once for all of them.
     """
@@ -193,28 +189,19 @@ def _side_experiments(
             tables["consistency"] += [row | seed for row in model_consistency(embedded, *episodes)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(embedded, *episodes) | seed)
-        tables["learned"] += [about | seed | row for row in _learned_numbers(model)]
+        for name, value in model.bound_head.parameters.items():
+            if value.numel() == 1:  # such as its temperature
+                tables["learned"].append(about | seed | {"parameter": name, "value": round(value.item(), 5)})
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
         unequal += evaluate_model(embedded, readouts, protocol, study.registry, UNEQUAL)
         advance(1.0, recipe.name)
-    tables |= _unequal_tables(unequal)
-    return {name: table for name, table in tables.items() if table}
-
-
-def _learned_numbers(model: Model) -> list[Row]:
-    """Return a row for each single number that a head has learned, such as its temperature."""
-    values = {name: value.item() for name, value in model.bound_head.parameters.items() if value.numel() == 1}
-    return [{"parameter": name, "value": round(value, 5)} for name, value in values.items()]
-
-
-def _unequal_tables(unequal: Sequence[Recalls]) -> dict[str, list[Row]]:
-    """Return the tables of episodes whose classes have different shots."""
-    return {
+    tables |= {
         "unequal": [row for one in unequal for row in one.rows()],
         "unequal-gains": paired_gains(unequal),
         "unequal-differences": accuracy_differences(unequal),
         "unequal-recall": [round_row(row) for one in unequal for row in one.by_own_shot()],
     }
+    return {name: table for name, table in tables.items() if table}
 
 
 def describe_folder(source: StudySource, only: str, folder: Path) -> str:
@@ -232,7 +219,7 @@ def describe_folder(source: StudySource, only: str, folder: Path) -> str:
         numbers = [row.get(name, "") for name in ("sensitivity", "noise_floor", "deviation", "trend")]
         score, *others = (format_decimals(number) if number != "" else "" for number in numbers)
         names = [GridKey.of_row(row).setting, row["head"], row["readout"]]
-        cells.append([*names, score, *summaries.describe_uncertainties(row), *others])
+        cells.append([*names, score, *summaries.describe_uncertainties(row).values(), *others])
     first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=3)
     drawn = sorted((folder / "figures").glob("*.svg"))
     return fill_template(
