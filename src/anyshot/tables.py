@@ -23,7 +23,7 @@ TEXT_NAMES = ("data", "backbone", "head", "readout", "against", "against_readout
 NUMBER_NAMES = ("train_shot", "seed", "test_shot", "own_shot")
 ROW_NAMES = (*TEXT_NAMES, *NUMBER_NAMES)
 # Types of columns; those that are not listed hold floats.
-TYPES: dict[str, type] = dict.fromkeys((*TEXT_NAMES, "model", "learner", "mixed"), str)
+TYPES: dict[str, type] = dict.fromkeys((*TEXT_NAMES, "model", "learner", "mixed", "printed"), str)
 TYPES |= dict.fromkeys((*NUMBER_NAMES, "way", "queries", "episodes", "seeds", "models", "epoch"), int)
 # Values of columns that tables of earlier versions lack.
 DEFAULTS: Row = {"data": "", "backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}

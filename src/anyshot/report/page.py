@@ -40,7 +40,7 @@ def write_report(runs: Sequence[Path], out: Path, paper: bool = False) -> Path:
     With `paper`, the audit of the paper is a section of it.
     """
     context = _context(read_findings(runs, paper=paper), audit=paper)
-    code = {"data": as_script(context.pop("data")), "vega": vega_code()}
+    code = {"data": as_script(context["page"]), "vega": vega_code()}
     files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
     code |= {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
     context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
@@ -73,14 +73,14 @@ def vega_code() -> str:
 
 
 def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
-    """Return all that the template shows, and under `data` all that the script needs."""
+    """Return all that the template shows, and under `page` what page.js needs, too."""
     choices = answer.list_choices(findings)
     cells = [(shot, cell) for choice in choices for shot, cell in choice.cells.items()]
     over = {name: any(cell[name] is not None for _, cell in cells) for name in answer.INTERVALS}
     shots = sorted({shot for shot, _ in cells}, key=shot_sort_key)
     pairs = answer.list_paired_intervals(findings, choices)
     answers = answer.list_answers(findings, choices, pairs, "the shots you expect")
-    setting, robust = list(answers)[-1], {setting: one.robust for setting, one in answers.items()}
+    setting = list(answers)[-1]
     listed = _list_tables(findings, [pair for one in answers.values() for pair in one.ranked], audit=audit)
     (figures, specs), explorer = draw_figures(findings, choices), explore(findings, choices)
     paragraphs = describe_methods(findings, over, paired=any(pairs.values()))
@@ -90,8 +90,6 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
         files |= {f"{name}.{end}": summary.text(format) for format, end in ENDINGS.items()}
     return {
         **listed,
-        "setting": setting,
-        "robust": robust,
         "slots": answers[setting].accurate,
         "findings": findings,
         "shots": shots,
@@ -99,14 +97,13 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
         "over": over,
         "subtitle": _subtitle(findings),
         "figures": figures,
-        "specs": specs,
         "explorer": explorer,
         "methods": paragraphs,
         "citation": CITATION,
         "date": datetime.now(UTC).date().isoformat(),
-        "data": {
+        "page": {
             "setting": setting,
-            "robust": robust,
+            "robust": {setting: one.robust for setting, one in answers.items()},
             "top": TOP,
             "words": answer.WORDS,
             "choices": [asdict(choice) | {"label": choice.label} for choice in choices],

@@ -55,12 +55,12 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
         raise BadInput(f"there is nothing published in {out} to add to.")
     study = source.load()
     recipes = select_recipes(study.recipes, only)
-    with atomic_write(out) as aside, progress("publishing", float(len(recipes))) as advance:
+    with atomic_write(out) as temporary, progress("publishing", float(len(recipes))) as advance:
         if add:
-            shutil.copytree(out, aside, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
+            shutil.copytree(out, temporary, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
         for other in out.glob("*/gains.csv"):
-            shutil.copytree(other.parent, aside / other.parent.name, dirs_exist_ok=True)
-        _write_records(run, aside, recipes)
+            shutil.copytree(other.parent, temporary / other.parent.name, dirs_exist_ok=True)
+        _write_records(run, temporary, recipes)
         recalls = recalls_of_study(study, recipes, run)
         tables: dict[str, list[Row]] = {
             **study_tables(recalls),
@@ -72,9 +72,9 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
             tables = {name: merge_rows(out / f"{name}.csv", rows) for name, rows in tables.items()}
         for name, rows in tables.items():
             if rows or name == "gains":  # the file that marks a folder as published
-                write_table(aside / f"{name}.csv", rows)
-        _draw(tables, aside)
-        write_text(aside / "README.md", describe_folder(source, only, aside))
+                write_table(temporary / f"{name}.csv", rows)
+        _draw(tables, temporary)
+        write_text(temporary / "README.md", describe_folder(source, only, temporary))
 
 
 def _write_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
