@@ -132,8 +132,15 @@ def format_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) ->
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def read_table(path: Path) -> list[Row]:
-    """Read the rows of a CSV file; a value that is not of its column's type stays text."""
+def read_table(path: Path, *, optional: bool = False) -> list[Row]:
+    """Read the rows of a CSV file; a value that is not of its column's type stays text.
+
+    Args:
+        path: The file.
+        optional: Whether there are no rows where there is no file.
+    """
+    if optional and not path.exists():
+        return []
     lines = csv.DictReader(io.StringIO(read_text(path, MAX_TEXT_BYTES), newline=""))
     rows: list[Row] = []
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):

@@ -87,10 +87,10 @@ def _write_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
     lines = (f"{json.dumps(name)}: {json.dumps(published[name])}" for name in sorted(published))
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     table = folder / "histories.csv"
-    histories = group_by(read_table(table) if table.exists() else [], lambda row: row["model"])
+    histories = group_by(read_table(table, optional=True), lambda row: row["model"])
     for name in names:
-        if (run / name / "history.csv").exists():  # models that come with a study have none
-            histories[name] = [{"model": name} | row for row in read_table(run / name / "history.csv")]
+        if rows := read_table(run / name / "history.csv", optional=True):  # models that come with a study have none
+            histories[name] = [{"model": name} | row for row in rows]
     write_table(table, [row for name in sorted(histories) for row in histories[name]])
     if not (folder / "about.json").exists():
         shutil.copyfile(run / "about.json", folder / "about.json")
@@ -130,7 +130,7 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
         BadInput: Where a row that rests on as many models has another value: another training belongs into a folder of
             its own.
     """
-    published, rows = (read_table(path) if path.exists() else []), list(map(as_written, rows))
+    published, rows = read_table(path, optional=True), list(map(as_written, rows))
     if not published or not rows:
         return published or rows
     published = _add_columns(published, rows[0])
@@ -214,8 +214,8 @@ def describe_folder(source: StudySource, only: str, folder: Path) -> str:
     scored = [grid for grid in grids if grid.has_sensitivity]
     columns = ["setting", "head", "readout", "sensitivity", "over episodes", "over new classes", "by seed"]
     columns += ["noise floor", "deviation", "trend"]
-    cells, path = [], folder / "sensitivity.csv"
-    for row in read_table(path) if path.exists() else []:  # models of one train shot have no sensitivity
+    cells = []
+    for row in read_table(folder / "sensitivity.csv", optional=True):  # models of one train shot have no sensitivity
         numbers = [row.get(name, "") for name in ("sensitivity", "noise_floor", "deviation", "trend")]
         score, *others = (format_decimals(number) if number != "" else "" for number in numbers)
         names = [GridKey.of_row(row).setting, row["head"], row["readout"]]

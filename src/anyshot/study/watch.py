@@ -34,10 +34,10 @@ class WatchedModel:
 
     def look(self) -> list[Row]:
         """Read the history, once more after the model is done, and return its new rows."""
-        path, before = self.folder / "history.csv", len(self.rows)
+        before = len(self.rows)
         if not self.done:
             self.done = self.result.exists()
-            self.rows = read_table(path) if path.exists() else []
+            self.rows = read_table(self.folder / "history.csv", optional=True)
         return self.rows[before:]
 
     @property
