@@ -51,19 +51,16 @@ def count_cores() -> int:
 
 
 def count_free_cores() -> int:
-    """Return the number of our cores that no other process is using, at least one."""
-    return max(1, min(count_cores(), round((os.cpu_count() or 1) - _count_busy_cores())))
-
-
-def _count_busy_cores() -> float:
-    """Return the cores in use just now, or over the last minute where the system does not tell."""
+    """Return the number of our cores that no other process is using just now, at least one."""
+    cores = os.cpu_count() or 1
     try:
-        before = _read_ticks()
+        ticks, idle = _read_ticks()
         time.sleep(BUSY_SECONDS)
-        (ticks, idle), (ticks_before, idle_before) = _read_ticks(), before
-        return (os.cpu_count() or 1) * (1 - (idle - idle_before) / max(1, ticks - ticks_before))
-    except (OSError, ValueError):
-        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        later_ticks, later_idle = _read_ticks()
+        free = cores * (later_idle - idle) / max(1, later_ticks - ticks)
+    except (OSError, ValueError):  # The system does not tell: over the last minute.
+        free = cores - (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
+    return max(1, min(count_cores(), round(free)))
 
 
 def _read_ticks() -> tuple[int, int]:

@@ -109,8 +109,6 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._check_types()
-        check_names("optimiser", [self.optimiser], ("sgd", "adam"))
-        check_names("schedule", [self.schedule], ("step", "one-cycle"))
         if set("/\\\0") & set(self.data + self.head):  # they become part of a folder's name
             raise BadInput(f"{self.data!r}, {self.head!r}: names of data and heads in a recipe have no slashes.")
         if max(self.width, self.size) > MAX_SIDE or self.width * self.size**2 > MAX_VALUES:
@@ -129,6 +127,8 @@ class Recipe:
             value = getattr(self, name)
             if not _has_type(value, kind) or (name == "start" and value == ""):
                 raise BadInput(f"{name} of a recipe cannot be {str(value)[:80]!r}.")
+            if get_origin(kind) is Literal:
+                check_names(name, [value], get_args(kind))
 
     @property
     def images(self) -> int:

@@ -18,47 +18,15 @@ from anyshot.text import format_number
 Row = dict[str, Any]
 MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read: its values take up to twenty times as much memory
 
-
-class Column(NamedTuple):
-    """A column of our tables.
-
-    Args:
-        type: What its values are when a table is read.
-        default: Its value in a table that was written before the column existed; None where every table has it.
-        names_row: Whether it is part of what names a row, in whichever published table it appears.
-    """
-
-    type: type
-    default: Any = None
-    names_row: bool = False
-
-
-COLUMNS = {
-    "data": Column(str, "", names_row=True),
-    "backbone": Column(str, "", names_row=True),
-    "head": Column(str, names_row=True),
-    "readout": Column(str, "own", names_row=True),
-    "against": Column(str, names_row=True),
-    "against_readout": Column(str, names_row=True),
-    "score": Column(str, names_row=True),
-    "parameter": Column(str, names_row=True),
-    "train_shot": Column(int, 0, names_row=True),
-    "seed": Column(int, 0, names_row=True),
-    "test_shot": Column(int, names_row=True),
-    "own_shot": Column(int, names_row=True),
-    "model": Column(str, ""),
-    "learner": Column(str),
-    "mixed": Column(str),
-    "way": Column(int),
-    "queries": Column(int),
-    "episodes": Column(int),
-    "seeds": Column(int),
-    "models": Column(int),
-    "epoch": Column(int),
-}
-"""Columns that are not numbers with a fraction, or that identify a row; every other column is a float."""
-DEFAULTS = {name: column.default for name, column in COLUMNS.items() if column.default is not None}
-ROW_NAMES = tuple(name for name, column in COLUMNS.items() if column.names_row)
+# Columns that name a row, in whichever published table they appear: texts, then whole numbers.
+TEXT_NAMES = ("data", "backbone", "head", "readout", "against", "against_readout", "score", "parameter")
+NUMBER_NAMES = ("train_shot", "seed", "test_shot", "own_shot")
+ROW_NAMES = (*TEXT_NAMES, *NUMBER_NAMES)
+# Types of columns; those that are not listed hold floats.
+TYPES: dict[str, type] = dict.fromkeys((*TEXT_NAMES, "model", "learner", "mixed", "printed"), str)
+TYPES |= dict.fromkeys((*NUMBER_NAMES, "way", "queries", "episodes", "seeds", "models", "epoch"), int)
+# Values of columns that tables of earlier versions lack.
+DEFAULTS: Row = {"data": "", "backbone": "", "readout": "own", "train_shot": 0, "seed": 0, "model": ""}
 
 
 class GridKey(NamedTuple):
@@ -164,8 +132,15 @@ def format_table(rows: Sequence[Mapping[str, Any]], path: Path | None = None) ->
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def read_table(path: Path) -> list[Row]:
-    """Read the rows of a CSV file; a value that is not of its column's type stays text."""
+def read_table(path: Path, *, optional: bool = False) -> list[Row]:
+    """Read the rows of a CSV file; a value that is not of its column's type stays text.
+
+    Args:
+        path: The file.
+        optional: Whether there are no rows where there is no file.
+    """
+    if optional and not path.exists():
+        return []
     lines = csv.DictReader(io.StringIO(read_text(path, MAX_TEXT_BYTES), newline=""))
     rows: list[Row] = []
     with as_bad_input(csv.Error, f"{path} is not a table of comma-separated values", "."):
@@ -186,8 +161,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _parse(name: str, text: str) -> Any:
-    column = COLUMNS.get(name)
     try:
-        return (column.type if column else float)(text) if text else ""
+        return TYPES.get(name, float)(text) if text else ""
     except ValueError:
         return text

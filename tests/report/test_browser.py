@@ -12,8 +12,8 @@ from helpers.report_runs import rows, with_recalls, write_run
 
 from anyshot.measure.grid import build_grids
 from anyshot.measure.sensitivity import decompose
-from anyshot.report import write_report
 from anyshot.report.answer import accurate_slots, list_choices, list_paired_intervals, rank
+from anyshot.report.page import write_report
 from anyshot.report.runs import read_runs
 from anyshot.text import format_decimals
 

@@ -2,7 +2,8 @@
 
 from helpers import report_runs
 
-from anyshot.report import page, write_report
+from anyshot.report import page
+from anyshot.report.page import write_report
 
 
 def test_a_page_carries_its_policy_and_the_licence_of_vega(tmp_path):

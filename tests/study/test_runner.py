@@ -22,6 +22,7 @@ from helpers.training import in_this_process
 from anyshot.cli.main import main
 from anyshot.errors import BadInput
 from anyshot.files import read_json, write_json
+from anyshot.measure.plan import Protocol
 from anyshot.models.heads import HEADS
 from anyshot.models.model import read_tensors
 from anyshot.progress import no_message
@@ -392,7 +393,8 @@ def test_fewer_models_train_at_once_where_memory_does_not_hold_more(cores4, monk
 def test_the_estimate_leaves_no_trace():
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     assert cost.estimate_bytes(recipe("frn", size=32), REGISTRY) > cost.estimate_bytes(recipe("frn"), REGISTRY)
-    (row,) = cost.estimate_cost([recipe("tanimoto")], REGISTRY, {"tiny": 100})  # a head that only the study's file has
+    tanimoto = recipe("tanimoto")  # a head that only the study's file has
+    (row,) = cost.estimate_cost([tanimoto], REGISTRY, {"tiny": 100}, Protocol())
     assert row["hours"] > 0
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads

@@ -80,7 +80,8 @@ def study(
     if dry_run:
         print(plan_study(source, training.data, only, training.workers))
         return
-    from anyshot.report import show_report, write_report
+    from anyshot.report.page import write_report
+    from anyshot.report.text import show_report
 
     run: Callable[[StudySource], list[Row]] = partial(run_ready, out=folder, only=only)
     if not ready:
@@ -138,11 +139,13 @@ def report(*runs: Path, out: OutOption = Path("report.html"), text: bool = False
         text: Print a summary, the sensitivities and a heatmap instead.
         paper: Add what holds in the paper; without runs, a report of the paper's printed grids.
     """
-    from anyshot.report import show_report, write_report
-
     if text:
+        from anyshot.report.text import show_report
+
         show_report(runs, paper)
     else:
+        from anyshot.report.page import write_report
+
         print(f"open {write_report(runs, out, paper)}")
 
 

@@ -59,12 +59,6 @@ def sections(checks: Sequence[Check]) -> dict[str, list[Check]]:
     }
 
 
-def summary_line(checks: Sequence[Check]) -> str:
-    """Return how many checks got each verdict, in one line."""
-    totals = Counter(check.verdict for check in checks)
-    return f"{len(checks)} checks: " + ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
-
-
 def roots(checks: Sequence[Check]) -> str:
     """Return how many reasons the contradicted checks have, in a sentence."""
     many = len({check.root for check in checks if check.verdict == "contradicted"})
@@ -98,7 +92,9 @@ def print_audit(checks: Sequence[Check], everything: bool = False) -> None:
     console.print(counts(checks).terminal())
     if not everything:
         console.print("What is off by rounding alone is counted above and listed by --all, --json and --markdown.")
-    console.print(summary_line(checks), style="bold")
+    totals = Counter(check.verdict for check in checks)
+    by_verdict = ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
+    console.print(f"{len(checks)} checks: {by_verdict}", style="bold")
 
 
 def as_table(title: str, checks: Sequence[Check]) -> Summary:

@@ -29,7 +29,7 @@ from anyshot.paper.printed import (
 )
 from anyshot.paper.rounding import HIGH, LOW, VALUE, Bounds, divide, judge, parse, show_ties, subtract
 
-HIGH_SHOTS = {"32-shot": 1, "16- and 32-shot": 2, "8- to 32-shot": 3}  # how many of the test shots, from the highest
+HIGH_SHOTS = {"32-shot": slice(-1, None), "16- and 32-shot": slice(-2, None), "8- to 32-shot": slice(-3, None)}
 PARAMETERS = {"conv4": 113_088, "resnet12": 12_424_320}  # counted on the two architectures; the paper prints neither
 
 # Batches of 256 images in one pass over CUB's 5,903 training images, by train shot; counted on its classes.
@@ -53,9 +53,9 @@ def _gain(group: Group) -> Bounds:
     return subtract(study()[group].means, study()[group.euclidean].means)
 
 
-def _mean_gain(groups: Iterable[Group], highest: int = len(TEST_SHOTS)) -> Bounds:
-    """The mean of these groups' gains at all test shots, or at some of the highest."""
-    return np.concatenate([_gain(group)[-highest:] for group in groups]).mean(0)
+def _mean_gain(groups: Iterable[Group], shots: slice = slice(None)) -> Bounds:
+    """The mean of these groups' gains at all test shots, or at some of them."""
+    return np.concatenate([_gain(group)[shots] for group in groups]).mean(0)
 
 
 def _accuracies(group: Group) -> np.ndarray:
@@ -245,11 +245,7 @@ def bold_is_best() -> Evidence:
 def one_shot_gain() -> Evidence:
     """Sec. 5: mean 1-shot gain of the cosine heads."""
     (printed,) = text("1-shot gain")
-    return printed, [number(printed, _one_shot_gain(), "18 pairs")]
-
-
-def _one_shot_gain() -> Bounds:
-    return np.array([_gain(g)[0] for g in COSINE]).mean(0)
+    return printed, [number(printed, _mean_gain(COSINE, slice(1)), "18 pairs")]
 
 
 def high_shot_loss() -> Evidence:
@@ -280,7 +276,7 @@ def double_digit_gain() -> Evidence:
 def low_shot_bump() -> Evidence:
     """Abstract, Sec. 4: cosine brings a bump in 1-shot accuracy."""
     _, listed = count((g, _gain(g)[0][VALUE] > 0) for g in COSINE)
-    mean = float(_one_shot_gain()[VALUE])
+    mean = float(_mean_gain(COSINE, slice(1))[VALUE])
     return "notable bump", [true_or_false(mean > 0, f"{mean:+.2f}", "on average"), f"pair by pair: {listed}"]
 
 

@@ -1,16 +1,15 @@
 """The printed numbers: as transcribed, as an ordinary table, as exact grids."""
 
-import csv
 from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
 from operator import itemgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from anyshot.paper.rounding import Exact, parse
-from anyshot.tables import GridKey, Row
+from anyshot.tables import GridKey, Row, read_table
 from anyshot.text import group_by
 
 TRAIN_SHOTS = (4, 8, 16, 32)
@@ -47,12 +46,7 @@ PAIRS = list(zip(EUCLIDEAN, COSINE, strict=True))
 @cache
 def numbers() -> tuple[Row, ...]:
     """Return every printed number with its place; `printed` is text, shots are whole numbers or empty."""
-    with files("anyshot.paper").joinpath("numbers.csv").open(encoding="utf-8") as file:
-        rows: list[Row] = list(csv.DictReader(file))
-    for row in rows:
-        for shot in ("train_shot", "test_shot"):
-            row[shot] = int(row[shot]) if row[shot] else ""
-    return tuple(rows)
+    return tuple(read_table(Path(__file__).with_name("numbers.csv")))
 
 
 def rows() -> list[Row]:

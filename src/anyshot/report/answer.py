@@ -1,8 +1,8 @@
 """The answer: which head is most robust, and which choice most accurate at the shots that a reader expects."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -14,7 +14,7 @@ from anyshot.measure.grid import Grid, shot_sort_key
 from anyshot.measure.intervals import episode_interval
 from anyshot.report.runs import Findings, paper_findings
 from anyshot.show.summaries import describe_intervals
-from anyshot.tables import GridKey, add_head_columns
+from anyshot.tables import GridKey, Row, add_head_columns
 from anyshot.text import format_decimals, group_by
 
 INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
@@ -135,52 +135,18 @@ def rank(choices: Sequence[Choice], setting: str, weights: Mapping[Any, float]) 
     return sorted(measured, key=lambda pair: -pair[1]["accuracy"])
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """The sensitivity of a grid, and how well it is known.
-
-    Args:
-        grid: The grid.
-        row: Its row of sensitivity.csv, where there is one.
-        beyond: How much more sensitive it is than another grid: the interval over new classes.
-    """
-
-    grid: Grid
-    row: Mapping[str, Any] = field(default_factory=dict)
-    beyond: Mapping[GridKey, tuple[float, float]] = field(default_factory=dict)
-
-    @property
-    def points(self) -> float:
-        """The score."""
-        return self.grid.parts.sensitivity
-
-    @property
-    def interval(self) -> str:
-        """Its intervals, in brackets."""
-        parts = describe_intervals(self.row)
-        return f" ({', '.join(parts)})" if parts else ""
-
-    def number(self, name: str) -> float | None:
-        """Return a column of its row; None where there is none."""
-        return self.row[name] if isinstance(self.row.get(name), float) else None
+def list_sensitivities(findings: Findings) -> list[tuple[Grid, Row]]:
+    """Return every grid that has a sensitivity with its row of sensitivity.csv, if any; the most robust first."""
+    scored = sorted((grid for grid in findings.grids if grid.has_sensitivity), key=lambda grid: grid.parts.sensitivity)
+    return [(grid, findings.sensitivities.get(grid.key, {})) for grid in scored]
 
 
-def list_sensitivities(findings: Findings) -> list[Sensitivity]:
-    """Return the sensitivity of every grid that can have one, the most robust first."""
-    listed = []
-    for grid in findings.grids:
-        if grid.has_sensitivity:
-            beyond = {other: ends for (one, other), ends in findings.differences.items() if one == grid.key}
-            listed.append(Sensitivity(grid, findings.sensitivities.get(grid.key, {}), beyond))
-    return sorted(listed, key=attrgetter("points"))
-
-
-def grids_of_paper(ours: Sequence[Sensitivity]) -> list[Sensitivity]:
+def grids_of_paper(ours: Iterable[Grid]) -> list[Grid]:
     """Return the paper's printed grids of the same images: of cub for cub32."""
-    printed = [one for one in list_sensitivities(paper_findings()) if one.grid.head != "frn-old"]
-    data = {one.grid.data for one in ours}
-    same = [one for one in printed if any(re.fullmatch(rf"{one.grid.data}\d+(-.*)?", name) for name in data)]
-    return [replace(one, grid=replace(one.grid, data=f"the paper's {one.grid.data}")) for one in same]
+    data = {grid.data for grid in ours}
+    printed = [grid for grid, _ in list_sensitivities(paper_findings()) if grid.head != "frn-old"]
+    same = [grid for grid in printed if any(re.fullmatch(rf"{grid.data}\d+(-.*)?", name) for name in data)]
+    return [replace(grid, data=f"the paper's {grid.data}") for grid in same]
 
 
 def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
@@ -195,32 +161,40 @@ def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
     return max(pairs, key=lambda pair: pair[0].parts.sensitivity - pair[1].parts.sensitivity)
 
 
-def robust_sentence(sensitivities: Sequence[Sensitivity], setting: str) -> tuple[str, str]:
+def robust_sentence(findings: Findings, setting: str) -> tuple[str, str]:
     """Return the first half of the answer: the most robust head of a setting, beside its Euclidean counterpart.
 
     Where it has none, the next head stands beside it.
     """
-    ranked = [one for one in sensitivities if one.grid.setting == setting]
+    ranked = [pair for pair in list_sensitivities(findings) if pair[0].setting == setting]
     if not ranked:
         return "No head", " has a sensitivity here; below, each grid says why."
-    best = ranked[0]
-    points = f"{format_decimals(best.points)} points{best.interval.replace('(', '(95 % interval ')}"
+    best, row = ranked[0]
+    points = f"{format_decimals(best.parts.sensitivity)} points{_list_intervals(row, '95 % interval ')}"
     if len(ranked) == 1:
-        return best.grid.name, f" has a sensitivity of {points}; no other head has one here."
-    other = best.grid.find_counterpart([one.grid for one in ranked])
-    rival = next((one for one in ranked if one.grid is other), ranked[1])
-    against = f"{format_decimals(rival.points)}{rival.interval} of {rival.grid.name}{_describe_certainty(best, rival)}"
-    return best.grid.name, f" is the most robust: its sensitivity is {points}, against {against}."
+        return best.name, f" has a sensitivity of {points}; no other head has one here."
+    counterpart = best.find_counterpart(grid for grid, _ in ranked)
+    rival, row = next((pair for pair in ranked if pair[0] is counterpart), ranked[1])
+    against = f"{format_decimals(rival.parts.sensitivity)}{_list_intervals(row)} of {rival.name}"
+    against += _describe_certainty(findings, best, rival)
+    return best.name, f" is the most robust: its sensitivity is {points}, against {against}."
 
 
-def _describe_certainty(best: Sensitivity, rival: Sensitivity) -> str:
+def _list_intervals(row: Row, words: str = "") -> str:
+    """Return the intervals of a sensitivity in brackets, after some words."""
+    intervals = describe_intervals(row)
+    return f" ({words}{intervals})" if intervals else ""
+
+
+def _describe_certainty(findings: Findings, best: Grid, rival: Grid) -> str:
     """Say whether one sensitivity is lower than the other: on new classes by their difference, where it is known."""
-    if rival.grid.key in best.beyond:
-        low, high = best.beyond[rival.grid.key]
-        ends = f"{format_decimals(-high, '+')} to {format_decimals(-low, '+')} over new classes"
-        return f"; the difference is {ends}" + ("" if high < 0 else ", so the order is not settled")
-    top, bottom = best.number("high"), rival.number("low")
-    if top is None or bottom is None:
+    if ends := findings.differences.get((best.key, rival.key)):
+        low, high = ends
+        interval = f"{format_decimals(-high, '+')} to {format_decimals(-low, '+')} over new classes"
+        return f"; the difference is {interval}" + ("" if high < 0 else ", so the order is not settled")
+    top = findings.sensitivities.get(best.key, {}).get("high")
+    bottom = findings.sensitivities.get(rival.key, {}).get("low")
+    if not (isinstance(top, float) and isinstance(bottom, float)):
         return ""
     meet = "do not meet" if top < bottom else "overlap, so the order is not settled"
     return f"; the intervals over episodes {meet}"
@@ -275,10 +249,10 @@ def list_answers(
         pairs: The intervals of differences, by setting.
         at: The words for its shots.
     """
-    sensitivities, answers = list_sensitivities(findings), {}
+    answers = {}
     for setting, members in group_by(choices, attrgetter("setting")).items():
         weights = {shot: 1.0 for choice in members for shot in choice.cells}
         ranked = rank(members, setting, weights)
         accurate = accurate_slots(ranked, weights, pairs.get(setting, {}), at)
-        answers[setting] = Answer(robust_sentence(sensitivities, setting), accurate, ranked)
+        answers[setting] = Answer(robust_sentence(findings, setting), accurate, ranked)
     return answers

@@ -1,10 +1,13 @@
-"""The page: one HTML file from one template, all it needs inside: Vega, figures as Vega-Lite, tables, downloads."""
+"""The page: one HTML file from one template, all it needs inside: Vega, figures as Vega-Lite, tables, downloads.
+
+Its methods paragraph states the exact protocol, ready for a paper.
+"""
 
 import base64
 import hashlib
 import json
 from collections import ChainMap, Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,31 +17,35 @@ import vl_convert
 from markupsafe import Markup
 
 import anyshot
+from anyshot.files import write_text
 from anyshot.measure.grid import format_shot, shot_sort_key
 from anyshot.paper import audit as paper_audit
 from anyshot.report import answer, tables
-from anyshot.report.charts import draw_figures
-from anyshot.report.explorer import explore
-from anyshot.report.methods import CITATION, methods
-from anyshot.report.runs import Findings
+from anyshot.report.charts import draw_figures, explore
+from anyshot.report.runs import Findings, read_findings
 from anyshot.show.figures import ranking
 from anyshot.show.pages import fill_template
 from anyshot.show.summaries import ENDINGS, Summary, gain_summary
 from anyshot.tables import CellKey, to_csv
 from anyshot.text import count_noun
 
+FOLDER = Path(__file__).parent
+CITATION = (FOLDER / "citation.bib").read_text(encoding="utf-8").replace("VERSION", anyshot.__version__)
 TOP = 12  # choices in the ranking chart; all are in its table
 
 
-def render_page(findings: Findings, audit: bool = False) -> str:
-    """Return the report as HTML; with `audit`, the audit of the paper is a section of it."""
-    folder = Path(__file__).parent
-    context = _context(findings, audit=audit)
-    code = {"data": as_script(context.pop("data")), "vega": vega_code()}
+def write_report(runs: Sequence[Path], out: Path, paper: bool = False) -> Path:
+    """Write the report of these runs (or of the paper alone) to `out`, and return where it is.
+
+    With `paper`, the audit of the paper is a section of it.
+    """
+    context = _context(read_findings(runs, paper=paper), audit=paper)
+    code = {"data": as_script(context["page"]), "vega": vega_code()}
     files = {"css": "page.css", "js": "page.js", "licence": "vega-licence.txt"}
-    code |= {name: (folder / file).read_text(encoding="utf-8") for name, file in files.items()}
+    code |= {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
     context |= {name: Markup(text) for name, text in code.items()} | {"policy": policy(code["vega"], code["js"])}
-    return fill_template(folder / "page.html", **context, version=anyshot.__version__)
+    write_text(out, fill_template(FOLDER / "page.html", **context, version=anyshot.__version__))
+    return out
 
 
 def policy(*scripts: str) -> str:
@@ -66,25 +73,23 @@ def vega_code() -> str:
 
 
 def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
-    """Return all that the template shows, and under `data` all that the script needs."""
+    """Return all that the template shows, and under `page` what page.js needs, too."""
     choices = answer.list_choices(findings)
     cells = [(shot, cell) for choice in choices for shot, cell in choice.cells.items()]
     over = {name: any(cell[name] is not None for _, cell in cells) for name in answer.INTERVALS}
     shots = sorted({shot for shot, _ in cells}, key=shot_sort_key)
     pairs = answer.list_paired_intervals(findings, choices)
     answers = answer.list_answers(findings, choices, pairs, "the shots you expect")
-    setting, robust = list(answers)[-1], {setting: one.robust for setting, one in answers.items()}
+    setting = list(answers)[-1]
     listed = _list_tables(findings, [pair for one in answers.values() for pair in one.ranked], audit=audit)
     (figures, specs), explorer = draw_figures(findings, choices), explore(findings, choices)
-    paragraphs = methods(findings, over, paired=any(pairs.values()))
-    summaries = explorer.summaries | {figure.id: figure.table for figure in figures}
+    paragraphs = describe_methods(findings, over, paired=any(pairs.values()))
+    summaries = explorer["summaries"] | {figure.id: figure.table for figure in figures}
     files = {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION, "table.csv": _table_csv(findings)}
     for name, summary in ChainMap(summaries, *listed.values()).items():
         files |= {f"{name}.{end}": summary.text(format) for format, end in ENDINGS.items()}
     return {
         **listed,
-        "setting": setting,
-        "robust": robust,
         "slots": answers[setting].accurate,
         "findings": findings,
         "shots": shots,
@@ -92,21 +97,20 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
         "over": over,
         "subtitle": _subtitle(findings),
         "figures": figures,
-        "specs": specs,
         "explorer": explorer,
         "methods": paragraphs,
         "citation": CITATION,
         "date": datetime.now(UTC).date().isoformat(),
-        "data": {
+        "page": {
             "setting": setting,
-            "robust": robust,
+            "robust": {setting: one.robust for setting, one in answers.items()},
             "top": TOP,
             "words": answer.WORDS,
             "choices": [asdict(choice) | {"label": choice.label} for choice in choices],
             "paired": pairs,
             "specs": specs | {"ranking": _ranking_spec(choices)},
-            "grids": explorer.data,
-            "charts": explorer.charts,
+            "grids": explorer["data"],
+            "charts": explorer["charts"],
             "files": files,
         },
     }
@@ -146,3 +150,54 @@ def _subtitle(findings: Findings) -> str:
     parts = [count_noun(models, "model"), count_noun(grids, "grid"), count_noun(settings, "setting")]
     episodes = sorted({row["episodes"] for row in findings.rows if isinstance(row.get("episodes"), int)})
     return " · ".join(parts + ([f"{' or '.join(f'{n:,}' for n in episodes)} episodes per cell"] if episodes else []))
+
+
+def describe_methods(findings: Findings, over: Mapping[str, bool], *, paired: bool) -> list[str]:
+    """Return sentences of what the folders say, a paragraph per topic: models, test, intervals, software.
+
+    Args:
+        findings: What the folders hold.
+        over: Whether there are intervals over episodes (ci95) and over new classes (ci95_classes).
+        paired: Whether intervals of differences are paired.
+    """
+    text = fill_template(
+        FOLDER / "methods.txt",
+        rows=findings.rows,
+        about=findings.about,
+        settings=[grid.setting for grid in findings.grids],
+        **_describe_recipes(list(findings.recipes.values())),
+        over=over,
+        paired=paired,
+        known={name for row in findings.sensitivities.values() for name in row if isinstance(row[name], float)},
+        version=anyshot.__version__,
+        listed=list_values,
+        fields=_fields,
+    )
+    return [paragraph.strip().replace("\n", " ") for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def _describe_recipes(recipes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    folded = sorted((r for r in recipes if not r.get("batch")), key=lambda recipe: recipe.get("train_shot", 0))
+    plain = [r for r in folded if "way" in r and "train_shot" in r and not r.get("mixed")]
+    return {
+        "mixed": dict.fromkeys(list_values(recipe["mixed"]) for recipe in recipes if recipe.get("mixed")),
+        "folded": folded,
+        "batches": list_values(f"{r['way']} classes of {r['train_shot']}" for r in plain),
+        "pretrained": [recipe for recipe in recipes if recipe.get("batch")],
+    }
+
+
+def list_values(values: Iterable[Any], format: str = "") -> str:
+    """Return the different values as words, numbers in order: 1, 2 and 4."""
+    different = [value for value in dict.fromkeys(values) if value not in (None, "")]
+    if all(isinstance(value, int) for value in different):
+        different = [f"{value:{format}}" for value in sorted(different)]
+    *most, last = map(str, different or [""])
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _fields(recipes: Sequence[Mapping[str, Any]], *more: str) -> str:
+    """Return what the recipes say of training, each value once."""
+    names = (*more, "epochs", "optimiser", "lr", "weight_decay", "schedule", "seed")
+    values = {name: list_values(recipe.get(name) for recipe in recipes) for name in names}
+    return ", ".join(f"{name.replace('_', ' ')} {each}" for name, each in values.items() if each)

@@ -18,6 +18,8 @@ from anyshot.tables import DEFAULTS, CellKey, GridKey, Row, add_head_columns, re
 from anyshot.text import group_by
 
 AT = " @ "  # between a head and its run, where two runs hold different models of one name
+Episodes = dict[CellKey, tuple[str, dict[Any, np.ndarray]]]
+"""By model: the id of the episodes, and the accuracy in each by test shot."""
 NEEDED = ("data", "head", "test_shot", "accuracy")  # columns that a table cannot do without
 
 
@@ -46,13 +48,21 @@ class Findings:
     history: list[Row] = field(default_factory=list)
     consistency: list[Row] = field(default_factory=list)
     about: list[dict[str, Any]] = field(default_factory=list)
-    episodes: dict[CellKey, tuple[str, dict[Any, np.ndarray]]] = field(default_factory=dict)
+    episodes: Episodes = field(default_factory=dict)
     printed: bool = False
 
     @cached_property
     def grids(self) -> list[Grid]:
         """The grids of the table."""
         return build_grids(self.rows)
+
+
+def read_findings(runs: Sequence[Path], *, paper: bool) -> Findings:
+    """Return what these runs hold, named by their folders or tables; without any, the paper's grids if it is named."""
+    if not runs and not paper:
+        raise BadInput("name at least one run's folder, or give --paper for a report of the paper's own numbers.")
+    folders = [path.parent if path.is_file() and path.name in ("table.csv", "recalls.npz") else path for path in runs]
+    return read_runs(folders) if runs else paper_findings()
 
 
 def read_runs(folders: Sequence[Path]) -> Findings:
@@ -79,12 +89,13 @@ def read_runs(folders: Sequence[Path]) -> Findings:
     return findings
 
 
-def _add_grid_tables(findings: Findings, folder: Path, name: str, disputed: set[GridKey]) -> None:
+def _add_grid_tables(findings: Findings, folder: Path, run: str, disputed: set[GridKey]) -> None:
     """Add the tables of a run that have rows of grids: sensitivities, their differences, consistency."""
 
-    def read(table: str) -> list[Row]:
-        rows = [DEFAULTS | row for row in _read_table(folder / f"{table}.csv") if {"data", "head"} <= row.keys()]
-        return _rename_disputed(rows, name, disputed)
+    def read(name: str) -> list[Row]:
+        table = read_table(folder / f"{name}.csv", optional=True)
+        rows = [DEFAULTS | row for row in table if {"data", "head"} <= row.keys()]
+        return _rename_disputed(rows, run, disputed)
 
     for row in read("sensitivity"):
         findings.sensitivities.setdefault(GridKey.of_row(row), row)
@@ -131,28 +142,21 @@ def _complete_row(row: Row, where: str) -> Row:
     return add_head_columns(row | defaults)
 
 
-def _read_table(path: Path) -> list[Row]:
-    """Return the rows of a table that may be absent."""
-    return read_table(path) if path.exists() else []
-
-
 TEXTS = ("data", "backbone", "head", "optimiser", "schedule")
 NUMBERS = ("train_shot", "way", "seed", "epochs", "batch", "lr", "weight_decay", "episode_seed")
 
 
 def _read_records(folder: Path) -> dict[str, tuple[dict[str, Any], list[Row]]]:
     """Return the recipe and the history of each model: of a run in a folder each, of a published study in two files."""
-    paths = sorted(folder.glob("*/recipe.json"))
-    records = {
-        path.parent.name: (_check_values(read_json(path), path), _read_table(path.with_name("history.csv")))
-        for path in paths
-    }
+    records = {}
+    for path in sorted(folder.glob("*/recipe.json")):
+        history = read_table(path.with_name("history.csv"), optional=True)
+        records[path.parent.name] = _check_values(read_json(path), path), history
     path = folder / "recipes.json"
     if path.exists():
-        epochs = group_by(_read_table(folder / "histories.csv"), lambda row: row.pop("model", ""))
-        records |= {
-            name: (_check_values(recipe, path), epochs.get(name, [])) for name, recipe in read_json(path).items()
-        }
+        epochs = group_by(read_table(folder / "histories.csv", optional=True), lambda row: row.pop("model", ""))
+        for name, recipe in read_json(path).items():
+            records[name] = _check_values(recipe, path), epochs.get(name, [])
     return records
 
 
@@ -169,16 +173,13 @@ def _check_values(value: Any, path: Path) -> dict[str, Any]:
     return value
 
 
-def read_episodes(folder: Path, rows: Sequence[Row]) -> dict[CellKey, tuple[str, dict[Any, np.ndarray]]]:
+def read_episodes(folder: Path, rows: Sequence[Row]) -> Episodes:
     """Return the accuracy of every episode of those models of these rows whose recalls are in the folder.
 
     A report needs no recalls: without them, or where they are damaged, intervals of differences are wider.
-
-    Returns:
-        By model: the id of the episodes, and the accuracy in each by test shot.
     """
     wanted = {(str(row["model"]), _undisputed_key(row)): row for row in rows}
-    episodes: dict[CellKey, tuple[str, dict[Any, np.ndarray]]] = {}
+    episodes: Episodes = {}
     for path in [*sorted(folder.glob("*/recalls-*.npz")), *folder.glob("recalls.npz")]:
         try:
             recalls = read_recalls(path)

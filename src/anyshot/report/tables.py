@@ -8,14 +8,14 @@ import numpy as np
 
 from anyshot.measure.grid import Grid, build_grids, format_shot, format_train_shot, shot_sort_key
 from anyshot.paper import printed
-from anyshot.report.answer import Ranking, Sensitivity, list_sensitivities
+from anyshot.report.answer import Ranking, list_sensitivities
 from anyshot.report.runs import AT, Findings
 from anyshot.show.summaries import Summary, describe_uncertainties, format_interval
 from anyshot.tables import GridKey, Row
 from anyshot.text import format_decimals, group_by
 
 
-def sensitivity_table(findings: Findings, printed: Sequence[Sensitivity] = ()) -> Summary:
+def sensitivity_table(findings: Findings, printed: Sequence[Grid] = ()) -> Summary:
     """Return every grid's sensitivity and what is known of it, the most robust first; or why a grid has none.
 
     Args:
@@ -23,13 +23,11 @@ def sensitivity_table(findings: Findings, printed: Sequence[Sensitivity] = ()) -
         printed: Grids of the paper to list below them.
     """
     rows = []
-    for one in (*list_sensitivities(findings), *printed):
-        over_episodes, over_classes, by_seed = describe_uncertainties(one.row)
-        row: Row = {"setting": one.grid.setting, "head": one.grid.name, "sensitivity": one.points}
-        row |= {"over episodes": over_episodes, "over new classes": over_classes, "by seed": by_seed}
-        row |= {"noise floor": one.number("noise_floor")}
-        row |= {name: _statistic(one, name) for name in ("deviation", "trend")}
-        rows.append(row | {"mean accuracy": one.grid.accuracy.mean()})
+    for grid, known in (*list_sensitivities(findings), *((grid, {}) for grid in printed)):
+        row: Row = {"setting": grid.setting, "head": grid.name, "sensitivity": grid.parts.sensitivity}
+        row |= describe_uncertainties(known) | {"noise floor": known.get("noise_floor")}
+        row |= {"deviation": _statistic(known, "deviation"), "trend": _statistic(known, "trend", "+")}
+        rows.append(row | {"mean accuracy": grid.accuracy.mean()})
     for grid in findings.grids:
         if why := grid.why_no_sensitivity:
             row = {"setting": grid.setting, "head": grid.name, "mean accuracy": np.nanmean(grid.accuracy)}
@@ -37,13 +35,12 @@ def sensitivity_table(findings: Findings, printed: Sequence[Sensitivity] = ()) -
     return Summary.from_rows("Shot sensitivity, lower is better, with its two 95 % intervals", rows)
 
 
-def _statistic(one: Sensitivity, name: str) -> str:
+def _statistic(row: Row, name: str, sign: str = "") -> str:
     """Return another statistic of the residual and its interval over new classes, where the run's table has them."""
-    value = one.number(name)
-    if value is None:
+    if not isinstance(row.get(name), float):
         return ""
-    ends = format_interval(one.row, f"{name}_low_classes", f"{name}_high_classes")
-    return format_decimals(value, "+" if name == "trend" else "") + (f" ({ends})" if ends else "")
+    ends = format_interval(row, f"{name}_low_classes", f"{name}_high_classes")
+    return format_decimals(row[name], sign) + (f" ({ends})" if ends else "")
 
 
 def ranking_table(ranked: Ranking) -> Summary:

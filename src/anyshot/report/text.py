@@ -1,18 +1,29 @@
 """The report in a terminal: the answer, the sensitivities, and two grids as coloured heatmaps."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from anyshot.measure.grid import Grid
+from anyshot.paper import audit
 from anyshot.report import answer
-from anyshot.report.runs import Findings
+from anyshot.report.runs import Findings, read_findings
 from anyshot.report.tables import sensitivity_table
 from anyshot.show.summaries import Summary
 from anyshot.text import format_decimals, group_by
 
 BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
+
+
+def show_report(runs: Sequence[Path], paper: bool = False) -> None:
+    """Print the report of these runs (or of the paper alone) to the terminal."""
+    print_report(read_findings(runs, paper=paper))
+    if paper:
+        audit.print_audit(audit.run_checks())
 
 
 def print_report(findings: Findings, console: Console | None = None) -> None:

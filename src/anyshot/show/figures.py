@@ -36,8 +36,8 @@ def save_chart(chart: Chart, path: Path) -> None:
     """Write a chart as its file's ending says: .svg, .png, .pdf, or .json for the Vega-Lite specification."""
     format = path.suffix.removeprefix(".")
     scale = look_up("figure format", format, FORMATS)
-    with atomic_write(path) as aside:
-        chart.save(str(aside), format=format, scale_factor=scale)  # type: ignore[arg-type]  # one of FORMATS
+    with atomic_write(path) as temporary:
+        chart.save(str(temporary), format=format, scale_factor=scale)  # type: ignore[arg-type]  # one of FORMATS
 
 
 def heatmap(grid: Grid) -> alt.LayerChart:

@@ -157,21 +157,19 @@ def _sensitivity(grid: Grid) -> str:
     return format_decimals(grid.parts.sensitivity) if grid.has_sensitivity else "-"
 
 
-def describe_uncertainties(row: Mapping[str, Any]) -> list[str]:
-    """Return the intervals over episodes and over new classes, and the score of each seed, of a row of sensitivity.csv.
+def describe_uncertainties(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return both intervals and the score of each seed, of a row of sensitivity.csv; empty where the row has none."""
+    return {
+        "over episodes": format_interval(row, "low", "high"),
+        "over new classes": format_interval(row, "low_classes", "high_classes"),
+        "by seed": ", ".join(map(format_decimals, scores_by_seed(row))),
+    }
 
-    Each is empty where the row has none.
-    """
-    over = (format_interval(row, low, high) for low, high in (("low", "high"), ("low_classes", "high_classes")))
-    return [*over, ", ".join(map(format_decimals, scores_by_seed(row)))]
 
-
-def describe_intervals(row: Mapping[str, Any]) -> list[str]:
+def describe_intervals(row: Mapping[str, Any]) -> str:
     """Return the intervals that a row of sensitivity.csv has, each with what it is over."""
-    episodes, classes, _ = describe_uncertainties(row)
-    return [
-        f"{interval} over {noun}" for interval, noun in ((episodes, "episodes"), (classes, "new classes")) if interval
-    ]
+    known = describe_uncertainties(row)
+    return ", ".join(f"{known[over]} {over}" for over in ("over episodes", "over new classes") if known[over])
 
 
 def scores_by_seed(row: Mapping[str, Any]) -> list[float]:

@@ -54,7 +54,8 @@ def plan_workers(recipes: Sequence[Recipe], registry: Registry, workers: int = 0
         workers = workers or (1 if ":" in device else min(len(recipes), torch.cuda.device_count()))
     if not workers:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        largest = max(estimate_bytes(recipe, registry) for recipe in {_setting(one): one for one in recipes}.values())
+        kinds = {(one.backbone, one.width, one.size, one.images): one for one in recipes}.values()
+        largest = max(estimate_bytes(recipe, registry) for recipe in kinds)
         workers = max(1, min(count_cores(), len(recipes), int(MEMORY_SHARE * memory / largest)))
     return workers, max(1, count_cores() // workers)
 
@@ -64,10 +65,6 @@ def _without_side_effects() -> Iterator[None]:
     """Use one thread, and restore the caller's threads and random state afterwards."""
     with use_threads(1), torch.random.fork_rng():
         yield
-
-
-def _setting(recipe: Recipe) -> tuple[str, int, int, int]:
-    return (recipe.backbone, recipe.width, recipe.size, recipe.images)
 
 
 def estimate_bytes(recipe: Recipe, registry: Registry) -> float:
@@ -130,7 +127,7 @@ def estimate_cost(
     recipes: Sequence[Recipe],
     registry: Registry,
     images: Mapping[str, int | tuple[int, int, int]],
-    protocol: Protocol | None = None,
+    protocol: Protocol,
 ) -> list[Row]:
     """Return a row per data set, backbone and head: models, updates, images, and hours of a core (or GPU).
 
@@ -140,13 +137,12 @@ def estimate_cost(
         images: Images of each data set, for training, or for training, validation and test.
         protocol: What models are tested by.
     """
-    protocol = protocol or Protocol()
-    groups = group_by(recipes, lambda recipe: (*_setting(recipe)[:3], recipe.head))
-    image_seconds, episode_seconds = dict[Recipe, float](), dict[Recipe, float]()
+    seconds: dict[Recipe, tuple[float, float]] = {}  # of an image in training, and of an episode
+    groups = group_by(recipes, lambda recipe: (recipe.backbone, recipe.width, recipe.size, recipe.head))
     with _without_side_effects(), progress("measuring", float(len(groups))) as advance:
         for (backbone, *_, head), alike in groups.items():
-            image_seconds |= dict.fromkeys(alike, seconds_per_image(alike[-1], registry))
-            episode_seconds |= dict.fromkeys(alike, seconds_per_episode(alike[-1], registry, protocol))
+            times = seconds_per_image(alike[-1], registry), seconds_per_episode(alike[-1], registry, protocol)
+            seconds |= dict.fromkeys(alike, times)
             advance(1.0, f"{head} on {backbone}")
     rows = []
     for (data, backbone, head), models in group_by(recipes, lambda recipe: recipe.path[:3]).items():
@@ -155,17 +151,17 @@ def estimate_cost(
         row: Row = {"data": data, "backbone": backbone, "head": head, "models": len(models)}
         row |= dict.fromkeys(("updates", "images", "hours", "testing"), 0)
         for recipe in models:
+            image_seconds, episode_seconds = seconds[recipe]
             updates = recipe.epochs * (train // recipe.images)
             validations = -(-recipe.epochs // recipe.validate_every) if recipe.validate_every else 0
-            embedded = validations * val + (0 if recipe.batch else test)
-            # A validation has one shot, a test all of them.
-            episodes = validations * recipe.validation_episodes / len(protocol.shots)
-            episodes += 0 if recipe.batch else protocol.episodes
+            embedded, episodes = validations * val, float(validations * recipe.validation_episodes)
+            episodes /= len(protocol.shots)  # a validation has one shot, a test all of them
+            if not recipe.batch:
+                embedded, episodes = embedded + test, episodes + protocol.episodes
             row["updates"] += updates
             row["images"] += updates * recipe.images
-            row["hours"] += updates * recipe.images * image_seconds[recipe] / 3600
-            testing = embedded * FORWARD_SHARE * image_seconds[recipe] + episodes * episode_seconds[recipe]
-            row["testing"] += testing / 3600
+            row["hours"] += updates * recipe.images * image_seconds / 3600
+            row["testing"] += (embedded * FORWARD_SHARE * image_seconds + episodes * episode_seconds) / 3600
         rows.append(row)
     return rows
 

@@ -42,7 +42,11 @@ def hash_store(store: Store) -> str:
 
 def check_inputs(models: Iterable[tuple[Path, Mapping[str, str]]]) -> None:
     """Raise BadInput where models below a folder were made from other data or code than there is now."""
-    changed = [(folder, names) for folder, inputs in models if (names := _list_changes(folder, inputs))]
+    changed = []
+    for folder, inputs in models:
+        before = read_json(folder / FILE) if inputs and (folder / FILE).is_file() else inputs
+        if names := [name for name in NAMES if before.get(name, "") != inputs.get(name, "")]:
+            changed.append((folder, names))
     if changed:
         folder, names = changed[0]
         others = f" (and {len(changed) - 1} more models)" if len(changed) > 1 else ""
@@ -56,14 +60,6 @@ def record_inputs(folder: Path, inputs: Mapping[str, str]) -> None:
     """Write what a model is made from, before it is made."""
     if inputs and not (folder / FILE).exists():
         write_json(folder / FILE, dict(inputs))
-
-
-def _list_changes(folder: Path, inputs: Mapping[str, str]) -> list[str]:
-    """Return which inputs, by their names in NAMES, differ from those that were recorded."""
-    if not inputs or not (folder / FILE).is_file():
-        return []
-    before = read_json(folder / FILE)
-    return [name for name in NAMES if before.get(name, "") != inputs.get(name, "")]
 
 
 def _describe_code(study: Study, recipe: Recipe) -> dict[str, str]:

@@ -21,7 +21,7 @@ from anyshot.measure.evaluate import embed_split, evaluate_model
 from anyshot.measure.experiments import model_consistency, model_terms, supports_consistency
 from anyshot.measure.grid import build_grids
 from anyshot.measure.recalls import Recalls
-from anyshot.models.model import Model, load_model
+from anyshot.models.model import load_model
 from anyshot.progress import Advance, progress
 from anyshot.recipe import Recipe
 from anyshot.show import figures, summaries
@@ -55,12 +55,12 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
         raise BadInput(f"there is nothing published in {out} to add to.")
     study = source.load()
     recipes = select_recipes(study.recipes, only)
-    with atomic_write(out) as aside, progress("publishing", float(len(recipes))) as advance:
+    with atomic_write(out) as temporary, progress("publishing", float(len(recipes))) as advance:
         if add:
-            shutil.copytree(out, aside, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
+            shutil.copytree(out, temporary, ignore=shutil.ignore_patterns("figures", "README.md"), dirs_exist_ok=True)
         for other in out.glob("*/gains.csv"):
-            shutil.copytree(other.parent, aside / other.parent.name, dirs_exist_ok=True)
-        _write_records(run, aside, recipes)
+            shutil.copytree(other.parent, temporary / other.parent.name, dirs_exist_ok=True)
+        _write_records(run, temporary, recipes)
         recalls = recalls_of_study(study, recipes, run)
         tables: dict[str, list[Row]] = {
             **study_tables(recalls),
@@ -72,9 +72,9 @@ def publish(source: StudySource, run: Path, data: Path, out: Path, only: str = "
             tables = {name: merge_rows(out / f"{name}.csv", rows) for name, rows in tables.items()}
         for name, rows in tables.items():
             if rows or name == "gains":  # the file that marks a folder as published
-                write_table(aside / f"{name}.csv", rows)
-        _draw(tables, aside)
-        write_text(aside / "README.md", describe_folder(source, only, aside))
+                write_table(temporary / f"{name}.csv", rows)
+        _draw(tables, temporary)
+        write_text(temporary / "README.md", describe_folder(source, only, temporary))
 
 
 def _write_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
@@ -87,10 +87,10 @@ def _write_records(run: Path, folder: Path, recipes: Sequence[Recipe]) -> None:
     lines = (f"{json.dumps(name)}: {json.dumps(published[name])}" for name in sorted(published))
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     table = folder / "histories.csv"
-    histories = group_by(read_table(table) if table.exists() else [], lambda row: row["model"])
+    histories = group_by(read_table(table, optional=True), lambda row: row["model"])
     for name in names:
-        if (run / name / "history.csv").exists():  # models that come with a study have none
-            histories[name] = [{"model": name} | row for row in read_table(run / name / "history.csv")]
+        if rows := read_table(run / name / "history.csv", optional=True):  # models that come with a study have none
+            histories[name] = [{"model": name} | row for row in rows]
     write_table(table, [row for name in sorted(histories) for row in histories[name]])
     if not (folder / "about.json").exists():
         shutil.copyfile(run / "about.json", folder / "about.json")
@@ -130,21 +130,17 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
         BadInput: Where a row that rests on as many models has another value: another training belongs into a folder of
             its own.
     """
-    published, rows = (read_table(path) if path.exists() else []), list(map(as_written, rows))
+    published, rows = read_table(path, optional=True), list(map(as_written, rows))
     if not published or not rows:
         return published or rows
     published = _add_columns(published, rows[0])
     names = [name for name in ROW_NAMES if name in rows[0] and name in published[0]]
-    merged = {_identify(row, names): row for row in published}
+    merged = {tuple(row[name] for name in names): row for row in published}
     for row in rows:
-        key = _identify(row, names)
+        key = tuple(row[name] for name in names)
         merged[key] = _merge_row(path, " ".join(map(str, key)), merged[key], row) if key in merged else row
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]
-
-
-def _identify(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in names)
 
 
 def _add_columns(published: Sequence[Row], example: Row) -> list[Row]:
@@ -176,7 +172,7 @@ FIGURES = {"consistency": figures.consistency, "terms": figures.term_ratios, "un
 def _side_experiments(
     study: Study, recipes: Sequence[Recipe], run: Path, data: Path, advance: Advance
 ) -> dict[str, list[Row]]:
-    """Return the tables of consistency, the ratio of FRN's terms, learned numbers and unequal shots.
+    """Return the tables of consistency, the ratio of FRN's terms, learned temperatures, and unequal shots.
 
     Each model embeds the test images once for all of them.
     """
@@ -193,28 +189,19 @@ def _side_experiments(
             tables["consistency"] += [row | seed for row in model_consistency(embedded, *episodes)]
         if recipe.head == "frn":
             tables["terms"].append(model_terms(embedded, *episodes) | seed)
-        tables["learned"] += [about | seed | row for row in _learned_numbers(model)]
+        for name, value in model.bound_head.parameters.items():
+            if value.numel() == 1:  # such as its temperature
+                tables["learned"].append(about | seed | {"parameter": name, "value": round(value.item(), 5)})
         readouts = ("own", *(name for name in study.readouts_of(recipe) if name == "posterior"))
         unequal += evaluate_model(embedded, readouts, protocol, study.registry, UNEQUAL)
         advance(1.0, recipe.name)
-    tables |= _unequal_tables(unequal)
-    return {name: table for name, table in tables.items() if table}
-
-
-def _learned_numbers(model: Model) -> list[Row]:
-    """Return a row for each single number that a head has learned, such as its temperature."""
-    values = {name: value.item() for name, value in model.bound_head.parameters.items() if value.numel() == 1}
-    return [{"parameter": name, "value": round(value, 5)} for name, value in values.items()]
-
-
-def _unequal_tables(unequal: Sequence[Recalls]) -> dict[str, list[Row]]:
-    """Return the tables of episodes whose classes have different shots."""
-    return {
+    tables |= {
         "unequal": [row for one in unequal for row in one.rows()],
         "unequal-gains": paired_gains(unequal),
         "unequal-differences": accuracy_differences(unequal),
         "unequal-recall": [round_row(row) for one in unequal for row in one.by_own_shot()],
     }
+    return {name: table for name, table in tables.items() if table}
 
 
 def describe_folder(source: StudySource, only: str, folder: Path) -> str:
@@ -227,12 +214,12 @@ def describe_folder(source: StudySource, only: str, folder: Path) -> str:
     scored = [grid for grid in grids if grid.has_sensitivity]
     columns = ["setting", "head", "readout", "sensitivity", "over episodes", "over new classes", "by seed"]
     columns += ["noise floor", "deviation", "trend"]
-    cells, path = [], folder / "sensitivity.csv"
-    for row in read_table(path) if path.exists() else []:  # models of one train shot have no sensitivity
+    cells = []
+    for row in read_table(folder / "sensitivity.csv", optional=True):  # models of one train shot have no sensitivity
         numbers = [row.get(name, "") for name in ("sensitivity", "noise_floor", "deviation", "trend")]
         score, *others = (format_decimals(number) if number != "" else "" for number in numbers)
         names = [GridKey.of_row(row).setting, row["head"], row["readout"]]
-        cells.append([*names, score, *summaries.describe_uncertainties(row), *others])
+        cells.append([*names, score, *summaries.describe_uncertainties(row).values(), *others])
     first = summaries.Summary("Sensitivity, its two 95 % intervals, and each training alone", columns, cells, names=3)
     drawn = sorted((folder / "figures").glob("*.svg"))
     return fill_template(

@@ -53,8 +53,8 @@ def run_ready(source: StudySource, out: Path, only: str = "") -> list[Row]:
             result = study.result(recipe, run)
             if not is_done(recipe, result):
                 write_json(run / "recipe.json", read_json(ready / "recipe.json"))
-                with atomic_write(run / "model.safetensors") as aside:
-                    shutil.copyfile(ready / "model.safetensors", aside)
+                with atomic_write(run / "model.safetensors") as temporary:
+                    shutil.copyfile(ready / "model.safetensors", temporary)
                 model = load_model(ready, study.registry)
                 features = read_npz(ready / "features.npz")["features"].astype(np.float32)
                 embedded = EmbeddedSplit(recipe.data, model, features, labels, classes, _read_readouts(ready))

@@ -6,7 +6,9 @@ its recalls, and the study's tables are functions of these.
 
 import contextlib
 import os
+import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,8 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import torch
 
-from anyshot.data.store import SPLITS, Store
+import anyshot
+from anyshot.data.store import Store
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_freed_memory
@@ -37,7 +40,6 @@ from anyshot.tables import Row, write_table
 from anyshot.text import group_by
 from anyshot.train.parallel import is_first, wait_for_all
 from anyshot.train.training import check_recipe, open_training_features, train
-from anyshot.versions import versions
 
 # Epochs below which a cosine that starts at a temperature of 1 stays behind: after 12 epochs of cub32 it lost 3 to 22
 # points on validation classes. The paper's trainings, which start at 1, have 90 epochs or more.
@@ -165,7 +167,9 @@ def write_tables(study: Study, recipes: Sequence[Recipe], out: Path) -> list[Row
     for name, rows in tables.items():
         write_table(out / f"{name}.csv", rows)
     about = read_json(out / "about.json") if (out / "about.json").exists() else {}
-    write_json(out / "about.json", about | {"versions": versions(), "episode_seed": study.protocol.seed})
+    versions = {"anyshot": anyshot.__version__, "Python": platform.python_version()}
+    versions |= {"torch": str(torch.__version__), "numpy": np.__version__}
+    write_json(out / "about.json", about | {"versions": versions, "episode_seed": study.protocol.seed})
     return tables["table"]
 
 
@@ -210,7 +214,9 @@ def _run_jobs(jobs: Sequence[Job], submit: Submit) -> None:
         for job in [job for job in waiting if job.recipe.start not in unfinished]:
             waiting.remove(job)
             running[submit(run_job, job)] = job
-        for pending in _wait_for_any(running):
+        while not (ended := [future for future in running if future.done()]):
+            time.sleep(0.1)
+        for pending in ended:
             job = running.pop(pending)
             with as_bad_input(BrokenProcessPool, "a worker was killed; the same command goes on where it stopped."):
                 failure = pending.result()
@@ -220,13 +226,6 @@ def _run_jobs(jobs: Sequence[Job], submit: Submit) -> None:
     if failures:
         more = f" ({len(failures) - 1} more failed; the others are done.)" if len(failures) > 1 else ""
         raise BadInput(failures[0] + more)
-
-
-def _wait_for_any(running: Mapping[Any, Job]) -> list[Any]:
-    """Return the futures that have ended, after there is one."""
-    while not (ended := [future for future in running if future.done()]):
-        time.sleep(0.1)
-    return ended
 
 
 def run_job(job: Job) -> str:
@@ -275,13 +274,6 @@ def _check_model(study: Study, recipe: Recipe, store: Store) -> None:
         study.protocol.plan(test.labels, test.class_names)
 
 
-def _count_images(store: Store) -> tuple[int, int, int]:
-    """Return the number of images for training, validation and test."""
-    splits = np.array(store.class_split)[store.labels]
-    train, val, test = (int((splits == split).sum()) for split in SPLITS)
-    return train, val, test
-
-
 def plan_study(source: StudySource, data: Path, only: str = "", workers: int = 0) -> str:
     """Return what a study would do, and about how long it would take on this machine, as a table."""
     study = source.load()
@@ -291,7 +283,8 @@ def plan_study(source: StudySource, data: Path, only: str = "", workers: int = 0
     for name, alike in group_by(everything, lambda recipe: recipe.data).items():
         if name not in images:
             store = study.store(name, data)
-            images[name] = _count_images(store)
+            counts = Counter(np.array(store.class_split)[store.labels].tolist())
+            images[name] = counts["train"], counts["val"], counts["test"]
             for recipe in alike:
                 _check_model(study, recipe, store)
     keep_freed_memory()

@@ -34,10 +34,10 @@ class WatchedModel:
 
     def look(self) -> list[Row]:
         """Read the history, once more after the model is done, and return its new rows."""
-        path, before = self.folder / "history.csv", len(self.rows)
+        before = len(self.rows)
         if not self.done:
             self.done = self.result.exists()
-            self.rows = read_table(path) if path.exists() else []
+            self.rows = read_table(self.folder / "history.csv", optional=True)
         return self.rows[before:]
 
     @property
@@ -60,9 +60,13 @@ class Watch:
     """The state of all models of a study."""
 
     def __init__(self, models: Sequence[WatchedModel], tensorboard: Path | None = None) -> None:
-        self.models = models
-        self.boards = _open_boards(models, tensorboard) if tensorboard else {}
-        self.epochs = 0
+        self.models, self.epochs = models, 0
+        self.boards: dict[str, Any] = {}  # writers of event files, by the id of the recipe
+        if tensorboard:
+            with as_bad_input(ImportError, "`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
+                from torch.utils.tensorboard import SummaryWriter
+            shutil.rmtree(tensorboard, ignore_errors=True)
+            self.boards = {model.recipe.id: SummaryWriter(str(tensorboard / model.recipe.name)) for model in models}
         self.look()
 
     def look(self) -> int:
@@ -108,11 +112,3 @@ def watch_study(models: Sequence[WatchedModel], tensorboard: Path | None = None)
             thread.join()
             for board in watch.boards.values():
                 board.close()
-
-
-def _open_boards(models: Sequence[WatchedModel], folder: Path) -> dict[str, Any]:
-    """Return a writer of event files for each model; the folder is made anew."""
-    with as_bad_input(ImportError, "`--tensorboard` needs the extra: pip install 'anyshot[tensorboard]'."):
-        from torch.utils.tensorboard import SummaryWriter
-    shutil.rmtree(folder, ignore_errors=True)
-    return {model.recipe.id: SummaryWriter(str(folder / model.recipe.name)) for model in models}
