@@ -34,9 +34,8 @@ from anyshot.measure.engine import (
     lazy_readout_fits,
 )
 from anyshot.measure.inputs import Maps, check_features, check_kind, check_labels
-from anyshot.measure.intervals import LEAST_WITHOUT
 from anyshot.measure.plan import UNEQUAL, Plan, Protocol, expand_patterns, shot_patterns
-from anyshot.measure.recalls import Recalls
+from anyshot.measure.recalls import LEAST_WITHOUT, Recalls
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import to_gpu
 from anyshot.models.embedders import Embedder, load_embedder
