@@ -34,7 +34,7 @@ from anyshot.measure.engine import (
     lazy_readout_fits,
 )
 from anyshot.measure.inputs import Maps, check_features, check_kind, check_labels
-from anyshot.measure.plan import UNEQUAL, Plan, Protocol, expand_patterns, shot_patterns
+from anyshot.measure.plan import UNEQUAL, Plan, Protocol, shot_patterns
 from anyshot.measure.recalls import LEAST_WITHOUT, Recalls
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import to_gpu
@@ -210,7 +210,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         for (embedding, _), pairs in groups.items():
             bound = _bind(maps, base, parameters or {}, embedding, pairs, registry)
             arrays |= dict(zip(pairs, compute_readout_recalls(*bound, part, patterns, registry, share), strict=True))
-        unequal = expand_patterns(patterns, part) if isinstance(shots, str) else None
+        unequal = np.asarray(patterns) if isinstance(shots, str) else None
         protocol = part.about(), tuple(shot_names), part.classes
         recalls = [
             Recalls({**(about or {}), **_columns(*pair, registry)}, *protocol, arrays[pair], unequal, dirichlet)
