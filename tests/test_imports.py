@@ -24,7 +24,6 @@ STAGES = (*BASE, *FOLDERS, "cli", "__main__")
 NEVER_TORCH = (
     *BASE,
     "measure.recalls",
-    "measure.intervals",
     "measure.sensitivity",
     "measure.grid",
     "measure.comparisons",

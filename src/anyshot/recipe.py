@@ -104,7 +104,7 @@ class Recipe:
     start_scale: bool = False
     """Whether the temperature begins with that of `start`, too, as in FRN's finetuning."""
     fused: bool = False
-    """Conv-4 on a CPU: normalise, pool and rectify in one operation (`models/fused.py`), in half the memory; the same
+    """Conv-4 on a CPU: normalise, pool and rectify in one operation (`convolve_block`), in half the memory; the same
     weights up to rounding."""
 
     def __post_init__(self) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 
 from anyshot.files import write_json
 from anyshot.measure.grid import build_grids
-from anyshot.measure.intervals import episode_interval
-from anyshot.measure.recalls import Recalls, write_recalls
+from anyshot.measure.recalls import Recalls, episode_interval, write_recalls
 from anyshot.measure.sensitivity import decompose
 from anyshot.tables import Row, write_table
 

@@ -5,7 +5,7 @@ import pytest
 from helpers.shell import run
 
 from anyshot import BadInput, evaluate
-from anyshot.measure.early import compare_accuracies, compare_deviations, list_looks, run_until_apart
+from anyshot.measure.comparisons import compare_accuracies, compare_deviations, list_looks, run_until_apart
 from anyshot.measure.recalls import Recalls
 from anyshot.tables import read_table
 

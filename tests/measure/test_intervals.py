@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from anyshot.measure.comparisons import study_tables
-from anyshot.measure.intervals import class_interval, episode_interval
-from anyshot.measure.recalls import Recalls
+from anyshot.measure.recalls import Recalls, class_interval, episode_interval
 from anyshot.measure.sensitivity import bootstrap_episodes, decompose, jackknife_classes, list_statistics
 
 TRIALS = 400

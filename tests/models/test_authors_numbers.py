@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyshot.models import attention
+from anyshot.models import heads as heads_module
 from anyshot.models.backbones import Conv4, ResNet12
 from anyshot.models.gram import class_overlap, gram
 from anyshot.models.heads import HEADS
@@ -125,7 +125,7 @@ def test_prototypes_of_both_authors(key):
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("key", ["a", "b"])
 def test_feat(key, normed, monkeypatch):
-    monkeypatch.setattr(attention, "_dropout", lambda x, share, parameters: x)
+    monkeypatch.setattr(heads_module, "_dropout", lambda x, share, parameters: x)
     of, kind = numbers("feat"), f"{key}_{'normed' if normed else 'plain'}"
     names = {"attend_query": "w_query", "attend_key": "w_key", "attend_value": "w_value", "attend_out": "w_out"}
     learned = {ours: of[theirs] for ours, theirs in names.items()} | {"attend_bias": of["b_out"]}

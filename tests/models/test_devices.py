@@ -192,7 +192,7 @@ def test_a_worker_sees_its_gpu_alone_unless_the_user_named_one(device, visible, 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(devices, "_device", device)
+    monkeypatch.setattr(devices.CHOICE, "device", device)
     assert cost.plan_workers([recipe("proto", seed=seed) for seed in range(3)], BUILTIN)[0] == workers
     with launch.get_launcher("here", 1, 1, tmp_path) as submit:
         assert submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == visible
@@ -281,7 +281,7 @@ def test_training_in_less_memory_has_the_same_gradients(drop):
 
 
 def test_low_memory_is_an_option_that_renames_nothing(monkeypatch):
-    monkeypatch.setattr(devices, "_low_memory", True)
+    monkeypatch.setattr(devices.CHOICE, "low_memory", True)
     learner = Learner(recipe("proto", backbone="resnet12"), BUILTIN, 1, "cpu")
     assert learner.model.backbone.recompute
     assert learner.recipe.id == recipe("proto", backbone="resnet12").id
@@ -289,7 +289,7 @@ def test_low_memory_is_an_option_that_renames_nothing(monkeypatch):
 
 @pytest.mark.parametrize("can", [True, False])
 def test_amp_is_an_option_that_renames_nothing(can, monkeypatch):
-    monkeypatch.setattr(devices, "_amp", True)
+    monkeypatch.setattr(devices.CHOICE, "amp", True)
     monkeypatch.setattr(training, "has_bfloat16", lambda: can)
     if can:
         learner = Learner(recipe("proto"), BUILTIN, 1, "cpu")

@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anyshot.models.backbones import Conv4
-from anyshot.models.fused import convolve_block, is_fusable
+from anyshot.models.backbones import Conv4, convolve_block, is_fusable
 
 
 def twins(**options):

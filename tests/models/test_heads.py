@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
 import anyshot
-from anyshot.models import attention
+from anyshot.models import heads as heads_module
 from anyshot.models.gram import (
     class_overlap,
     gram,
@@ -36,7 +36,7 @@ def maps() -> torch.Tensor:
 @pytest.fixture
 def no_dropout(monkeypatch):
     """Gradients without chance: a head drops nothing even while its parameters are learned."""
-    monkeypatch.setattr(attention, "_dropout", lambda x, share, parameters: x)
+    monkeypatch.setattr(heads_module, "_dropout", lambda x, share, parameters: x)
 
 
 def make(name: str, maps: torch.Tensor):

@@ -19,8 +19,7 @@ from rich.console import Console
 import anyshot.report
 from anyshot.errors import BadInput
 from anyshot.measure.grid import build_grids
-from anyshot.measure.intervals import episode_interval
-from anyshot.measure.recalls import read_recalls, write_recalls
+from anyshot.measure.recalls import episode_interval, read_recalls, write_recalls
 from anyshot.measure.sensitivity import decompose
 from anyshot.report.answer import (
     WORDS,

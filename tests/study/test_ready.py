@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import anyshot
-from anyshot.measure.intervals import class_interval, episode_interval
+from anyshot.measure.recalls import class_interval, episode_interval
 
 READY = Path(__file__).parents[2] / "studies" / "ready" / "cub32"
 QUERIES, SHOTS = 8, (1, 3, 8)

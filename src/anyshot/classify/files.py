@@ -129,8 +129,8 @@ def _write_backbone(folder: Path, backbone: Embedder) -> None:
     write_json(folder / BACKBONE, about)
     if backbone.file is not None:
         (folder / ONNX_BACKBONE).write_bytes(backbone.file)
-    if backbone.base_model is not None:
-        backbone.base_model.save(folder / BASE_MODEL)
+    if backbone.pixel_model not in (None, backbone.model):
+        backbone.pixel_model.save(folder / BASE_MODEL)
     if backbone.model is not None:
         backbone.model.save(folder / MODEL)
 

@@ -8,7 +8,7 @@ Vectors too many to keep (Grams of a wide network) are made from the features of
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -52,16 +52,24 @@ MADE_FLOATS = 1 << 22  # of vectors that are made at a time: 20 Gram matrices of
 
 @dataclass(frozen=True)
 class LazyVectors:
-    """Vectors that are made from features when they are needed, because all of them would not fit."""
+    """Vectors that are made when they are needed, because all of them would not fit: a stand-in for a tensor of them.
 
-    maps: Float[Tensor, "image position channel"]
+    Args:
+        maps: What they are made from, features or vectors.
+        embed: Makes them.
+        parameters: The parameters of `embed`.
+        centre: What is subtracted from each, if anything.
+    """
+
+    maps: Float[Tensor, "image ..."]
     embed: Embed
     parameters: Parameters
+    centre: Float[Tensor, " d"] | None = None
 
     @cached_property
     def shape(self) -> tuple[int, int]:
         """The number of vectors, and their length."""
-        return len(self.maps), self.embed(self.maps[:1], self.parameters).shape[1]
+        return len(self.maps), self._make(self.maps[:1]).shape[1]
 
     @property
     def device(self) -> torch.device:
@@ -70,15 +78,19 @@ class LazyVectors:
 
     def split(self, size: int) -> Iterator[Tensor]:
         """Return all vectors in pieces."""
-        return (self.embed(piece, self.parameters) for piece in self.maps.split(min(size, PIECE)))
+        return (self._make(piece) for piece in self.maps.split(min(size, PIECE)))
 
-    def at(self, images: Int[Tensor, " image"]) -> Tensor:
+    def __getitem__(self, images: Int[Tensor, " image"]) -> Tensor:
         """Return the vectors of some images; a list of parts would take their memory twice."""
         vectors = torch.empty(len(images), self.shape[1], dtype=self.maps.dtype, device=self.device)
         step = max(1, min(PIECE, MADE_FLOATS // self.shape[1]))
         for start in range(0, len(images), step):
-            vectors[start : start + step] = self.embed(self.maps[images[start : start + step]], self.parameters)
+            vectors[start : start + step] = self._make(self.maps[images[start : start + step]])
         return vectors
+
+    def _make(self, maps: Tensor) -> Tensor:
+        vectors = self.embed(maps, self.parameters)
+        return vectors if self.centre is None else vectors - self.centre
 
 
 Vectors = Float[Tensor, "image d"] | LazyVectors
@@ -94,7 +106,7 @@ def compute_vectors(
     if lazy.shape[0] * lazy.shape[1] * 4 > BANK_BYTES:
         return lazy
     with torch.inference_mode():
-        return lazy.at(torch.arange(len(maps), device=maps.device))
+        return lazy[torch.arange(len(maps), device=maps.device)]
 
 
 def compute_readout_recalls(
@@ -220,10 +232,6 @@ def score_support(
     return bound.score(bound.transform(query), head.refined(moments.prototypes, moments.counts, bound.parameters))
 
 
-def _vectors_at(vectors: Vectors, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
-    return vectors.at(images) if isinstance(vectors, LazyVectors) else vectors[images]
-
-
 class _Bank:
     """The vectors, about their mean where a score is the same wherever the origin lies, and what is known of each."""
 
@@ -231,36 +239,31 @@ class _Bank:
         self.original = self.vectors = vectors
         self.d = vectors.shape[1]
         self.centre: Tensor | None = None
-        self.is_ready = isinstance(vectors, Tensor)
-        """Whether `vectors` can be gathered as they are; else `at` makes or centres those of a chunk."""
         if any(bound_head.inner is not None and bound_head.inner.centred for bound_head in bound_heads):
             total = sum(piece.sum(0, dtype=torch.float64) for piece in vectors.split(4096))
             assert isinstance(total, Tensor)
             self.centre = (total / vectors.shape[0]).to(next(iter(vectors.split(1))).dtype)
-            self.is_ready = isinstance(vectors, Tensor) and vectors.nbytes <= BANK_BYTES
-            if isinstance(vectors, Tensor) and self.is_ready:
+            if isinstance(vectors, LazyVectors):
+                self.vectors = replace(vectors, centre=self.centre)
+            elif vectors.nbytes <= BANK_BYTES:
                 self.vectors = vectors - self.centre
-
-    def at(self, images: Int[Tensor, " image"]) -> Float[Tensor, "image d"]:
-        """Return the vectors of some images, about the centre if there is one."""
-        vectors = _vectors_at(self.vectors, images)
-        return vectors if self.is_ready or self.centre is None else vectors - self.centre
+            else:
+                self.vectors = LazyVectors(vectors, _keep_vectors, {}, self.centre)
 
     @cached_property
     def square(self) -> Float[Tensor, " image"]:
         """|v|^2 of each vector."""
-        return self._each(lambda piece: piece.square().sum(1))
+        return torch.cat([piece.square().sum(1) for piece in self.vectors.split(4096)])
 
     @cached_property
     def along(self) -> Float[Tensor, " image"]:
         """The inner product of each vector with the centre."""
-        centre = self.centre
-        assert centre is not None
-        return self._each(lambda piece: piece @ centre)
+        assert self.centre is not None
+        return torch.cat([piece @ self.centre for piece in self.vectors.split(4096)])
 
-    def _each(self, compute: Callable[[Tensor], Tensor]) -> Float[Tensor, " image"]:
-        images = torch.arange(self.vectors.shape[0], device=self.vectors.device)
-        return torch.cat([compute(self.at(some)) for some in images.split(4096 if self.is_ready else PIECE)])
+
+def _keep_vectors(vectors: Tensor, parameters: Parameters) -> Tensor:
+    return vectors
 
 
 class _Chunk:
@@ -277,12 +280,12 @@ class _Chunk:
     @cached_property
     def _rows(self) -> tuple[Tensor, Int[Tensor, "episode way shot"], Int[Tensor, "episode query"]]:
         """Vectors, and where those of the support and the queries lie among them."""
-        if isinstance(self.bank.vectors, Tensor) and self.bank.is_ready:
+        if isinstance(self.bank.vectors, Tensor):
             return self.bank.vectors, self.support_images, self.query_images
         all_images = torch.cat([self.support_images.flatten(), self.query_images.flatten()])
         images, place = all_images.unique(return_inverse=True)
         support, query = place.split([self.support_images.numel(), self.query_images.numel()])
-        return self.bank.at(images), support.view_as(self.support_images), query.view_as(self.query_images)
+        return self.bank.vectors[images], support.view_as(self.support_images), query.view_as(self.query_images)
 
     def logits(self, bound_head: BoundHead) -> Logits:
         if bound_head.head.estimator is not None and not bound_head.parameters:
@@ -304,18 +307,15 @@ class _Chunk:
         """Return the logits of a head that is fitted to each support: one fit per episode and pattern."""
         logits = []
         for support, images, patterns in zip(self.support_images, self.query_images, self.shots, strict=True):
-            query = self._in_double(images)
+            query = self.bank.original[images].cpu().double()
             for counts in patterns:
                 owner = torch.arange(len(counts)).repeat_interleave(counts.cpu())
                 chosen = torch.cat([some[:count] for some, count in zip(support, counts, strict=True)])
-                logits.append(score_support(head, self._in_double(chosen), owner, query).mT)
+                logits.append(score_support(head, self.bank.original[chosen].cpu().double(), owner, query).mT)
         return torch.stack(logits).unflatten(0, self.shots.shape[:2])
 
-    def _in_double(self, images: Int[Tensor, " some"]) -> Float[Tensor, "some d"]:
-        return _vectors_at(self.bank.original, images).cpu().double()
-
     def _refined(self, bound_head: BoundHead, means: Tensor) -> Float[Tensor, "episode pattern way refined"]:
-        head, vectors = bound_head.head, self.bank.vectors
+        head, vectors = bound_head.head, self.bank.original
         if head.refine is None:
             return means
         if head.refine_rows is None or not isinstance(vectors, LazyVectors) or not self._one_shot_a_pattern:

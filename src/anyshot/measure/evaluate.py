@@ -23,8 +23,7 @@ from torch import Tensor
 
 from anyshot.data.store import Store, StoreSplit
 from anyshot.errors import BadInput, look_up
-from anyshot.measure.comparisons import paired_difference
-from anyshot.measure.early import compare_accuracies, list_looks, run_until_apart
+from anyshot.measure.comparisons import compare_accuracies, list_looks, paired_difference, run_until_apart
 from anyshot.measure.engine import (
     FitReadout,
     LazyVectors,
@@ -34,9 +33,8 @@ from anyshot.measure.engine import (
     lazy_readout_fits,
 )
 from anyshot.measure.inputs import Maps, check_features, check_kind, check_labels
-from anyshot.measure.intervals import LEAST_WITHOUT
-from anyshot.measure.plan import UNEQUAL, Plan, Protocol, expand_patterns, shot_patterns
-from anyshot.measure.recalls import Recalls
+from anyshot.measure.plan import UNEQUAL, Plan, Protocol, shot_patterns
+from anyshot.measure.recalls import LEAST_WITHOUT, Recalls
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import to_gpu
 from anyshot.models.embedders import Embedder, load_embedder
@@ -181,7 +179,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         dirichlet: Makes some classes commoner than others among the queries: the smaller, the more unequal.
         registry: What heads and readouts are looked up in.
         about: What the features are of, for the columns of the table: data, backbone, train_shot, seed, model.
-        stop_early: Whether to test on fewer episodes where these tell all heads apart (`measure.early`).
+        stop_early: Whether to test on fewer episodes where these tell all heads apart (`run_until_apart`).
         progress: Called with shares of the whole that add up to 1.
 
     Returns:
@@ -199,7 +197,9 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         look_up("kind of unequal shots", shots, UNEQUAL)
     largest = LARGEST_UNEQUAL if isinstance(shots, str) else max(shots, default=1)
     plan = plan or Plan(codes, len(names) if way == "all" else way, largest, queries, episodes, seed, names)
-    groups = _group_by_embedding(_fitting_pairs(heads, readouts, registry), embed or {}, registry)
+    pairs = _fitting_pairs(heads, readouts, registry)
+    groups = _group_by_embedding(pairs, embed or {}, registry)
+    columns = {name: {**(about or {}), "head": name, **head_columns(name, registry.head(name))} for name, _ in pairs}
     copies = _count_copies(maps)
     looks = list_looks(plan.episodes) if stop_early else [plan.episodes]
     share = scale_progress(progress, 1 / max(1, len(groups) * len(looks)))
@@ -208,15 +208,14 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         part = replace(plan, episodes=episodes)
         patterns, shot_names = shot_patterns(shots, part)
         arrays: dict[Pair, np.ndarray] = {}
-        for (embedding, _), pairs in groups.items():
-            bound = _bind(maps, base, parameters or {}, embedding, pairs, registry)
-            arrays |= dict(zip(pairs, compute_readout_recalls(*bound, part, patterns, registry, share), strict=True))
-        unequal = expand_patterns(patterns, part) if isinstance(shots, str) else None
+        for (embedding, _), members in groups.items():
+            bound = _bind(maps, base, parameters or {}, embedding, members, registry)
+            arrays |= dict(zip(members, compute_readout_recalls(*bound, part, patterns, registry, share), strict=True))
+        unequal = np.asarray(patterns) if isinstance(shots, str) else None
         protocol = part.about(), tuple(shot_names), part.classes
         recalls = [
-            Recalls({**(about or {}), **_columns(*pair, registry)}, *protocol, arrays[pair], unequal, dirichlet)
-            for pair in product(heads, readouts)
-            if pair in arrays
+            Recalls(columns[name] | {"readout": readout}, *protocol, arrays[name, readout], unequal, dirichlet)
+            for name, readout in pairs
         ]
         return Evaluation(part, recalls, copies=copies)
 
@@ -284,10 +283,6 @@ def _base_vectors(
     maps = check_features(base[0]).to(device)
     vectors = torch.cat(list(LazyVectors(maps, embedding, move_parameters(parameters, device)).split(256)))
     return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1]).to(device)
-
-
-def _columns(head: str, readout: str, registry: Registry) -> Row:
-    return {"head": head, "readout": readout, **head_columns(head, registry.head(head))}
 
 
 def head_columns(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
@@ -403,25 +398,18 @@ def evaluate_store(
             return np.asarray(classes.items)
         return embedder.features(classes.items, cache=cache)
 
+    about: Row = {"data": store.path.name}
     if embedder is not None and embedder.model is not None:
-        recipe = embedder.model.recipe
+        recipe, columns = embedder.model.recipe, model_columns(embedder.model, "")
+        about |= {name: columns[name] for name in ("backbone", "train_shot", "seed", "model")}
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}
         options["parameters"] = {recipe.head: embedder.model.bound_head.parameters}
+    elif embedder is not None:
+        about["backbone"] = embedder.name or embedder.about["backbone"]
     if any(registry.readout(name).fit for name in readouts) and "train" in store.class_split:
         train = store.part("train")
         options["base"] = (read_features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
-    options |= {"readouts": readouts, "registry": registry, "about": _describe_features(store, embedder)}
+    options |= {"readouts": readouts, "registry": registry, "about": about}
     return evaluate(read_features(part), names, heads or ("proto", "cosine-proto"), **options)
-
-
-def _describe_features(store: Store, embedder: Embedder | None) -> Row:
-    """Return the columns that say what features of a store are of."""
-    about: Row = {"data": store.path.name}
-    if embedder is None:
-        return about
-    if embedder.model is None:
-        return about | {"backbone": embedder.name or embedder.about["backbone"]}
-    columns = model_columns(embedder.model, "")
-    return about | {name: columns[name] for name in ("backbone", "train_shot", "seed", "model")}

@@ -14,8 +14,8 @@ from anyshot.data.store import open_store
 from anyshot.errors import BadInput
 from anyshot.measure.engine import Logits, Vectors, visit_logits
 from anyshot.measure.evaluate import EmbeddedSplit, embed_split
-from anyshot.measure.intervals import episode_interval
 from anyshot.measure.plan import Plan, Protocol
+from anyshot.measure.recalls import episode_interval
 from anyshot.models.gram import gram, pack_symmetric, reconstruct, unpack_symmetric
 from anyshot.models.heads import HEADS
 from anyshot.models.law import BoundHead, Counts, Head, Parameters, Prototypes, cosine, dot, euclidean

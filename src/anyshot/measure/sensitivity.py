@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from anyshot.errors import BadInput
-from anyshot.measure.intervals import episodes_without_class
+from anyshot.measure.recalls import episodes_without_class
 
 Residual = Float[np.ndarray, "*draw test_shot train_shot"]
 Values = np.ndarray | np.floating
@@ -192,7 +192,7 @@ def jackknife_classes(
 ) -> list[ClassDraws] | None:
     """Jackknife the residuals of several grids over classes (Efron and Tibshirani 1993).
 
-    A class is left out, and the residuals move in the episodes without it. As in `intervals.class_interval`, the part
+    A class is left out, and the residuals move in the episodes without it. As in `recalls.class_interval`, the part
     of this that is noise of the episodes is subtracted, and Student's t accounts for few classes; here with the
     covariance of all cells of all grids, from which deviations are drawn together.
 

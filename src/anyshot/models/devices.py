@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeVar
 
@@ -19,10 +20,17 @@ R = TypeVar("R")
 
 GPU_SHARE = 0.5  # of a GPU's free memory that features may take; episodes need the rest
 
-# What `--device`, `--amp` and `--low-memory` chose: one choice for a whole process, like its number of threads.
-_device = ""
-_amp = False
-_low_memory = False
+
+@dataclass
+class Choice:
+    """What `--device`, `--amp` and `--low-memory` chose for a whole process, like its number of threads."""
+
+    device: str = ""
+    amp: bool = False
+    low_memory: bool = False
+
+
+CHOICE = Choice()
 
 
 def use_device(name: str, amp: bool = False, low_memory: bool = False) -> None:
@@ -36,7 +44,6 @@ def use_device(name: str, amp: bool = False, low_memory: bool = False) -> None:
     Raises:
         BadInput: Where torch does not have this device.
     """
-    global _device, _amp, _low_memory
     if name:
         try:
             torch.zeros(1, device=name).cpu()
@@ -45,18 +52,18 @@ def use_device(name: str, amp: bool = False, low_memory: bool = False) -> None:
             available += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
             available += ["mps"] if torch.backends.mps.is_available() else []
             raise BadInput(f"there is no device {name!r} here: torch has {', '.join(available)}.") from None
-    _device, _amp, _low_memory = name, amp, low_memory
+    CHOICE.device, CHOICE.amp, CHOICE.low_memory = name, amp, low_memory
 
 
 def embedding_device() -> str:
     """Return the device that pictures are embedded on: the chosen one, else the CPU."""
-    return _device or "cpu"
+    return CHOICE.device or "cpu"
 
 
 def training_device() -> str:
     """Return the device that models train on: the chosen one, else CUDA or MPS where there is one, else the CPU."""
     best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    return _device or best
+    return CHOICE.device or best
 
 
 def to_gpu(x: Tensor, device: torch.device | str) -> Tensor:
@@ -68,16 +75,6 @@ def to_gpu(x: Tensor, device: torch.device | str) -> Tensor:
     # By its number, or None for the current GPU: older versions of torch do not take "cuda", the default device.
     is_small = place.type == "cuda" and x.nbytes < GPU_SHARE * torch.cuda.mem_get_info(place.index)[0]
     return x.to(device) if is_small else x
-
-
-def is_amp_on() -> bool:
-    """Return whether `--amp` asked for training in bfloat16."""
-    return _amp
-
-
-def is_low_memory_on() -> bool:
-    """Return whether `--low-memory` asked for training in less memory."""
-    return _low_memory
 
 
 @cache

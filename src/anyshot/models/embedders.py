@@ -60,8 +60,8 @@ class Embedder:
         pixel_network: The network as a torch module of pixels from 0 to 255 "image channel side side", for export.
         weights_hash: The hash of its weights; empty for a function, whose features cannot be cached.
         file: The bytes of an ONNX file, which a classifier stores itself.
-        base_model: Where `model` is a head on frozen features: the model trained by anyshot that computes these, if
-            it is one.
+        pixel_model: The model trained by anyshot that reads the pixels, if there is one; it takes images of any size.
+            It is another than `model` where that is a head on frozen features.
     """
 
     network: Callable[[Any], Float[np.ndarray, "image ..."]]
@@ -74,18 +74,13 @@ class Embedder:
     pixel_network: nn.Module | None = None
     weights_hash: str = ""
     file: bytes | None = None
-    base_model: Model | None = None
+    pixel_model: Model | None = None
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the weights and of how pictures are prepared, which identify the features; "" of a function."""
         parts = (self.weights_hash, self.side, self.margin, self.resample)
         return self.weights_hash and hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-    @property
-    def pixel_model(self) -> Model | None:
-        """The model trained by anyshot that reads the pixels, if there is one; it takes images of any size."""
-        return self.base_model if self.model is None or self.model.recipe.frozen else self.model
 
     @property
     def channels(self) -> int:
@@ -223,6 +218,7 @@ def _from_model(model: Model, path: Path | None, registry: Registry, fetch: bool
         model.kind.margin,
         about=about,
         model=model,
+        pixel_model=model,
         pixel_network=PixelNetwork(model, 255 * np.array(mean), 255 * np.array(deviation)),
         weights_hash=hash_weights(
             model.backbone.state_dict(), recipe.backbone, recipe.size, recipe.feature_scale, model.channels
@@ -258,7 +254,6 @@ def _from_frozen(model: Model, folder: Path | None, registry: Registry, fetch: b
         about={"backbone": f"{backbone.about['backbone']}; {head}"},
         model=model,
         pixel_network=None if pixels is None else nn.Sequential(pixels, model),
-        base_model=backbone.pixel_model,
     )
 
 

@@ -25,7 +25,6 @@ from anyshot.models.backbones import Backbone, Maps
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Vectors
 from anyshot.models.registry import BUILTIN, Registry
-from anyshot.progress import OnProgress, no_progress
 from anyshot.recipe import Recipe
 
 EMBED_BATCH = 64
@@ -74,9 +73,9 @@ class Model(nn.Module):
         """Return the features of prepared images."""
         return self.backbone(images) * self.recipe.feature_scale
 
-    def features(self, images: Shaped[np.ndarray, "image ..."] | Frames, done: OnProgress = no_progress) -> FeatureMaps:
+    def features(self, images: Shaped[np.ndarray, "image ..."] | Frames) -> FeatureMaps:
         """Return features of stored images, with the evaluation transform; features are returned as they are."""
-        return self.reader()(images, done)
+        return self.reader()(images)
 
     def reader(self, device: str | None = None) -> "Reader":
         """Return `features` as a function of the current weights, for repeated calls.
@@ -90,9 +89,7 @@ class Model(nn.Module):
         backbone = _fold_norms(copy.deepcopy(self.backbone).to(place).eval())
 
         @torch.inference_mode()
-        def read(
-            images: UInt8[np.ndarray, "image height width colour"] | Frames, done: OnProgress = no_progress
-        ) -> FeatureMaps:
+        def read(images: UInt8[np.ndarray, "image height width colour"] | Frames) -> FeatureMaps:
             out = None
             for start in range(0, len(images), EMBED_BATCH):
                 batch = images[start : start + EMBED_BATCH]
@@ -103,7 +100,6 @@ class Model(nn.Module):
                 maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
                 out = np.empty((len(images), *maps.shape[1:]), np.float32) if out is None else out
                 out[start : start + len(maps)] = maps
-                done(len(maps))
             assert out is not None
             return out
 
@@ -241,15 +237,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
-def _return_features(
-    recipe: Recipe, features: Float[np.ndarray, "image ..."], done: OnProgress = no_progress
-) -> FeatureMaps:
+def _return_features(recipe: Recipe, features: Float[np.ndarray, "image ..."]) -> FeatureMaps:
     if features.dtype == np.uint8:
         raise BadInput(f"{recipe.name} reads the features of {recipe.backbone}: embed images first.")
     maps = np.asarray(features, np.float32)
-    maps = maps if maps.ndim == 3 else maps[:, None]
-    done(len(maps))
-    return maps
+    return maps if maps.ndim == 3 else maps[:, None]
 
 
 def _fold_norms(module: nn.Module) -> nn.Module:

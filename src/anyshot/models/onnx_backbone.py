@@ -30,7 +30,12 @@ from anyshot.models.embedders import Embedder
 MISSING = "ONNX files need the packages of an extra: pip install 'anyshot[onnx]'."
 DEFAULT_SIDE = 224.0  # pixels, for a file that does not say: as most networks of ImageNet
 MAX_SIDE, MAX_MARGIN = 4096, 4  # a file with larger values is refused
-TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+TYPES: dict[str, type[np.generic]] = {
+    "tensor(uint8)": np.uint8,
+    "tensor(float16)": np.float16,
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+}
 
 
 def onnx_metadata(embedder: Embedder, output: str) -> dict[str, str]:
@@ -90,59 +95,54 @@ class _Network:
     """A session of ONNX Runtime that takes uint8 pictures "image side side 3"."""
 
     def __init__(self, session: Any, metadata: Mapping[str, str], path: Path) -> None:
-        self._session, self._metadata, self._path = session, metadata, path
-        inputs = session.get_inputs()
-        if len(inputs) != 1 or len(inputs[0].shape) != 4:
-            shapes = ", ".join(f"{one.name} {one.shape}" for one in inputs)
-            raise BadInput(f"{path} must have one input, pictures (image, channel, side, side), not {shapes}.")
-        self._input_name, shape, self._input_type = inputs[0].name, inputs[0].shape, inputs[0].type
-        if self._input_type != "tensor(uint8)" and self._input_type not in TYPES:
-            raise BadInput(f"{path} takes {self._input_type}: pictures are float, float16, double or uint8.")
+        self._session, self._path = session, path
+        inputs, outputs = session.get_inputs(), [one.name for one in session.get_outputs()]
+        if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in TYPES:
+            described = ", ".join(f"{one.name} {one.shape} of {one.type}" for one in inputs)
+            pictures = "pictures (image, channel, side, side) of float, float16, double or uint8"
+            raise BadInput(f"{path} must have one input, {pictures}, not {described}.")
+        self._input_name, shape, self._type = inputs[0].name, inputs[0].shape, TYPES[inputs[0].type]
         self._batch_size = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 0
         self._is_channels_last = shape[3] in (1, 3) and shape[1] not in (1, 3)
         self.channels = 1 if shape[3 if self._is_channels_last else 1] == 1 else 3
-        self.side = self._read_side(*(shape[1:3] if self._is_channels_last else shape[2:]))
-        self._read_normalisation()
-        outputs = [one.name for one in session.get_outputs()]
         self._output = metadata.get("anyshot.output", outputs[0])
         if self._output not in outputs:
             raise BadInput(f"{path} has no output {self._output!r}: it has {', '.join(outputs)}.")
+        self._read_preparation(metadata, *(shape[1:3] if self._is_channels_last else shape[2:]))
 
-    def _read_side(self, height: Any, width: Any) -> int:
-        """Return the side of the square input; of a dynamic axis, ONNX Runtime gives a name or None."""
-        side = height if isinstance(height, int) else int(self._numbers("anyshot.side", [DEFAULT_SIDE])[0])
-        if not 0 < side <= MAX_SIDE or (isinstance(width, int) and width != side):
-            raise BadInput(f"{self._path} takes {side} x {width or side} pixels: squares of 1 to {MAX_SIDE} are given.")
-        return side
-
-    def _read_normalisation(self) -> None:
-        """Read how pixels are normalised and pictures resized."""
-        self.has_normalisation = "anyshot.mean" in self._metadata or self._input_type == "tensor(uint8)"
-        default = [[255 * value for value in values] for values in MOMENTS[self.channels]]
-        self._mean = np.array(self._numbers("anyshot.mean", default[0]), np.float32)
-        self._deviation = np.array(self._numbers("anyshot.deviation", default[1]), np.float32)
-        self.margin = self._numbers("anyshot.margin", [1.0])[0]
-        if not (self._deviation > 0).all() or not 1 <= self.margin <= MAX_MARGIN:
-            raise BadInput(f"{self._path} needs deviations above 0 and a margin from 1 to {MAX_MARGIN}.")
-        resample = self._metadata.get("anyshot.resample", "bilinear")
-        if resample not in get_args(Resample):
-            raise BadInput(f"{self._path} wants pictures resized by {resample!r}: it can be bilinear or bicubic.")
+    def _read_preparation(self, metadata: Mapping[str, str], height: Any, width: Any) -> None:
+        """Read how pictures are prepared; of a dynamic axis, ONNX Runtime gives a name or None."""
+        mean, deviation = ([255 * value for value in values] for values in MOMENTS[self.channels])
+        defaults = {"side": [DEFAULT_SIDE], "margin": [1.0], "mean": mean, "deviation": deviation}
+        numbers = {name: self._read_numbers(metadata, f"anyshot.{name}", some) for name, some in defaults.items()}
+        self.has_normalisation = "anyshot.mean" in metadata or self._type is np.uint8
+        self._mean, self._deviation = (np.array(numbers[name], np.float32) for name in ("mean", "deviation"))
+        self.side = height if isinstance(height, int) else int(numbers["side"][0])
+        self.margin, resample = numbers["margin"][0], metadata.get("anyshot.resample", "bilinear")
+        is_square = 0 < self.side <= MAX_SIDE and (not isinstance(width, int) or width == self.side)
+        is_scaled = (self._deviation > 0).all() and 1 <= self.margin <= MAX_MARGIN and resample in get_args(Resample)
+        if not is_square or not is_scaled:
+            raise BadInput(
+                f"{self._path} takes {self.side} x {width or self.side} pixels, resized by {resample!r} with a margin "
+                f"of {self.margin:g}: squares of 1 to {MAX_SIDE} are given, bilinear or bicubic, with a margin from 1 "
+                f"to {MAX_MARGIN} and deviations above 0."
+            )
         self.resample: Resample = resample  # type: ignore[assignment]
 
-    def _numbers(self, key: str, default: list[float]) -> list[float]:
+    def _read_numbers(self, metadata: Mapping[str, str], key: str, default: list[float]) -> list[float]:
         """Return numbers of the metadata, as many as the default has."""
         try:
-            values = [float(word) for word in self._metadata[key].split()] if key in self._metadata else default
+            values = [float(word) for word in metadata[key].split()] if key in metadata else default
         except ValueError:
             values = []
         if len(values) != len(default) or not np.isfinite(values).all():
-            raise BadInput(f"{self._path} says that its {key} is {self._metadata[key]!r}: numbers were expected.")
+            raise BadInput(f"{self._path} says that its {key} is {metadata[key]!r}: numbers were expected.")
         return values
 
     def __call__(self, pictures: UInt8[np.ndarray, "image side side 3"]) -> Float[np.ndarray, "image ..."]:
         pixels: np.ndarray = convert_channels(pictures, self.channels)
-        if self._input_type != "tensor(uint8)":
-            pixels = ((pixels - self._mean) / self._deviation).astype(TYPES[self._input_type])
+        if self._type is not np.uint8:
+            pixels = ((pixels - self._mean) / self._deviation).astype(self._type)
         if not self._is_channels_last:
             pixels = pixels.transpose(0, 3, 1, 2)
         with as_bad_input(Exception, f"{self._path} fails on pictures of {self.side} px", "."):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyshot.measure.grid import Grid, shot_sort_key
-from anyshot.measure.intervals import episode_interval
+from anyshot.measure.recalls import episode_interval
 from anyshot.report.runs import Findings, paper_findings
 from anyshot.show.summaries import describe_intervals
 from anyshot.tables import GridKey, Row, add_head_columns

@@ -23,8 +23,7 @@ from anyshot.data.store import Store
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.machine import keep_freed_memory
-from anyshot.measure.comparisons import study_tables
-from anyshot.measure.early import compare_deviations, list_looks, run_until_apart
+from anyshot.measure.comparisons import compare_deviations, list_looks, run_until_apart, study_tables
 from anyshot.measure.evaluate import embed_split, evaluate_model
 from anyshot.measure.recalls import Recalls, read_recalls, write_recalls
 from anyshot.models.devices import training_device, use_device

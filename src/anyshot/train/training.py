@@ -29,12 +29,12 @@ from anyshot.concurrency import map_in_order
 from anyshot.data.augmentation import augment, cut_frames
 from anyshot.data.frames import Frames
 from anyshot.data.store import Store, StoreSplit
-from anyshot.errors import BadInput
+from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.measure.engine import compute_recalls, compute_vectors
 from anyshot.measure.plan import Plan
 from anyshot.models.cache import FeatureCache
-from anyshot.models.devices import has_bfloat16, is_amp_on, is_low_memory_on, to_gpu, training_device, use_threads
+from anyshot.models.devices import CHOICE, has_bfloat16, to_gpu, training_device, use_threads
 from anyshot.models.embedders import load_embedder
 from anyshot.models.heads import overlap_loss
 from anyshot.models.law import fold_logits
@@ -132,7 +132,7 @@ def _record(folder: Path, device: str) -> int:
     if not path.exists() and is_first():
         threads = torch.get_num_threads()
         about = {"device": device, "threads": threads, "processes": count_processes(), "torch": torch.__version__}
-        write_json(path, about | ({"amp": True} if is_amp_on() else {}))
+        write_json(path, about | ({"amp": True} if CHOICE.amp else {}))
     wait_for_all()
     return int(read_json(path)["threads"])
 
@@ -175,7 +175,7 @@ class Learner:
         positions: int = 1,
     ) -> None:
         self.recipe, self.device = recipe, device
-        self.amp = recipe.amp or is_amp_on()
+        self.amp = recipe.amp or CHOICE.amp
         if self.amp and torch.device(device).type == "cpu" and not has_bfloat16():
             raise BadInput(f"{recipe.name} asks for bfloat16 (amp), which this CPU cannot multiply: leave amp out.")
         torch.manual_seed(recipe.seed)
@@ -189,7 +189,7 @@ class Learner:
             self._load_backbone(start)
         self.model.to(device)
         backbone: Any = self.model.backbone
-        backbone.recompute = is_low_memory_on()
+        backbone.recompute = CHOICE.low_memory
         self.is_cuda = torch.device(device).type == "cuda"
         if self.is_cuda:
             torch.backends.cudnn.benchmark = True  # batches have one shape: the search for kernels pays
@@ -204,14 +204,11 @@ class Learner:
 
     def _load_backbone(self, start: Model) -> None:
         """Load the backbone of another model, which must have the same shape, and its temperature where asked for."""
-        wanted, given = (model.backbone.state_dict() for model in (self.model, start))
-        if {key: value.shape for key, value in wanted.items()} != {key: value.shape for key, value in given.items()}:
-            other = start.recipe
-            raise BadInput(
-                f"{self.recipe.name} cannot begin with {other.name}: backbone, width and channels must be the same; "
-                f"{other.backbone} of width {other.width} for {start.channels} channels is another."
-            )
-        self.model.backbone.load_state_dict(given)
+        other = start.recipe
+        another = f"{other.backbone} of width {other.width} for {start.channels} channels is another"
+        same = "backbone, width and channels must be the same"
+        with as_bad_input(RuntimeError, f"{self.recipe.name} cannot begin with {other.name}: {same}; {another}."):
+            self.model.backbone.load_state_dict(start.backbone.state_dict())
         for name, value in self.model.backbone.named_buffers():
             if name.endswith("num_batches_tracked"):
                 value.zero_()  # DropBlock grows with the batches of this training, as in the code of FEAT's authors
