@@ -14,7 +14,7 @@ from PIL.Image import Resampling
 from scipy.ndimage import gaussian_filter, map_coordinates
 from scipy.optimize import minimize
 
-from anyshot.inspect.sheets import to_picture
+from anyshot.data.pictures import to_picture
 
 SIDE, PATCH = 24, 12  # pixels of a small thumbnail, and of the middle that is searched for
 LARGE, GRID = 96, 24  # pixels of a large thumbnail, and points per row of its middle that are aligned
