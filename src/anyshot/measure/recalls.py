@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from anyshot.data.arrays import read_npz
+from anyshot.data.archives import read_npz
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import atomic_write
 from anyshot.measure.intervals import class_interval, episode_interval
