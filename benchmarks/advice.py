@@ -38,14 +38,13 @@ from scipy.special import softmax
 from anyshot import FewShotClassifier
 from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
-from anyshot.inspect import shot_curve
+from anyshot.inspect import gains as forecasting
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.copies import find_copies
-from anyshot.inspect.curves import choose_episodes
-from anyshot.inspect.grouped_plan import GroupedPlan
+from anyshot.inspect.episodes import GroupedPlan, choose_episodes
+from anyshot.inspect.gains import forecast_gains
 from anyshot.inspect.labels import rank_suspects
-from anyshot.inspect.shot_curve import forecast_gains
 from anyshot.measure.evaluate import evaluate
 from anyshot.measure.plan import Plan
 from anyshot.models.embedders import load_embedder
@@ -187,16 +186,16 @@ def _one_forecast(
         plan = Plan(owner, way, steps[-1], later, episodes, 1, names)
     truth = evaluate(x[every], owner, head, steps, plan=plan).accuracies(head).mean(1) / 100
     said = []
-    doubt = shot_curve.PRIOR_WEIGHT
+    doubt = forecasting.PRIOR_WEIGHT
     for strength in (0.0, doubt):
-        shot_curve.PRIOR_WEIGHT = strength
+        forecasting.PRIOR_WEIGHT = strength
         now, more = pool.images, steps[-1] - steps[0]
         forecasted = forecast_gains(shots, right, now, (more,), pool)
         if forecasted is None:  # too few shots to say anything
-            shot_curve.PRIOR_WEIGHT = doubt
+            forecasting.PRIOR_WEIGHT = doubt
             return []
         said.append((forecasted.gain[0], forecasted.low[0], forecasted.high[0]))
-    shot_curve.PRIOR_WEIGHT = doubt
+    forecasting.PRIOR_WEIGHT = doubt
     gain = float(truth[-1] - truth[0])
     return [*said, (gain, gain, gain)]
 

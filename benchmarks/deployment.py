@@ -18,7 +18,7 @@ from scipy.special import softmax
 from anyshot import FewShotClassifier
 from anyshot.classify.calibration import calibration_error
 from anyshot.data.store import open_store
-from anyshot.inspect.shot_curve import fit_curve
+from anyshot.inspect.gains import fit_curve
 from anyshot.measure.evaluate import evaluate
 from anyshot.models.model import load_model
 

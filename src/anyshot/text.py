@@ -30,8 +30,8 @@ def count_noun(count: int, noun: str) -> str:
 
 
 def list_first(words: Sequence[str], limit: int = 3) -> str:
-    """Return the first words, with dots where there are more: a, b, c, ..."""
-    return ", ".join(words[:limit]) + (", ..." if len(words) > limit else "")
+    """Return the first words, and how many more there are: a, b, c and 2 more."""
+    return ", ".join(words[:limit]) + (f" and {len(words) - limit} more" if len(words) > limit else "")
 
 
 def format_range(smallest: int, largest: int) -> str:

@@ -15,9 +15,10 @@ from anyshot.classify.groups import find_groups, parse_time
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import OtherFeatures
 from anyshot.inspect.copies import find_copies
+from anyshot.inspect.episodes import EpisodePool
+from anyshot.inspect.gains import Curve, fit_curve, forecast_gains
 from anyshot.inspect.labels import rank_suspects
 from anyshot.inspect.pages import draw_curves, forecast_rows, render_advice
-from anyshot.inspect.shot_curve import Curve, EpisodePool, fit_curve, forecast_gains
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
 PICTURES = np.random.default_rng(0).integers(0, 255, (144, 24, 24, 3)).astype(np.uint8)

@@ -9,10 +9,10 @@ from helpers.networks import photo
 from helpers.shell import run
 from PIL import Image
 
+from anyshot.data.pictures import to_picture
 from anyshot.data.store import write_store
 from anyshot.inspect import doctor
-from anyshot.inspect.doctor import diagnose, diagnose_to_folder
-from anyshot.inspect.sheets import GAP, TILE, to_picture
+from anyshot.inspect.doctor import GAP, TILE, diagnose, diagnose_to_folder
 
 
 def images(many, side=32):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput
-from anyshot.inspect.grouped_plan import GroupedPlan
+from anyshot.inspect.episodes import GroupedPlan
 from anyshot.measure.plan import Plan
 from anyshot.train.batches import training_batches
 

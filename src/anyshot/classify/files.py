@@ -32,7 +32,7 @@ from anyshot.classify.card import write_card
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.support import Exemplars, Support
 from anyshot.classify.topk import compute_prototypes
-from anyshot.data.arrays import MAX_VALUE_BYTES
+from anyshot.data.archives import MAX_VALUE_BYTES
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
 from anyshot.files import atomic_write, locked, read_json, staging_folder, write_json
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder

@@ -1,7 +1,6 @@
 """The verbs that make and check stores of images or features: pack, embed, doctor."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -123,10 +122,11 @@ def doctor(store: Path, /, *, out: OptionalOut = None, verify: bool = False, cop
     from anyshot.data.store import open_store
     from anyshot.inspect.doctor import diagnose_to_folder
 
-    folder, opened, find_copies = out or store / "doctor", open_store(store, verify), None
+    folder, opened = out or store / "doctor", open_store(store, verify)
+    pairs: list[tuple[int, int]] = []
     if copies and not opened.is_features:
         from anyshot.inspect.pictures import find_copies_in_store
 
-        find_copies = partial(find_copies_in_store, cache=EmbedOptions().open_cache())
-    print(diagnose_to_folder(opened, folder, find_copies).text)
+        pairs = find_copies_in_store(opened, EmbedOptions().open_cache())
+    print(diagnose_to_folder(opened, folder, pairs).text)
     print(f"details in {folder}")

@@ -1,33 +1,42 @@
-"""Unpack untrusted archives, and list the files of uncompressed tar files, which need no unpacking.
+"""Read archives (zip, tar) and arrays (.npz, .npy) that are not trusted.
 
-No file is written outside the target folder, and an archive that unpacks to an implausible size is refused.
+No file is written outside the target folder, an archive that unpacks to an implausible size is refused, nothing is
+unpickled, and the header of an array is checked before its data.
 """
 
 import contextlib
+import io
 import lzma
+import math
 import os
 import shutil
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal
+from typing import IO, Any, Literal
+
+import numpy as np
+from jaxtyping import Shaped
 
 from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
-from anyshot.files import MAX_FILE_BYTES
+from anyshot.files import MAX_FILE_BYTES, check_file
 
 ARCHIVE_ERRORS = (  # what zipfile, tarfile and the decompressors raise for a damaged archive
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
+ARRAY_ERRORS = (*ARCHIVE_ERRORS, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
 DOWNLOAD_HINT = "; was it downloaded whole?"
 # An archive may unpack to MAX_RATIO times its size (image files hardly compress, zip bombs by 1000), and a small
 # one to MIN_LIMIT bytes.
 MAX_RATIO, MIN_LIMIT = 100, 1 << 28
 MAX_PADDING = 1 << 26  # zero bytes after the end of a tar file, which GNU tar pads to a multiple of 10 KB
 MAX_LABEL_BYTES = 4096  # of a .cls or .txt file in a tar file
+MAX_VALUE_BYTES = 1 << 12  # of one value of an array; numpy pads every text to the longest, and labels are short
 
 
 def find_archive_kind(path: Path) -> str:
@@ -155,3 +164,45 @@ def list_tar(path: Path) -> tuple[dict[tuple[str, ...], Callable[[], bytes]], di
                 texts[name.with_suffix("").parts] = file.read().decode("utf-8", "replace").strip() if file else ""
         _check_end(tar)
     return members, texts
+
+
+# -------------------------------------------------------------------------------------------------------------- arrays
+
+
+def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Read all arrays of an .npz file, by name."""
+    check_file(path)
+    arrays = {}
+    with as_bad_input(ARRAY_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT), zipfile.ZipFile(path) as archive:
+        check_unpacked_size(path, sum(entry.file_size for entry in archive.infolist()))
+        for entry in archive.infolist():
+            if entry.filename.endswith(".npy"):
+                with archive.open(entry) as file:
+                    _check_header(file, entry.file_size)
+                    file.seek(0)
+                    name = entry.filename.removesuffix(".npy")
+                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+                    file.read()  # reading to the end makes zipfile compare the checksum
+    return arrays
+
+
+def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
+    """Open the array of an .npy file, which stays on disk until it is indexed."""
+    check_file(path)
+    with as_bad_input(ARRAY_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT):
+        with path.open("rb") as file:
+            _check_header(file, os.fstat(file.fileno()).st_size)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _check_header(file: io.IOBase | IO[bytes], size: int) -> None:
+    """Raise a ValueError unless the array takes as many bytes as there are, and holds plain values."""
+    version = np.lib.format.read_magic(file)
+    read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never read")
+    if dtype.itemsize > MAX_VALUE_BYTES:
+        raise ValueError(f"its values are of {dtype.itemsize} bytes each: at most {MAX_VALUE_BYTES} are read")
+    if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"it says {shape} values of {dtype}, and has {size - file.tell()} bytes")

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from anyshot.data.arrays import read_npy, read_npz
+from anyshot.data.archives import read_npy, read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
 from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_labels, use_pyarrow

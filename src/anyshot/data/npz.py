@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from anyshot.data.arrays import read_npz
+from anyshot.data.archives import read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.pictures import decode_picture
 from anyshot.data.source import Item, ReadPicture, Source

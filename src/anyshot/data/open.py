@@ -35,7 +35,6 @@ from anyshot.data.archives import find_archive_kind, unpack
 from anyshot.data.benchmarks import read_cub, read_meta_inat, read_mini, read_tiered
 from anyshot.data.features import FILE_READERS, SHARDS, VECTORS, read_feature_file, read_shard_folder
 from anyshot.data.folders import check_folder, is_hidden, read_folder, read_tars
-from anyshot.data.frames import Frames
 from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.npz import read_image_npz
 from anyshot.data.pictures import FileBytes
@@ -55,13 +54,11 @@ class Kind:
         read: Lists the examples of a path. Its last argument, `labelled`, says whether every example needs a class.
         options: The fields of `PackOptions` that it uses.
         accepts: The kinds of path that `anyshot pack NAME` reads; empty if NAME cannot be given there.
-        description: What such a source holds, for messages that recommend the name.
     """
 
     read: Callable[[Path, PackOptions, bool], Source]
     options: tuple[str, ...] = ()
     accepts: tuple[str, ...] = ()
-    description: str = ""
 
 
 # ------------------------------------------------------------------------------------------------------ finding a kind
@@ -184,12 +181,10 @@ def _choose_kind(path: Path, options: PackOptions, pack_kind: str) -> str:
     for kind in kinds:
         if kind in readable:
             return kind
-    uses = [
-        f"`anyshot pack {name}` ({kind.description})"
-        for name, kind in pack_kinds.items()
-        if kind.description and not {*kinds}.isdisjoint(kind.accepts)
-    ]
-    hint = f": use {' or '.join(uses)}" if uses else f", but of kind {kinds[0]!r}"
+    # Benchmarks are not recommended: they accept archives, but no kind of path is theirs alone.
+    fitting = [name for name, kind in pack_kinds.items() if name in kind.accepts and {*kinds} & {*kind.accepts}]
+    uses = " or ".join(f"`anyshot pack {name}`" for name in fitting)
+    hint = f": use {uses}" if uses else f", but of kind {kinds[0]!r}"
     raise BadInput(f"{path} is not a source of kind {pack_kind!r}{hint}.")
 
 
@@ -259,12 +254,8 @@ def read_store(path: Path, options: PackOptions, labelled: bool) -> Source:
     ]
     if store.is_features:
         return Source(items, features=np.asanyarray(store.items))
-    items = [replace(item, read=partial(_read_stored, store.items, row)) for row, item in enumerate(items)]
+    items = [replace(item, read=partial(store.items.__getitem__, row)) for row, item in enumerate(items)]
     return Source(items, images=store.items)
-
-
-def _read_stored(images: np.ndarray | Frames, row: int) -> np.ndarray:
-    return np.array(images[row])
 
 
 def read_picture(path: Path, options: PackOptions, labelled: bool) -> Source:
@@ -283,17 +274,11 @@ KINDS = {
     "mini": Kind(read_mini, (), ARCHIVES),
     "tiered": Kind(read_tiered, (), ARCHIVES),
     "meta-inat": Kind(read_meta_inat, ("train_ids", "test_ids"), ARCHIVES),
-    "folder": Kind(read_folder, ("depth",), ("folder", *ARCHIVES), "images in class folders"),
-    "table": Kind(
-        read_image_table, ("root", "path_column", *COLUMNS), ("table", "parquet"), "paths and labels of images"
-    ),
-    "huggingface": Kind(
-        read_huggingface, ("image_column", "label_column"), ("huggingface", *ARCHIVES), "a data set saved to disk"
-    ),
-    "features": Kind(
-        read_feature_file, ("labels", "feature_column", *COLUMNS), ("features", "shards"), "vectors and labels"
-    ),
-    "npz": Kind(read_image_npz, (), ("npz",), "images in arrays"),
+    "folder": Kind(read_folder, ("depth",), ("folder", *ARCHIVES)),
+    "table": Kind(read_image_table, ("root", "path_column", *COLUMNS), ("table", "parquet")),
+    "huggingface": Kind(read_huggingface, ("image_column", "label_column"), ("huggingface", *ARCHIVES)),
+    "features": Kind(read_feature_file, ("labels", "feature_column", *COLUMNS), ("features", "shards")),
+    "npz": Kind(read_image_npz, (), ("npz",)),
     "archive": Kind(read_folder, ("depth",)),
     "tar": Kind(read_tars, ("depth",)),
     "parquet": Kind(read_image_parquet, ("image_column", *COLUMNS)),

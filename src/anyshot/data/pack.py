@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from anyshot.concurrency import map_in_order
-from anyshot.data.arrays import read_npz
+from anyshot.data.archives import read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.open import open_source
 from anyshot.data.pictures import FileBytes, Fit, decode_picture, explain_unreadable, picture_size

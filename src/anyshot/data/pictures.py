@@ -229,6 +229,11 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def to_picture(image: UInt8[np.ndarray, "height width channel"]) -> Image.Image:
+    """Return an image, grey or in colour, as a picture in colour."""
+    return Image.fromarray(np.broadcast_to(image, (*image.shape[:2], 3)))
+
+
 # Tags of the EXIF standard: the sub-directory of camera data, DateTimeOriginal and DateTime.
 EXIF, ORIGINAL, CHANGED = 0x8769, 0x9003, 0x0132
 

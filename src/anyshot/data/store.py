@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from anyshot.data.arrays import read_npy
+from anyshot.data.archives import read_npy
 from anyshot.data.frames import Frames, frames_from_flat
 from anyshot.errors import BadInput, as_bad_input, check_names
 from anyshot.files import atomic_write, read_json, read_text, remove_leftovers, write_json

@@ -9,7 +9,8 @@ from anyshot.classify.classifier import DEFAULT_HEAD
 from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.holdout import ClassResult, HoldoutResult, measure_holdout, summarize_classes
-from anyshot.inspect.sections import Section, Table, join_some
+from anyshot.inspect.sections import Section, Table
+from anyshot.text import list_first
 
 MOST_CLASSES = 10  # classes in a table; all are in the JSON
 MOST_CONFUSED = 5  # pairs of classes in the table
@@ -72,7 +73,7 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
     single = [name for label, name in enumerate(case.class_names) if case.counts[label] > 1 and label not in scored]
     if single:
         doubts.append(
-            f"{len(single)} classes are a single group of near-copies ({join_some(single)}): nothing can be said of "
+            f"{len(single)} classes are a single group of near-copies ({list_first(single)}): nothing can be said of "
             "how they are recognised on another occasion."
         )
     return doubts

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 from anyshot.inspect.accuracy import find_confusions, measure_accuracy, rank_classes, summarize_left_out
 from anyshot.inspect.case import AdviceCase, AdviceOptions
 from anyshot.inspect.copies import COPIES_SHARE, find_duplicates
-from anyshot.inspect.curves import CURVES_SHARE, choose_episodes, compare_heads, measure_curves
+from anyshot.inspect.curves import CURVES_SHARE, compare_heads, compare_with_regression, measure_curves
+from anyshot.inspect.episodes import choose_episodes
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
-from anyshot.inspect.regression import compare_with_regression
 from anyshot.inspect.sections import Picture, Section, as_markdown, as_text
 
 

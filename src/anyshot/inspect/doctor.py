@@ -1,11 +1,11 @@
-"""The data doctor: what is in a store, how many shots it can serve, and what is wrong with it.
+"""The data doctor: what is in a store, how many shots it can serve, and what is wrong with it; with contact sheets.
 
 Near duplicates: images whose perceptual hashes (64 bits: is each cell of a 9x8 thumbnail darker than its right
 neighbour) differ in at most three bits, confirmed on the thumbnails. Three bits leave one of four 16-bit bands equal,
 so only images that share a band are compared, and the search stays near linear.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8, UInt64
-from PIL.Image import Resampling
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from anyshot.data.pictures import to_picture
 from anyshot.data.store import SPLITS, Store, StoreSplit
-from anyshot.files import write_json
-from anyshot.inspect.sheets import draw_pairs, draw_sheet, to_picture
+from anyshot.files import atomic_write, write_json
 from anyshot.progress import progress
-from anyshot.text import count_noun, format_range, group_by
+from anyshot.text import count_noun, format_range, group_by, list_first
 
 QUERIES = 16  # query images of a class in the paper's protocol
 MAX_BITS, BANDS = 3, 4  # hashes of near duplicates differ in at most so many bits; bands that one of them shares
@@ -27,8 +27,11 @@ MAX_NEIGHBOURS = 64  # images of a band that each is compared with, so that a cr
 # Mean difference of grey levels, and correlation, of thumbnails of near duplicates. With these a bird of CUB is found
 # in two frames, and one in a hundred hand-drawn letters is like another, mostly of its class (docs/log/code-size.md).
 MAX_GREY_GAP, MIN_CORRELATION = 6.0, 0.99
-ROWS = 512  # items that are read at a time
-FindCopies = Callable[[Store], list[tuple[int, int]]]
+PART = 512  # items that are read at a time
+ROWS, COLUMNS = 24, 12  # classes of a contact sheet, and images of each, at most
+MAX_PAIRS = 60  # pairs of a sheet, at most
+TILE, GAP, TOP = 64, 2, 24  # pixels of a picture on a sheet, between pictures, and above them
+CAPTION, MAX_NAME = 150, 22  # pixels of the captions of a contact sheet, and characters of a name that fit into them
 
 
 @dataclass(frozen=True)
@@ -59,39 +62,39 @@ class Diagnosis:
         lines = [
             f"{split:5}  {facts['classes']} classes, {facts['items']} items, "
             f"{format_range(facts['smallest'], facts['largest'])} per class; "
-            f"largest shot with {QUERIES} queries: {_describe_largest_shot(facts)}"
+            f"largest shot with {QUERIES} queries: {facts['largest_shot'] or 'none'}"
             for split, facts in self.splits.items()
         ]
         return "\n".join([*lines, *(f"{finding.weight}: {finding.text}" for finding in self.findings)])
 
 
-def diagnose(store: Store, copies: FindCopies | None = None) -> Diagnosis:
-    """Read every item once and return what there is to know; `copies` finds further pairs that are one picture."""
+def diagnose(store: Store, copies: Sequence[tuple[int, int]] = ()) -> Diagnosis:
+    """Read every item once and return what there is to know; `copies` are further pairs that are one picture."""
     parts = {split: store.part(split) for split in SPLITS if split in store.class_split}
     findings = [Finding("note", note) for note in store.about.get("notes", [])]
     findings += [Finding("warning", text) for text in (*_describe_skipped(store), *_describe_classes(parts))]
     exact, constant, thumbnails = _scan(store)
     if items := np.flatnonzero(constant).tolist():
-        shown = _first_names([_name_item(store, index) for index in items[:6]])
+        shown = list_first([_name_item(store, index) for index in items])
         text = f"{len(items)} items are constant, one value all over: {shown}"
         findings.append(Finding("warning", text, [[item] for item in items]))
     findings += _describe_pairs(store, "exact duplicates", _find_equal(exact, constant))
     if not store.is_features:
-        pairs = {*find_near_duplicates(thumbnails), *(copies(store) if copies is not None else ())}
+        pairs = {*find_near_duplicates(thumbnails), *copies}
         near = [(a, b) for a, b in sorted(pairs) if exact[a] != exact[b] and not (constant[a] or constant[b])]
         findings += _describe_pairs(store, "near duplicates", near)
     return Diagnosis({split: _count_split(part) for split, part in parts.items()}, findings)
 
 
 def diagnose_to_folder(
-    store: Store, folder: Path | None = None, copies: FindCopies | None = None, title: str = ""
+    store: Store, folder: Path | None = None, copies: Sequence[tuple[int, int]] = (), title: str = ""
 ) -> Diagnosis:
     """Diagnose a store, write diagnosis.json and, for images, draw a sheet per split and one of repeated pictures.
 
     Args:
         store: The store.
         folder: Where to write; the folder `doctor` of the store by default.
-        copies: Finds further pairs that are one picture.
+        copies: Further pairs that are one picture.
         title: What the sheets call the store; the name of its folder by default.
     """
     folder, title = folder or store.path / "doctor", title or store.path.name
@@ -103,10 +106,9 @@ def diagnose_to_folder(
     write_json(folder / "diagnosis.json", asdict(diagnosis) | {"findings": findings})
     if not store.is_features:
         for split in diagnosis.splits:
-            draw_sheet(store.part(split), f"{title}, {split}", folder / f"{split}.png")
+            _draw_split(store.part(split), f"{title}, {split}", folder / f"{split}.png")
         if pairs := [pair for finding in diagnosis.findings for pair in finding.items if len(pair) == 2]:
-            names = [[_name_item(store, index) for index in pair] for pair in pairs]
-            draw_pairs(store.items, pairs, names, f"{title}, the same picture twice", folder / "pairs.png")
+            _draw_pairs(store, pairs, f"{title}, the same picture twice", folder / "pairs.png")
     return diagnosis
 
 
@@ -115,10 +117,6 @@ def _count_split(part: StoreSplit) -> dict[str, Any]:
     smallest = int(counts.min())
     facts = {"classes": len(counts), "items": int(counts.sum()), "smallest": smallest, "largest": int(counts.max())}
     return facts | {"largest_shot": max(smallest - QUERIES, 0)}
-
-
-def _describe_largest_shot(facts: dict[str, Any]) -> str:
-    return str(facts["largest_shot"]) if facts["largest_shot"] else f"none, a class has {facts['smallest']}"
 
 
 def _describe_skipped(store: Store) -> Iterator[str]:
@@ -133,17 +131,13 @@ def _describe_classes(parts: dict[str, StoreSplit]) -> Iterator[str]:
     for split, part in parts.items():
         counts = zip(part.class_names, part.counts, strict=True)
         if small := [f"{name} ({count})" for name, count in counts if count <= QUERIES]:
-            yield f"{len(small)} {split} classes have no shot left beside {QUERIES} queries: {_first_names(small)}"
+            yield f"{len(small)} {split} classes have no shot left beside {QUERIES} queries: {list_first(small)}"
         if len(part.class_names) < 5:
             yield f"{split} has {len(part.class_names)} classes: too few for 5-way episodes"
     for one, other in combinations(parts, 2):
         if shared := sorted(set(parts[one].class_names) & set(parts[other].class_names)):
-            names = _first_names(shared)
+            names = list_first(shared)
             yield f"{len(shared)} classes are in both {one} and {other}, so {other} is not unseen: {names}"
-
-
-def _first_names(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _name_item(store: Store, index: int) -> str:
@@ -164,7 +158,7 @@ def _describe_pairs(store: Store, noun: str, pairs: list[tuple[int, int]]) -> It
     by_place = group_by(pairs, place)
     for where in ("across splits", "across classes", "within a class"):
         if alike := by_place.get(where):
-            names = _first_names([f"{_name_item(store, a)} and {_name_item(store, b)}" for a, b in alike[:6]])
+            names = list_first([f"{_name_item(store, a)} and {_name_item(store, b)}" for a, b in alike])
             text = f"{count_noun(len(alike), 'pair')} of {noun} {where}: {names}"
             yield Finding("note" if where == "within a class" else "warning", text, [list(pair) for pair in alike])
 
@@ -175,14 +169,14 @@ def _scan(store: Store) -> tuple[list[int], np.ndarray, UInt8[np.ndarray, "image
     constant = np.zeros(len(store.items), bool)
     thumbnails = np.zeros((0 if store.is_features else len(store.items), 8, 9, 3), np.uint8)
     with progress(f"examining {len(store.items)} items", float(len(store.items))) as advance:
-        for start in range(0, len(store.items), ROWS):
-            chunk = np.asarray(store.items[start : start + ROWS])
+        for start in range(0, len(store.items), PART):
+            chunk = np.asarray(store.items[start : start + PART])
             flat = chunk.reshape(len(chunk), -1)
             exact += [hash(row.tobytes()) for row in flat]
-            constant[start : start + ROWS] = (flat == flat[:, :1]).all(1)
+            constant[start : start + PART] = (flat == flat[:, :1]).all(1)
             if not store.is_features:
-                small = [np.asarray(to_picture(image).resize((9, 8), Resampling.BOX)) for image in chunk]
-                thumbnails[start : start + ROWS] = small
+                small = [np.asarray(to_picture(image).resize((9, 8), Image.Resampling.BOX)) for image in chunk]
+                thumbnails[start : start + PART] = small
             advance(float(len(chunk)))
     return exact, constant, thumbnails
 
@@ -230,3 +224,55 @@ def confirm_pairs(
         together = (one * other).sum(1) / np.sqrt((one**2).sum(1) * (other**2).sum(1) + 1e-6)
         alike += map(tuple, pairs[(gap <= MAX_GREY_GAP) & (together >= MIN_CORRELATION)].tolist())
     return alike
+
+
+# ------------------------------------------------------------------------------------------------------- contact sheets
+
+
+def _draw_split(part: StoreSplit, title: str, path: Path) -> None:
+    """Draw classes and images at even steps through a split, a row per class."""
+    starts, rows = np.cumsum(part.counts) - part.counts, []
+    for class_ in _even_steps(len(part.counts), ROWS):
+        name, count = " ".join(part.class_names[class_].split()), int(part.counts[class_])
+        if len(name) > MAX_NAME:
+            name = f"{name[: MAX_NAME // 2]}…{name[-MAX_NAME // 2 :]}"
+        images = [part.items[int(starts[class_]) + index] for index in _even_steps(count, COLUMNS)]
+        rows.append((f"{name}\n{count} images", images))
+    title = f"{title}: {len(part.class_names)} classes, {len(part.items)} images"
+    _draw_rows(rows, title, path, CAPTION + COLUMNS * (TILE + GAP), pictures_at=CAPTION)
+
+
+def _draw_pairs(store: Store, pairs: Sequence[Sequence[int]], title: str, path: Path) -> None:
+    """Draw the first pairs, two pictures a row."""
+    rows = [
+        ("\n".join(_name_item(store, index) for index in pair), [store.items[index] for index in pair])
+        for pair in pairs[:MAX_PAIRS]
+    ]
+    right = 2 * (TILE + GAP)
+    _draw_rows(rows, f"{title}: {len(pairs)} pairs", path, right + 4 * CAPTION, captions_at=right)
+
+
+def _draw_rows(
+    rows: Sequence[tuple[str, Sequence[np.ndarray]]],
+    title: str,
+    path: Path,
+    width: int,
+    captions_at: int = 0,
+    pictures_at: int = 0,
+) -> None:
+    """Write a sheet of rows, each a caption and pictures that begin at these pixels."""
+    sheet = Image.new("RGB", (width, TOP + len(rows) * (TILE + GAP)), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.font = ImageFont.load_default(11)
+    draw.text((6, 5), title, "black")
+    for top, (caption, images) in zip(range(TOP, sheet.height, TILE + GAP), rows, strict=True):
+        draw.multiline_text((captions_at + 6, top + 16), caption, "black")
+        for column, image in enumerate(images):
+            tile = ImageOps.fit(to_picture(np.asarray(image)), (TILE, TILE), Image.Resampling.BICUBIC)
+            sheet.paste(tile, (pictures_at + column * (TILE + GAP), top))
+    with atomic_write(path) as temporary:
+        sheet.save(temporary, "PNG")
+
+
+def _even_steps(many: int, most: int) -> list[int]:
+    return [int(index) for index in np.linspace(0, many - 1, min(many, most)).round()]

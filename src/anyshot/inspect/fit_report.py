@@ -10,11 +10,9 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
-from anyshot.inspect.sections import join_some
-from anyshot.text import count_noun
+from anyshot.text import count_noun, list_first
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
-MOST_NAMED = 3  # pairs that a sentence names
 
 
 class FitReport:
@@ -65,7 +63,7 @@ class FitReport:
             (self.pairs, "is", "are", "there twice, and counted once"),
         ):
             if pairs:
-                named = join_some([f"{name} is {other}" for name, other in pairs], MOST_NAMED)
+                named = list_first([f"{name} is {other}" for name, other in pairs])
                 verb = one if len(pairs) == 1 else several
                 sentences.append(f"{count_noun(len(pairs), self._noun)} {verb} {trouble}: {named}.")
         return " ".join(sentences)

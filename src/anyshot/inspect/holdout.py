@@ -15,10 +15,11 @@ from anyshot.classify.images import ImageClassifier, make_thumbnail
 from anyshot.classify.keys import hash_rows
 from anyshot.data.source import Item
 from anyshot.errors import BadInput
-from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text, join_some
+from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text
 from anyshot.models.cache import FeatureCache
 from anyshot.models.features import embed_pictures
 from anyshot.progress import OnMessage, no_message
+from anyshot.text import list_first
 
 MOST_MISTAKES = 60  # mistakes that a page shows; all are in the JSON
 ENOUGH = 0.9  # share of the right answers that should be accepted: below, advice is given; not tuned
@@ -115,7 +116,7 @@ class HoldoutResult:
             among = "are among those that the classifier learned from"
             sentences.append(f"{self.learned} of the examples {among}, so the accuracy is optimistic.")
         if self.absent:
-            sentences.append(f"Not tested, for want of examples: {join_some(self.absent)}.")
+            sentences.append(f"Not tested, for want of examples: {list_first(self.absent)}.")
         if self.confused:
             pairs = [f"{label} for {answer} ({times})" for label, answer, times in self.confused[:3]]
             sentences.append(f"Most often mistaken: {', '.join(pairs)}.")
@@ -205,7 +206,7 @@ def measure_holdout(
     owner = np.array([places.get(label, -1) for label in truth])
     is_member = owner >= 0
     if not is_member.any():
-        known, unknown = (join_some(sorted(set(group))) for group in (classes, truth))
+        known, unknown = (list_first(sorted(set(group))) for group in (classes, truth))
         raise BadInput(f"no example is of a class that the classifier has: it has {known}, not {unknown}.")
     probabilities = classifier.predict_proba(features)
     parts = (features[start : start + PART] for start in range(0, len(features), PART))

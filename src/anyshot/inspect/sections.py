@@ -49,11 +49,6 @@ def picture_cell(row: dict[str, Any], suggestion: str = "") -> Picture:
     return Picture(row["image"], row["name"], row["label"], suggestion, row["key"])
 
 
-def join_some(names: Sequence[str], most: int = 5) -> str:
-    """Return the first few names, for a sentence."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def as_text(headline: str, sections: Sequence[Section]) -> str:
     """Return sections for a terminal."""
     lines = [headline, ""]

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import stdtrit
 
-from anyshot.data.arrays import read_npz
+from anyshot.data.archives import read_npz
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import atomic_write
 from anyshot.tables import DEFAULTS, CellKey, Row, round_row

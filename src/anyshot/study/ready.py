@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anyshot.data.arrays import read_npz
+from anyshot.data.archives import read_npz
 from anyshot.errors import BadInput
 from anyshot.files import atomic_write, read_json, write_json
 from anyshot.measure.engine import FitReadout

@@ -1,0 +1,197 @@
+"""Episodes for advice: what they are drawn from, and how well their accuracies are known."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from anyshot.errors import BadInput
+from anyshot.inspect.case import AdviceCase, HeldOut
+from anyshot.measure.plan import EpisodeBatch, Plan
+from anyshot.text import list_first
+
+SHOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # shots that are measured, as far as the examples reach
+LEAST_EXAMPLES = 3  # examples of a class, to be drawn into episodes: two to learn from at two shots, and a query
+MOST_QUERIES = 16  # examples of a class that an episode asks, as in the paper's protocol
+
+Accuracies = Float[np.ndarray, "shot episode"]
+Shots = Int[np.ndarray, " shot"]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedPlan(Plan):
+    """Episodes whose queries are of other moments than their support.
+
+    Queries are images that were held out, or of other bursts than the support: a burst is never divided, unless it is
+    all of its class.
+
+    Args:
+        held_out: Marks images that are queries only; the others are support only. None where none are.
+        group: The burst of each image; an image alone has one of its own. Of no use where some are held out.
+    """
+
+    held_out: Bool[np.ndarray, " image"] | None = None
+    group: Int[np.ndarray, " image"] | None = None
+
+    @cached_property
+    def most_queries(self) -> int:
+        """How many images every class has beside its largest burst: as many can be queries."""
+        return min(sum(map(len, bursts)) - max(map(len, bursts)) for bursts in self._bursts)
+
+    @cached_property
+    def feasible(self) -> Int[np.ndarray, " class_"]:
+        """The largest shot that is sure to fit each class: queries may use up every burst but the largest."""
+        if self.held_out is not None:
+            queries = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
+            return np.where(queries >= self.queries, self._counts - queries, 0)
+        feasible = self._counts.copy()
+        for place, bursts in enumerate(self._bursts):
+            sizes = sorted((len(burst) for burst in bursts), reverse=True)
+            others = sum(sizes[1:])
+            feasible[place] -= min(self.queries - 1 + max(sizes[1:], default=0), others)
+            feasible[place] *= others >= self.queries
+        return feasible
+
+    @cached_property
+    def _bursts(self) -> list[list[Int[np.ndarray, " image"]]]:
+        """The images of each burst of each class; where a class is a single burst, each image is one."""
+        group = np.arange(len(self.labels)) if self.group is None else self.group
+        classes = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
+        divided = [[images[group[images] == burst] for burst in np.unique(group[images])] for images in classes]
+        return [bursts if len(bursts) > 1 else list(bursts[0][:, None]) for bursts in divided]
+
+    def draw(self, start: int, stop: int) -> EpisodeBatch:
+        """Return episodes `start` to `stop`."""
+        episodes = [self._episode(np.random.default_rng((self.seed, number))) for number in range(start, stop)]
+        return EpisodeBatch(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
+
+    def _episode(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        classes = rng.permutation(len(self._counts))[: self.way]
+        support, query = zip(*(self._sides(place, rng) for place in classes.tolist()), strict=True)
+        return classes, np.stack(support), np.stack(query)
+
+    def _sides(self, place: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the support and the queries of a class."""
+        if self.held_out is not None:
+            sides = (np.flatnonzero((self.labels == place) & (self.held_out == side)) for side in (False, True))
+            at_hand, held_out = (rng.permutation(images) for images in sides)
+            return at_hand[: self.shot], held_out[: self.queries]
+        bursts = [rng.permutation(burst) for burst in self._bursts[place]]
+        bursts = [bursts[one] for one in rng.permutation(len(bursts))]
+        largest = max(range(len(bursts)), key=lambda one: len(bursts[one]))
+        bursts.append(bursts.pop(largest))  # so that there is always a support
+        ends = np.cumsum([len(burst) for burst in bursts])
+        rest = int(np.searchsorted(ends, self.queries)) + 1  # the first burst without a query
+        support = [bursts[one] for one in rest + rng.permutation(len(bursts) - rest)]
+        return np.concatenate(support)[: self.shot], np.concatenate(bursts[:rest])[: self.queries]
+
+
+@dataclass(frozen=True)
+class EpisodePool:
+    """The sizes of a set of images, and of the episodes that are drawn from it."""
+
+    images: int
+    """Images per class (the median)."""
+    classes: int
+    way: int
+    queries: int
+    held_out: int | None = None
+    """The number of images that are queries only, where some were held out."""
+
+    def count_independent(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
+        """Return how many independent episodes would know each mean accuracy as well as the pool does.
+
+        Episodes of one pool overlap, so that their own number proves nothing. Each image is a query once, and the pool
+        holds only images / shot disjoint supports: that is what other images of the same classes may change.
+        """
+        mean, variance = accuracies.mean(1), np.maximum(accuracies.var(1, ddof=1), 1e-9)
+        total = self.images * self.classes if self.held_out is None else self.held_out
+        smooth = (mean * total + 1) / (total + 2)  # nobody is sure of 100 %
+        of_query = smooth * (1 - smooth)
+        of_support = np.maximum(variance - of_query / (self.queries * self.way), 0)
+        error = of_query / total + of_support * (shots / self.images) * (self.way / self.classes)
+        return np.minimum(variance / error, accuracies.shape[1])
+
+    def half_widths(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
+        """Return half of the 95 % interval of each mean accuracy, for other images of the same classes."""
+        variance = np.maximum(accuracies.var(1, ddof=1), 1e-9)
+        return 1.96 * np.sqrt(variance / self.count_independent(accuracies, shots))
+
+
+@dataclass(frozen=True)
+class EpisodeSource:
+    """What episodes are drawn from."""
+
+    features: torch.Tensor
+    plan: Plan
+    shots: list[int]
+    pool: EpisodePool
+    doubts: list[str]
+
+    @property
+    def judged_on(self) -> str:
+        """Where the queries come from: the examples at hand, or those held out."""
+        return "at hand" if self.pool.held_out is None else "held out"
+
+
+def choose_episodes(case: AdviceCase) -> EpisodeSource:
+    """Return where to draw episodes from.
+
+    Queries are held-out examples where two classes have such, or else examples at hand, of other groups than the
+    support.
+    """
+    classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
+    if len(classes) < 2:
+        raise BadInput(
+            f"advice needs at least 2 classes of {LEAST_EXAMPLES} examples; {len(classes)} have as many: label more "
+            "first."
+        )
+    doubts = []
+    if few := [name for name, count in zip(case.class_names, case.counts, strict=True) if count < LEAST_EXAMPLES]:
+        doubts.append(
+            f"{len(few)} classes have fewer than {LEAST_EXAMPLES} examples ({list_first(few)}): left out of the curves."
+        )
+    if case.held_out is None:
+        return _draw_from(case, classes, doubts)
+    is_tested = np.isin(classes, case.held_out.codes)
+    if is_tested.sum() < 2:
+        doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
+        return _draw_from(case, classes, doubts)
+    if untested := [case.class_names[place] for place in classes[~is_tested]]:
+        doubts.append(
+            f"{len(untested)} classes have no example held out ({list_first(untested)}): the curves are of the others, "
+            "and of these classes only the examples at hand tell."
+        )
+    return _draw_from(case, classes[is_tested], doubts, case.held_out)
+
+
+def _draw_from(
+    case: AdviceCase, classes: np.ndarray, doubts: list[str], held_out: HeldOut | None = None
+) -> EpisodeSource:
+    """Draw supports from the examples at hand; queries from those held out, or from other groups at hand."""
+    rows = np.isin(case.labels, classes)
+    labels = np.searchsorted(classes, case.labels[rows])
+    features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # all may stay on a disk
+    counts, way = case.counts[classes], len(classes) if case.way == "all" else case.way
+    names, query_count = [case.class_names[place] for place in classes], None
+    options: dict[str, Any] = {}
+    if held_out is not None:
+        query_rows = np.isin(held_out.codes, classes)
+        query_labels = np.searchsorted(classes, held_out.codes[query_rows])
+        features = torch.cat([features, held_out.features[torch.from_numpy(query_rows)]])
+        labels, query_count = np.concatenate([labels, query_labels]), len(query_labels)
+        queries = min(MOST_QUERIES, int(np.bincount(query_labels).min()))
+        options = {"held_out": np.arange(len(labels)) >= len(labels) - query_count}
+    else:
+        queries = max(1, min(MOST_QUERIES, int(counts.min()) // 4))
+        if case.groups.evidence:
+            options = {"group": case.groups.group[rows]}
+            queries = min(queries, GroupedPlan(labels, way, 1, 1, **options).most_queries)
+    arguments = (labels, way, 1, queries, case.episodes, case.seed, names)
+    plan = GroupedPlan(*arguments, **options) if options else Plan(*arguments)
+    shots = [shot for shot in SHOTS if shot <= plan.feasible.min()]
+    pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, query_count)
+    return EpisodeSource(features, replace(plan, shot=shots[-1]), shots, pool, doubts)
