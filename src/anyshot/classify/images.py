@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import has_backbone, load_image_folder, save_folder
-from anyshot.classify.groups import MOST_EXAMPLES, find_groups, parse_time
+from anyshot.classify.groups import MOST_EXAMPLES, name_bursts, parse_time
 from anyshot.classify.keys import Keys, hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
@@ -179,8 +179,8 @@ class ImageClassifier:
         new, unread, n_learned = copy(self), list[str](), 0
         times: Sequence[float | None] = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
-            times = [_find_time(item) for item in items]
-        groups = _name_bursts(labels, times) if groups is None else groups
+            times = [find_time(item) for item in items]
+        groups = name_bursts(labels, times) if groups is None else groups
         embedded = new._embed(items, cache, None if must_read_all else unread)
         readable = (row for row in zip(embedded, labels, groups, times, strict=True) if row[0].features is not None)
         while batch := list(islice(readable, BATCH)):
@@ -368,18 +368,10 @@ def _make_item(image: Picture, name: str = "a picture") -> Item:
     return Item(name, "", None, lambda: image)
 
 
-def _find_time(item: Item) -> float | None:
+def find_time(item: Item) -> float | None:
     """Return when a picture was taken, by its file or the file's name."""
     time = capture_time(item.read)
     return parse_time(item.name) if time is None else time
-
-
-def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None]:
-    """Return a name for the burst of each photo, None for one that is in none."""
-    bursts = find_groups(None, np.unique(np.array(labels), return_inverse=True)[1], times=times).group
-    sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
-    names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
-    return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]
 
 
 def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:

@@ -34,6 +34,7 @@ class FitReport:
         self._labels: list[str] = []
         self._names: list[str] = []
         self._times: list[float | None] = []
+        self._groups: list[str | None] = []
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
             keys, rows = classifier.support_.all_keys
@@ -45,10 +46,18 @@ class FitReport:
         self._noun = "picture"
         features = [example.features for example in batch.examples if example.features is not None]
         names = [example.item.name for example in batch.examples]
-        self.add(np.stack(features), list(map(str, batch.labels)), names, batch.keys)
+        groups = [example.item.group or None for example in batch.examples]
+        self.add(np.stack(features), list(map(str, batch.labels)), names, batch.keys, groups)
         self._times += batch.times
 
-    def add(self, features: np.ndarray, labels: Sequence[str], names: Sequence[str], keys: Keys | None = None) -> None:
+    def add(
+        self,
+        features: np.ndarray,
+        labels: Sequence[str],
+        names: Sequence[str],
+        keys: Keys | None = None,
+        groups: Sequence[str | None] | None = None,
+    ) -> None:
         """Collect some more examples; their keys are computed where they are not given."""
         keys = hash_rows(features) if keys is None else keys
         for key, label, name in zip(keys.tolist(), labels, names, strict=True):
@@ -61,6 +70,7 @@ class FitReport:
             self._features.append(features)
             self._labels += labels
             self._names += names
+            self._groups += groups or [None] * len(names)
 
     def describe_repeats(self) -> str:
         """Return which examples are there twice, equal to the last number, under one label or two."""
@@ -83,7 +93,7 @@ class FitReport:
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
             features, labels = np.concatenate(self._features), np.unique(self._labels, return_inverse=True)[1]
-            groups = find_groups(unit_vectors(features), labels, self._names, self._times)
+            groups = find_groups(unit_vectors(features), labels, self._names, self._times, self._groups)
             accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
         error = classifier.support_calibration_error()
