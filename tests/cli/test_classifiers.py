@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,59 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
     assert re.search(r"24 of them are in [56] groups of near-copies or of one moment \(found by times", words)
     assert "with whole groups left out it is" in words
+
+
+def scenes(seed=0, scenes=3, frames=4, classes=6, d=32):
+    """Return vectors of classes whose scenes differ as much as the classes do, with labels and scenes."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(classes, 1, 1, d)) + rng.normal(size=(classes, scenes, 1, d))
+    X = centres + rng.normal(size=(classes, scenes, frames, d))
+    names = [(f"class {c}", f"scene {s}") for c in range(classes) for s in range(scenes) for _ in range(frames)]
+    return X.reshape(-1, d).astype(np.float32), *map(np.array, zip(*names, strict=True))
+
+
+def test_groups_that_a_column_names_are_left_out_as_a_whole(tmp_path, monkeypatch):
+    """The classifier is the one that `groups=` makes in Python; `fit` and `advise` say the same accuracy."""
+    monkeypatch.chdir(tmp_path)
+    X, labels, groups = scenes()
+    np.savez("x.npz", features=X, labels=labels, scene=groups)
+    words = run("anyshot fit x.npz --group-column scene -o made", monkeypatch).out
+    assert "72 of them are in 18 groups that you named" in words
+    accuracy = re.search(r"with whole groups left out it is ([0-9.]+%)", words)[1]
+    advice = run("anyshot advise x.npz --group-column scene --heads posterior --shots 1 --episodes 2", monkeypatch).out
+    assert f"with whole groups left out it is {accuracy}" in advice
+    made, expected = FewShotClassifier.load("made"), FewShotClassifier().fit(X, labels, groups=groups)
+    np.testing.assert_allclose(made.threshold_, expected.threshold_, rtol=1e-5)
+    assert made.threshold_ != FewShotClassifier().fit(X, labels).threshold_
+    said = run("anyshot fit x.npz --group-column scenes -o made", monkeypatch)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "there is no column named 'scenes'" in said.err
+
+
+def test_groups_that_folders_name_are_left_out_as_a_whole(model, monkeypatch):
+    """CLASS/SCENE/IMAGE: the second level is the group; an archive of the folder is read alike, and so is a table."""
+    files = sorted(Path("photos").rglob("*.png"))
+    rows = [("path", "label", "scene")]
+    for place, file in enumerate(files):
+        scene = file.parent / f"scene {place % 4}"
+        scene.mkdir(exist_ok=True)
+        file.rename(scene / file.name)
+        rows.append((f"photos/{file.parent.name}/{scene.name}/{file.name}", file.parent.name, scene.name))
+    with Path("photos.csv").open("w", newline="") as table:
+        csv.writer(table).writerows(rows)
+    shutil.make_archive("photos", "zip", "photos")
+    fitted = {}
+    for source in ("photos --group-depth 2", "photos.zip --group-depth 2", "photos.csv --group-column scene"):
+        said = run(f"anyshot fit {source} --model run -o again", monkeypatch)
+        assert said.code == 0, said.err
+        assert re.search(rf"{len(files)} of them are in \d+ groups that you named", said.out)
+        fitted[source] = FewShotClassifier.load("again").threshold_
+    assert len(set(fitted.values())) == 1
+    said = run("anyshot fit photos --group-depth 5 --model run -o again", monkeypatch)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "--group-depth is too deep" in said.err
+    said = run("anyshot pack folder photos --group-depth 2 -o store", monkeypatch)
+    assert "--group-depth is not an option of kind 'folder'" in said.err
 
 
 # ------------------------------------------------------------------------------------------------ writers of a folder

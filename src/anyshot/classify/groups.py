@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
@@ -33,6 +33,7 @@ NUMBERED_NEAR = 0.6  # as NEAR, for files with consecutive numbers; their median
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
 
 Pairs = Int[np.ndarray, "pair 2"]
+NAMED, NEAR_VECTORS = "the names you gave", "near-identical features"  # kinds of evidence
 NO_PAIRS: Pairs = np.empty((0, 2), np.int64)
 
 _TIME = re.compile(r"((?:19|20)\d{6})[-_ T]?(\d{6})")
@@ -101,12 +102,7 @@ class Groups:
     group: Int[np.ndarray, " example"]
     """The group of each example, counted from 0; an example that belongs to no other is a group of one."""
     evidence: tuple[str, ...]
-    """How the groups were found: times, numbers in names, near-identical features, names; empty if there are none."""
-
-    @staticmethod
-    def from_names(names: ArrayLike) -> "Groups":
-        """Return the groups that a user names, one name per example; those within a class are left out together."""
-        return Groups(np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int64), ("the names you gave",))
+    """How the groups were found: NAMED, times, numbers in names, near-identical features; empty if there are none."""
 
     @property
     def count(self) -> int:
@@ -121,25 +117,51 @@ class Groups:
 
 
 def find_groups(
-    vectors: Vectors | None, labels: Labels, names: Sequence[str] = (), times: Sequence[float | None] = ()
+    vectors: Vectors | None,
+    labels: Labels,
+    names: Sequence[str] = (),
+    times: Sequence[float | None] = (),
+    given: Sequence[Any] = (),
 ) -> Groups:
     """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
+
+    Where the user has named groups, these count; examples that are in none of them are compared by their vectors.
 
     Args:
         vectors: A vector per example; `anyshot fit` and `advise` pass `unit_vectors`. None for times alone.
         labels: Their classes, counted from 0.
         names: Their file names, where they have any.
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
+        given: The name of the group of each, None for an example in none; a name in two classes is a group in each.
     """
     count = len(labels)
+    if any(name is not None for name in given):
+        number: dict[Any, int] = {}
+        keys = [
+            row if name is None else (label, str(name))
+            for row, (label, name) in enumerate(zip(labels.tolist(), given, strict=True))
+        ]
+        named = np.array([number.setdefault(key, len(number)) for key in keys], np.int64)
+        if None not in given:
+            return Groups(named, (NAMED,))
+        found = find_groups(vectors, labels)
+        return Groups(join_groups(named, found.group), (NAMED, *found.evidence))
     pairs = {"times": _pair_by_time(labels, names, times)}
     if vectors is not None and count >= 3 and (np.bincount(labels) ** 2).sum() <= MOST_EXAMPLES**2:
         typical = WithinClassDistance.estimate(vectors, labels)
         pairs["numbers in file names"] = _pair_by_number(vectors, labels, names, typical)
-        pairs["near-identical features"] = _pair_by_distance(vectors, labels, typical)
+        pairs[NEAR_VECTORS] = _pair_by_distance(vectors, labels, typical)
     # Few examples in pairs are a coincidence.
     evidence = tuple(kind for kind, some in pairs.items() if len(np.unique(some)) >= max(LEAST_SHARE * count, 1))
     return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(pairs[kind] for kind in evidence)]), count), evidence)
+
+
+def name_bursts(labels: Sequence[Any] | np.ndarray, times: Sequence[float | None]) -> list[str | None]:
+    """Return a name for the burst of each photo, None for one that is in none."""
+    bursts = find_groups(None, np.unique(np.array(labels), return_inverse=True)[1], times=times).group
+    sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
+    names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
+    return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]
 
 
 def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import has_backbone, load_image_folder, save_folder
-from anyshot.classify.groups import MOST_EXAMPLES, find_groups, parse_time
+from anyshot.classify.groups import MOST_EXAMPLES, name_bursts, parse_time
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
@@ -37,6 +37,7 @@ Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
 Times = Sequence[float | None]  # when pictures were taken, in seconds, where the file or its name says so
+GroupNames = Sequence[str | None]  # the groups that a user named; None for a picture in none
 
 
 class RemovedExamples(NamedTuple):
@@ -146,7 +147,7 @@ class ImageClassifier:
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
         must_read_all: bool = False,
-        on_batch: Callable[[np.ndarray, Sequence[str], Sequence[str], Times], None] = lambda *batch: None,
+        on_batch: Callable[[np.ndarray, Sequence[str], Sequence[str], Times, GroupNames], None] = lambda *batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
         """Learn from the pictures of a source, and return for each that could not be read the reason.
@@ -157,7 +158,7 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             must_read_all: Whether a picture that cannot be read is an error.
-            on_batch: Is called with the features, labels, names and times of each batch when it is learned.
+            on_batch: Is called with the features, labels, names, times and named groups of each batch that was learned.
             groups: Which pictures belong together (see `partial_fit`).
         """
         if groups is not None and len(groups) != len(items):
@@ -165,15 +166,19 @@ class ImageClassifier:
         new, unread, n_learned = copy(self), list[str](), 0
         times: Times = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
-            times = [_find_time(item) for item in items]
-        groups = _name_bursts(labels, times) if groups is None else groups
+            times = [find_time(item) for item in items]
+        groups = name_bursts(labels, times) if groups is None else groups
         embedded = new._embed(items, cache, None if must_read_all else unread)
         readable = (row for row in zip(embedded, labels, groups, times, strict=True) if row[0].features is not None)
         while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = zip(*batch, strict=True)
             features = np.stack([example.features for example in examples])
             new._learn(examples, features, np.array(names), batch_groups)
-            on_batch(features, list(map(str, names)), [example.item.name for example in examples], batch_times)
+            paths, named = (
+                [example.item.name for example in examples],
+                [example.item.group or None for example in examples],
+            )
+            on_batch(features, list(map(str, names)), paths, batch_times, named)
             n_learned += len(batch)
             progress(len(batch) / len(items))
         if not n_learned:
@@ -347,18 +352,10 @@ def _make_item(image: Picture) -> Item:
     return Item("a picture", "", None, lambda: image)
 
 
-def _find_time(item: Item) -> float | None:
+def find_time(item: Item) -> float | None:
     """Return when a picture was taken, by its file or the file's name."""
     time = capture_time(item.read)
     return parse_time(item.name) if time is None else time
-
-
-def _name_bursts(labels: Sequence[Any], times: Sequence[float | None]) -> list[str | None]:
-    """Return a name for the burst of each photo, None for one that is in none."""
-    bursts = find_groups(None, np.unique(np.array(labels), return_inverse=True)[1], times=times).group
-    sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
-    names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
-    return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]
 
 
 def make_thumbnail(pixels: UInt8[np.ndarray, "side side 3"]) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from anyshot.classify.calibration import estimate, leave_one_out
-from anyshot.classify.groups import Groups, Labels, Vectors, blocks
+from anyshot.classify.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks
 from anyshot.classify.support import Exemplars, Support, build_support
 from anyshot.models.law import BoundHead
 from anyshot.text import count_noun
@@ -36,15 +36,24 @@ class LeaveOneOutAccuracy:
         """The accuracy to report: with whole groups left out, where there are groups."""
         return self.alone if self.in_groups is None else self.in_groups
 
+    def _describe_groups(self) -> str:
+        """Say of what kind the groups are, and how they were found."""
+        if self.evidence == (NAMED,):
+            return "that you named"
+        found = [kind for kind in self.evidence if kind != NAMED]
+        # Vectors that are near each other may be of a text or a sound: only times and file names tell of moments.
+        kinds = "of near-copies" if found == [NEAR_VECTORS] else "of near-copies or of one moment"
+        named = "that you named or " if NAMED in self.evidence else ""
+        return f"{named}{kinds} (found by {' and '.join(found)})"
+
     @property
     def sentences(self) -> str:
         """The accuracy in words, and why it is optimistic."""
         text = f"Left out and asked as if they were new, {self.alone:.1%} of these examples are recognised."
         if self.in_groups is not None:
             text += (
-                f" {self.members} of them are in {count_noun(self.groups, 'group')} of near-copies or of one moment "
-                f"(found by {' and '.join(self.evidence)}), whose members may be recognised by each other: "
-                f"with whole groups left out it is {self.in_groups:.1%}."
+                f" {self.members} of them are in {count_noun(self.groups, 'group')} {self._describe_groups()}, whose "
+                f"members may be recognised by each other: with whole groups left out it is {self.in_groups:.1%}."
             )
         return f"{text} This is of the examples at hand; those of other days, places and sources are mostly harder."
 
@@ -80,7 +89,7 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
     """
     scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
     alone = _accuracy(scores, labels)
-    if not groups.evidence:
+    if not groups.count:
         return LeaveOneOutScores(scores, labels, LeaveOneOutAccuracy(alone))
     scores = _score_left_out(head, vectors, labels, groups.group)
     in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)

@@ -192,7 +192,7 @@ def advise_source(
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
     examples, held_out = _read(source, options, chosen, holdout, embedder)
-    settings: AdviceOptions = {"names": examples.names, "registry": registry}
+    settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
     if held_out is not None:
         settings["holdout"] = held_out.features, held_out.labels
     default_heads = heads_for(examples.features)

@@ -128,11 +128,13 @@ def _learn_examples(
 ) -> None:
     """Teach a classifier the examples of a source under these labels, and collect them for the report."""
     if isinstance(classifier, FewShotClassifier):
-        report.add(source.features, list(map(str, labels)), source.names)
-        classifier.partial_fit(source.features, np.array(labels))
+        report.add(source.features, list(map(str, labels)), source.names, groups=source.groups)
+        classifier.partial_fit(source.features, np.array(labels), groups=source.groups)
         return
     with progress("learning", 1.0) as advance:
-        unread = classifier.learn(source.items, labels, advance, options.open_cache(), on_batch=report.add)
+        unread = classifier.learn(
+            source.items, labels, advance, options.open_cache(), on_batch=report.add, groups=source.groups
+        )
     print_message(describe_unreadable(unread))
 
 

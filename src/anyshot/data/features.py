@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from anyshot.data.archives import read_npy, read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
-from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_labels, use_pyarrow
+from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_groups, read_labels, use_pyarrow
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, read_json, read_text
 
@@ -48,8 +48,10 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
             raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(labels)} labels.")
         others, options = {**others, "labels": labels}, replace(options, label_column="labels")
     names = [str(decode_text(name)) for name in others.get("names", ())] or [f"row {i}" for i in range(len(vectors))]
-    rows = zip(names, read_labels(others, options, True, options.labels or path), strict=True)
-    return Source([Item(name, label, split) for name, (label, split) in rows], features=vectors)
+    labels_and_splits = read_labels(others, options, True, options.labels or path)
+    rows = zip(names, labels_and_splits, read_groups(others, options, path), strict=True)
+    items = [Item(name, label, split, group=group) for name, (label, split), group in rows]
+    return Source(items, features=vectors)
 
 
 def write_feature_file(path: Path, source: Source) -> None:

@@ -38,7 +38,8 @@ def read_folder(path: Path, options: PackOptions, labelled: bool) -> Source:
 
     Args:
         path: The folder.
-        options: `depth` says how many levels down the class folders are; 0 finds them by the rule above.
+        options: `depth` says how many levels down the class folders are; 0 finds them by the rule above. `group_depth`
+            says so of the folders whose pictures belong together.
         labelled: Whether classes are needed; if not, every picture is listed by its full path.
     """
     check_folder(path)
@@ -47,25 +48,27 @@ def read_folder(path: Path, options: PackOptions, labelled: bool) -> Source:
         items = [Item(str(path.joinpath(*file)), "", None, FileBytes(path.joinpath(*file))) for file in files]
         return Source(items, skipped=tuple((str(path / name), why) for name, why in skipped))
     readers = {file: FileBytes(path.joinpath(*file)) for file in files}
-    source = _label_by_folder(path, readers, options.depth, skipped)
+    source = _label_by_folder(path, readers, options, skipped)
     notes = [f"class folder {path.joinpath(*folder)} has no images and is left out" for folder in empty_folders]
     return replace(source, notes=(*source.notes, *notes))
 
 
 def _label_by_folder(
-    path: Path, readers: Mapping[Parts, ReadPicture], depth: int, skipped: Sequence[SkippedFile]
+    path: Path, readers: Mapping[Parts, ReadPicture], options: PackOptions, skipped: Sequence[SkippedFile]
 ) -> Source:
-    """Return the pictures below a path, with classes and splits by their folders.
+    """Return the pictures below a path, with classes, splits and groups by their folders.
 
     `readers` reads each picture, by the parts of its path; `skipped` are files that were left out before.
     """
-    if depth < 0:
-        raise BadInput(f"a depth of {str(depth)[:20]} is not sensible: class folders are 1 or more levels down.")
+    depth, group_depth = options.depth, options.group_depth
+    for level in (depth, group_depth):
+        if level < 0:
+            raise BadInput(f"a depth of {str(level)[:20]} is not sensible: class folders are 1 or more levels down.")
     places, in_no_split = _find_splits(sorted(readers))
     class_of, notes = _find_classes([folders for _, _, folders in places], depth)
     names = _name_classes(class_of.values())
     items = [
-        Item(_join(file), names[class_of[folders]], split, readers[file])
+        Item(_join(file), names[class_of[folders]], split, readers[file], group=_name_group(folders, group_depth))
         for file, split, folders in places
         if folders in class_of
     ]
@@ -76,6 +79,8 @@ def _label_by_folder(
             f"{path} has no images in class folders: it should look like {path}/CLASS/IMAGE.jpg"
             f"{_describe_others(skipped)}{f', and --depth {depth} may be too deep' if depth else ''}."
         )
+    if group_depth and not any(item.group for item in items):
+        raise BadInput(f"{path} has no folder {group_depth} levels down: --group-depth is too deep.")
     items.sort(key=lambda item: (SPLITS.index(item.split) if item.split else 0, item.class_name, item.name.split("/")))
     return Source(items, notes=tuple(notes), skipped=skipped)
 
@@ -246,6 +251,11 @@ def _are_parts_of_classes(classes: set[Parts]) -> bool:
     return len(classes) > 1 and min(Counter(class_[-1] for class_ in classes).values()) > 1
 
 
+def _name_group(folders: Parts, depth: int) -> str:
+    """Return the path of the folder at a depth; empty where a picture is not so deep, or the depth is 0."""
+    return _join(folders[:depth]) if len(folders) >= depth else ""
+
+
 def _name_classes(classes: Iterable[Parts]) -> dict[Parts, str]:
     """Return the name of each class: that of its folder, or its path where another folder has that name."""
     distinct = set(classes)
@@ -268,7 +278,7 @@ def read_tars(path: Path, options: PackOptions, labelled: bool) -> Source:
     for tar in tars:
         pictures, labels, others = _list_pictures(tar)
         if labelled and len(tars) == 1 and not any(labels.values()):
-            return _label_by_folder(path, pictures, options.depth, others)
+            return _label_by_folder(path, pictures, options, others)
         for file, text in labels.items():
             label = text or "".join(file[-2:-1])
             if labelled and not label:

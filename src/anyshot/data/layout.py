@@ -19,6 +19,11 @@ class SourceOptions:
         split_column: Tables and features: name of the column that says train, val or test, if it is not split.
         feature_column: Features: name of the array or column of vectors, if it is not features, embeddings or vectors.
         labels: Features: file of the labels, if they are not beside the vectors: .npy, or text with one per line.
+        group_depth: Folders: how many levels down, counted as for --depth, the folders are whose pictures belong
+            together, such as photos of one scene. Groups are left out as a whole when accuracy, scale and threshold are
+            measured. By default photos of one moment and near-copies are.
+        group_column: Tables and features: name of the column that says which examples belong together; an example
+            whose cell is empty belongs to no other.
     """
 
     depth: int = 0
@@ -28,6 +33,8 @@ class SourceOptions:
     split_column: str = ""
     feature_column: str = ""
     labels: Path | None = None
+    group_depth: int = 0
+    group_column: str = ""
 
 
 @dataclass(frozen=True)

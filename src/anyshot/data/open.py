@@ -191,7 +191,8 @@ def _choose_kind(path: Path, options: PackOptions, pack_kind: str) -> str:
 def _check_options(path: Path, options: PackOptions, reader: str, pack_kind: str) -> list[str]:
     """Return a note for each given option that the reader does not use; `pack` refuses such options."""
     given = [one.name for one in fields(PackOptions) if getattr(options, one.name)]
-    unused = [f"--{name.replace('_', '-')}" for name in given if name not in KINDS[reader].options]
+    used = [name for name in KINDS[reader].options if not (pack_kind and name.startswith("group_"))]  # no store has any
+    unused = [f"--{name.replace('_', '-')}" for name in given if name not in used]
     if unused and pack_kind:
         raise BadInput(f"{unused[0]} is not an option of kind {pack_kind!r}.")
     return [f"{name} is not used: {path} is of kind {reader}" for name in unused]
@@ -268,19 +269,20 @@ def read_picture(path: Path, options: PackOptions, labelled: bool) -> Source:
 SEVERAL_KINDS = ("folder", "table", "features")
 """Names in `anyshot pack` for several kinds of path, each with its own reader."""
 ARCHIVES = ("archive", "tar")
-COLUMNS = ("label_column", "split_column")
+COLUMNS = ("label_column", "split_column", "group_column")
+LEVELS = ("depth", "group_depth")
 KINDS = {
     "cub": Kind(read_cub, ("box",), ARCHIVES),
     "mini": Kind(read_mini, (), ARCHIVES),
     "tiered": Kind(read_tiered, (), ARCHIVES),
     "meta-inat": Kind(read_meta_inat, ("train_ids", "test_ids"), ARCHIVES),
-    "folder": Kind(read_folder, ("depth",), ("folder", *ARCHIVES)),
+    "folder": Kind(read_folder, LEVELS, ("folder", *ARCHIVES)),
     "table": Kind(read_image_table, ("root", "path_column", *COLUMNS), ("table", "parquet")),
     "huggingface": Kind(read_huggingface, ("image_column", "label_column"), ("huggingface", *ARCHIVES)),
     "features": Kind(read_feature_file, ("labels", "feature_column", *COLUMNS), ("features", "shards")),
     "npz": Kind(read_image_npz, (), ("npz",)),
-    "archive": Kind(read_folder, ("depth",)),
-    "tar": Kind(read_tars, ("depth",)),
+    "archive": Kind(read_folder, LEVELS),
+    "tar": Kind(read_tars, LEVELS),
     "parquet": Kind(read_image_parquet, ("image_column", *COLUMNS)),
     "shards": Kind(read_shard_folder),
     "store": Kind(read_store),

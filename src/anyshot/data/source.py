@@ -42,6 +42,7 @@ class Item:
         split: train, val or test; None where the source has no splits.
         read: Returns the encoded picture or its pixels; `no_picture` where there are only features.
         box: The part of the picture to use, in pixels; None for all of it.
+        group: The name of the examples that it belongs to, where the user has named groups; empty if to none.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Item:
     split: str | None = None
     read: ReadPicture = no_picture
     box: Box | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,12 @@ class Source:
     def splits(self) -> list[str | None]:
         """The split of each example."""
         return [item.split for item in self.items]
+
+    @property
+    def groups(self) -> list[str | None] | None:
+        """The group of each example, None for one that belongs to no other; None where no groups are named."""
+        names = [item.group or None for item in self.items]
+        return names if any(names) else None
 
     @property
     def has_features(self) -> bool:

@@ -53,8 +53,10 @@ def read_image_table(path: Path, options: PackOptions, labelled: bool) -> Source
     has_root, folder = options.root is not None, options.root or path.parent
     hint = "" if has_root else "; with --root FOLDER, paths are relative to that folder and its links are followed"
     items = [
-        Item(name, label, split, FileBytes(safe_join(folder, name, path, has_root, hint)))
-        for name, (label, split) in zip(names, read_labels(columns, options, labelled, path), strict=True)
+        Item(name, label, split, FileBytes(safe_join(folder, name, path, has_root, hint)), group=group)
+        for name, (label, split), group in zip(
+            names, read_labels(columns, options, labelled, path), read_groups(columns, options, path), strict=True
+        )
     ]
     return Source(items, notes=tuple(_describe_repeated(items)))
 
@@ -78,10 +80,11 @@ def read_image_parquet(path: Path, options: PackOptions, labelled: bool) -> Sour
         metadata = pyarrow.parquet.read_metadata(path)
         sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     labels = read_labels(columns, options, True, path) if labelled else [("", None)] * sum(sizes)
-    positions = ((group, row) for group, rows in enumerate(sizes) for row in range(rows))
+    groups = read_groups(columns, options, path) if columns else [""] * sum(sizes)
+    positions = ((part, row) for part, rows in enumerate(sizes) for row in range(rows))
     return Source([
-        Item(f"row {number}", label, split, partial(_read_parquet_cell, path, group, row, image_column))
-        for number, ((group, row), (label, split)) in enumerate(zip(positions, labels, strict=True))
+        Item(f"row {number}", label, split, partial(_read_parquet_cell, path, part, row, image_column), group=group)
+        for number, ((part, row), (label, split), group) in enumerate(zip(positions, labels, groups, strict=True))
     ])  # fmt: skip
 
 
@@ -242,6 +245,14 @@ def read_labels(columns: Columns, options: PackOptions, labelled: bool, path: Pa
         if word not in SPLIT_NAMES:
             raise BadInput(f"{path}: {describe_unknown_name('split', word, SPLITS)}")
     return [(label, SPLIT_NAMES[word]) for label, word in zip(labels, splits, strict=True)]
+
+
+def read_groups(columns: Columns, options: PackOptions, path: Path) -> list[str]:
+    """Return the group of each row, by the column that the user named; "" without one, and for an empty cell."""
+    if not options.group_column:
+        return [""] * len(next(iter(columns.values())))
+    values = pick_column(columns, options.group_column, (), "group", path)
+    return ["" if value is None else str(decode_text(value)).strip() for value in values]
 
 
 def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import Groups, Vectors, find_groups, unit_vectors
+from anyshot.classify.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.errors import BadInput
@@ -44,7 +44,7 @@ class AdviceOptions(TypedDict, total=False):
     holdout: Labelled | None
     names: Sequence[str]
     times: Sequence[float | None]
-    groups: ArrayLike
+    groups: Sequence[Any] | None
     picture: Callable[[int], np.ndarray] | None
     parameters: Mapping[str, Parameters]
     embed: Mapping[str, str]
@@ -85,7 +85,7 @@ class AdviceCase:
             self.registry.head(head)
         if any(shot < 1 for shot in shots):
             raise BadInput(f"the shots that you expect must be at least 1, not {min(shots)}.")
-        if "groups" in options and np.shape(options["groups"]) != self.labels.shape:
+        if self._named_groups and len(self._named_groups) != len(self.labels):
             raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
         if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
             theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (self.held_out.features, self.features))
@@ -114,9 +114,14 @@ class AdviceCase:
     @cached_property
     def groups(self) -> Groups:
         """Which examples belong together."""
-        if "groups" in self.options:
-            return Groups.from_names(self.options["groups"])
-        return find_groups(self.unit_vectors, self.labels, self.options.get("names", ()), self.options.get("times", ()))
+        names, times = self.options.get("names", ()), self.options.get("times", ())
+        return find_groups(self.unit_vectors, self.labels, names, times, self._named_groups)
+
+    @property
+    def _named_groups(self) -> list[Any]:
+        """The groups that the user has named; empty where there are none."""
+        groups = self.options.get("groups")
+        return [] if groups is None else list(groups)
 
     @cached_property
     def held_out(self) -> HeldOut | None:
@@ -137,7 +142,11 @@ class AdviceCase:
 
     def fit(self, head: str) -> FewShotClassifier:
         """Return the classifier that `anyshot fit` makes of all examples with this head."""
-        return self.classifier(head).fit(self.features.numpy(), np.array(self.class_names)[self.labels])
+        names = np.array(self.class_names)[self.labels]
+        groups = self._named_groups or None
+        if groups is None and "times" in self.options:
+            groups = name_bursts(names, self.options["times"])
+        return self.classifier(head).fit(self.features.numpy(), names, groups)
 
     def leave_out(self, head: str) -> LeaveOneOutScores:
         """Score every example without its group."""

@@ -32,6 +32,7 @@ class FitReport:
         self._labels: list[str] = []
         self._names: list[str] = []
         self._times: list[float | None] = []
+        self._groups: list[str | None] = []
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
             keys, rows = classifier.support_.all_keys
@@ -39,9 +40,14 @@ class FitReport:
             self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
 
     def add(
-        self, features: np.ndarray, labels: Sequence[str], names: Sequence[str], times: Sequence[float | None] = ()
+        self,
+        features: np.ndarray,
+        labels: Sequence[str],
+        names: Sequence[str],
+        times: Sequence[float | None] = (),
+        groups: Sequence[str | None] | None = None,
     ) -> None:
-        """Collect some more examples; of pictures also when they were taken."""
+        """Collect some more examples; of pictures also when they were taken, and the groups that the user named."""
         keys = hash_rows(features)
         for key, label, name in zip(keys.tolist(), labels, names, strict=True):
             if len(self._first) < MOST_COMPARED:
@@ -54,6 +60,7 @@ class FitReport:
             self._labels += labels
             self._names += names
             self._times += times
+            self._groups += groups or [None] * len(names)
 
     def describe_repeats(self) -> str:
         """Return which examples are there twice, equal to the last number, under one label or two."""
@@ -76,7 +83,7 @@ class FitReport:
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
             features, labels = np.concatenate(self._features), np.unique(self._labels, return_inverse=True)[1]
-            groups = find_groups(unit_vectors(features), labels, self._names, self._times)
+            groups = find_groups(unit_vectors(features), labels, self._names, self._times, self._groups)
             accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
         error = classifier.support_calibration_error()

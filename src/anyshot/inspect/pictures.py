@@ -7,8 +7,7 @@ import numpy as np
 
 from anyshot.classify.classifier import DEFAULT_HEAD
 from anyshot.classify.groups import unit_vectors
-from anyshot.classify.images import make_thumbnail
-from anyshot.data.pictures import capture_time
+from anyshot.classify.images import find_time, make_thumbnail
 from anyshot.data.source import Source
 from anyshot.data.store import Store
 from anyshot.inspect.case import AdviceOptions, OtherFeatures
@@ -31,7 +30,7 @@ def describe_pictures(
     """Return options for `advise` with what the pictures tell: times, copies, and what another network would bring."""
     more: AdviceOptions = {**options}
     if examples.has_pictures:
-        more["times"] = [capture_time(item.read) for item in examples.items]
+        more["times"] = [find_time(item) for item in examples.items]
         more["picture"] = read_picture(examples, embedder)
         if not embedder.name.startswith(DEFAULT_EMBEDDER):
             more["other_features"] = lambda head, accuracy: (
