@@ -109,8 +109,8 @@ def _usage_message(error: CycloptsError) -> str:
     problem = str(error).rstrip(".")
     if isinstance(error, UnusedCliTokensError):
         problem = f"{prog} does not take {' '.join(error.unused_tokens or ())}"
-    elif isinstance(error, MissingArgumentError) and error.argument is not None and error.keyword is None:
-        problem = f"{prog} needs {error.argument.name}"
+    elif isinstance(error, MissingArgumentError) and error.keyword is None:  # it is not there, with or without a value
+        problem = re.sub(r'^Command "[^"]*" parameter (\S+) requires an argument', rf"{prog} needs \1", problem)
     return to_one_line(f"{problem} (`{prog} --help` says more).")
 
 
