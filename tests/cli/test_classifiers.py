@@ -237,6 +237,39 @@ def test_groups_that_folders_name_are_left_out_as_a_whole(model, monkeypatch):
     assert "--group-depth is not an option of kind 'folder'" in said.err
 
 
+def test_fit_says_what_its_examples_cannot_tell(tmp_path, monkeypatch):
+    """One example of each class; a class whose examples are all near-copies; classes that are all so."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X, labels = (
+        rng.normal(size=(48, 64)) + 2 * np.repeat(rng.normal(size=(4, 64)), 12, axis=0),
+        np.repeat(list("abcd"), 12),
+    )
+    np.savez("one.npz", features=X[::12], labels=labels[::12])
+    words = run("anyshot fit one.npz -o made", monkeypatch).out
+    assert "How accurate it is cannot be told" in words
+    assert "every class has a single example" in words
+    assert "never says none of these" in words
+    assert FewShotClassifier.load("made").is_known(rng.normal(size=(9, 64))).all()
+    X[:12] = X[0] + 1e-3 * rng.normal(size=(12, 64))
+    np.savez("burst.npz", features=X, labels=labels)
+    words = run("anyshot fit burst.npz -o made", monkeypatch).out
+    assert "All examples of a belong together" in words
+    assert "of near-copies (found by near-identical features)" in words
+    assert "moment" not in words
+    np.savez("named.npz", features=X, labels=labels, scene=labels)
+    words = run("anyshot fit named.npz --group-column scene -o made", monkeypatch).out
+    assert "every class has a single group of examples that belong together" in words
+
+
+def test_embed_refuses_a_file_that_it_cannot_write(model, monkeypatch):
+    said = run("anyshot embed photos --model run -o features.csv", monkeypatch)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert ".npz or .parquet" in said.err
+    assert not Path("features.csv").exists()
+    assert run("anyshot embed photos --model run -o features.npz", monkeypatch).code == 0
+
+
 # ------------------------------------------------------------------------------------------------ writers of a folder
 
 

@@ -111,6 +111,8 @@ def test_dates_and_views_are_parts_of_a_class(tmp_path, inner):
     root = folder(tmp_path, *(f"{name}/{part}/0.png" for name in ("cat", "dog") for part in inner))
     assert {name for name, _ in read(root).values()} == {"cat", "dog"}
     assert len({name for name, _ in read(root, depth=2).values()}) == 4
+    hint = "`--group-depth 2` says that pictures of one folder below belong together"
+    assert any(hint in note for note in listed(root).notes)
 
 
 def test_a_folder_that_holds_pictures_is_a_class_with_all_below(tmp_path):

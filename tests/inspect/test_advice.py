@@ -252,6 +252,14 @@ def test_with_a_holdout_all_that_can_be_judged_on_it_is():
     assert "Nothing" not in alone.to_text().partition("What these data cannot say")[2]
 
 
+def test_beside_examples_held_out_those_at_hand_have_the_accuracy_that_fit_says():
+    X, y, _ = bursts()
+    options = {"holdout": (X + 8 * np.random.default_rng(1).normal(size=X.shape), y), "groups": np.arange(len(y)) // 4}
+    advice = advise(X, y, ["cosine-proto"], episodes=9, **options)
+    assert advice.left_out.alone - advice.left_out.accuracy > 0.01
+    assert f"{advice.left_out.accuracy:.1%} of those at hand are recognised" in advice.to_text()
+
+
 def test_a_class_that_is_nearly_one_burst_is_asked_what_is_beside_it():
     X, y, _ = bursts(pieces=6, size=4)  # of 24 images a class six would be asked
     rng = np.random.default_rng(1)

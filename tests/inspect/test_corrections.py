@@ -294,8 +294,13 @@ def test_corrections_of_serve_are_taken_by_fit(client, served, tmp_path, monkeyp
     """The table has keys instead of paths; a copy of a picture in two classes is removed from one of them."""
     teach(client)
     add(client, "green", picture(0, 0))
-    rows = {row["name"]: row for row in client.get("/api/review").json() if row["suggestion"]}
+    review = client.get("/api/review").json()
+    rows = {row["name"]: row for row in review if row["suggestion"]}
     row = rows["green"]
+    copies = [one for one in review if one["other"] and one["suggestion"]]
+    assert copies
+    assert all(one["why"] == f"is also in {one['suggestion']}" for one in copies)
+    assert {one["why"] for one in review if not one["suggestion"]} == {"is like another picture of its class"}
     client.post(
         "/api/corrections", params={"name": "green", "key": row["key"], "decision": "relabel", "new_name": "red"}
     )

@@ -204,7 +204,7 @@ def advise_source(
     if embedder is not None:
         settings = describe_pictures(examples, embedder, settings, options.open_cache())
     heads = curve.heads or default_heads
-    with progress("weighing heads, shots and pictures", 1.0) as advance, release_large_blocks():
+    with progress("comparing heads and shots", 1.0) as advance, release_large_blocks():
         settings["progress"] = advance
         advice = advise(
             examples.features, examples.labels, heads, curve.shots, way, curve.episodes, curve.seed, **settings

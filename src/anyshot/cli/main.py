@@ -12,7 +12,7 @@ import sys
 import warnings
 from typing import Any, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
 
 from anyshot import __version__
 from anyshot.cli import classifiers, data, measure, paper, studies
@@ -109,6 +109,8 @@ def _usage_message(error: CycloptsError) -> str:
     problem = str(error).rstrip(".")
     if isinstance(error, UnusedCliTokensError):
         problem = f"{prog} does not take {' '.join(error.unused_tokens or ())}"
+    elif isinstance(error, MissingArgumentError) and error.keyword is None:  # it is not there, with or without a value
+        problem = re.sub(r'^Command "[^"]*" parameter (\S+) requires an argument', rf"{prog} needs \1", problem)
     return to_one_line(f"{problem} (`{prog} --help` says more).")
 
 

@@ -239,6 +239,9 @@ def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str]) -> lis
     why = f"{list_first(nested)} {verb} pictures and folders of pictures" if nested else "there are folders in folders"
     names = list_first(sorted({_join(class_) for class_ in class_of.values()}))
     hint = "`--depth` counts the levels down to the class folders, where that is wrong"
+    if any(class_ != folder for folder, class_ in class_of.items()):
+        deepest = max(map(len, class_of))
+        hint += f"; `--group-depth {deepest}` says that pictures of one folder below belong together, such as a scene's"
     return [f"{why}: the classes are {names} ({hint})"]
 
 

@@ -72,9 +72,10 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
     scored = set(left_out.labels[left_out.is_scored].tolist())
     single = [name for label, name in enumerate(case.class_names) if case.counts[label] > 1 and label not in scored]
     if single:
+        are = "class is" if len(single) == 1 else "classes are"
         doubts.append(
-            f"{len(single)} classes are a single group of near-copies ({list_first(single)}): nothing can be said of "
-            "how they are recognised on another occasion."
+            f"{len(single)} {are} a single group of examples that belong together ({list_first(single)}): nothing can "
+            "be said of how new ones are recognised."
         )
     return doubts
 

@@ -76,10 +76,10 @@ class FitReport:
         return " ".join(sentences)
 
     def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:
-        """Return how accurate a classifier is, as far as its own examples tell; nothing where none can be left out."""
+        """Return how accurate a classifier is, as far as its own examples tell, or why they do not tell it."""
         coverage = classifier.coverage_
         if coverage is None or len(classifier.classes_) < 2:
-            return ""
+            return self._explain_unknown(classifier)
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
             features, labels = np.concatenate(self._features), np.unique(self._labels, return_inverse=True)[1]
@@ -87,4 +87,28 @@ class FitReport:
             accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
         error = classifier.support_calibration_error()
-        return f"{accuracy.sentences} {test} Expected calibration error {error:.1%}."
+        unknown = _describe_single_groups(classifier)
+        return f"{accuracy.sentences} {test} Expected calibration error {error:.1%}.{unknown}"
+
+    @staticmethod
+    def _explain_unknown(classifier: FewShotClassifier) -> str:
+        """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
+        if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
+            return ""
+        what = "example" if int(classifier.support_.counts.max()) == 1 else "group of examples that belong together"
+        return (
+            f"How accurate it is cannot be told from these examples: every class has a single {what}, and nothing is "
+            "left to recognise it by. Until there are two, its probabilities are a guess, and it never says none of "
+            "these."
+        )
+
+
+def _describe_single_groups(classifier: FewShotClassifier) -> str:
+    """Name the classes whose examples are all one group, of which nothing is known; empty where there are none."""
+    names = [str(name) for name in classifier.single_group_classes_]
+    if not names:
+        return ""
+    return (
+        f" All examples of {join_some(names)} belong together: how well new ones are recognised cannot be known, and "
+        "none is called none of these."
+    )

@@ -162,10 +162,10 @@ def expect_gains(
     is_flat = doubling is not None and doubling < FLAT * (1 - accuracy)
     is_limit = is_low and is_flat and not labels
     sentences = [labels or _describe_features(other, is_limit, accuracy, doubling)]
-    harder = left_out.alone - accuracy
+    harder = left_out.accuracy - accuracy
     if values["holdout"] is not None and harder >= max(HARDER, 2 * (doubling or 0.0)):
         sentences.append(
-            f"Examples of other days rather than more like these: {left_out.alone:.1%} of those at hand are "
+            f"Examples of other days rather than more like these: {left_out.accuracy:.1%} of those at hand are "
             f"recognised, and {accuracy:.1%} of those held out."
         )
     sentences = [text for text in sentences if text]

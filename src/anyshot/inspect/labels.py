@@ -74,8 +74,8 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
         tables += [Table(f"{title} ({len(ranking)})", columns, cells)] if cells else []
     sentences = (
         "There are two rankings: the first finds labels mixed up at random, the second those confused with a class "
-        "that looks alike. Look at them from the top, until the labels are right; on the page (--out FOLDER) a click "
-        "keeps, corrects or drops each, into a table for `anyshot fit --corrections`."
+        "that looks alike. Look at them from the top, until the labels are right. In advice.html (--out) a click "
+        "keeps, corrects or drops each, and makes a table for anyshot fit --corrections."
     )
     values = {
         "unlikely": unlikely,

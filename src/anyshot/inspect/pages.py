@@ -70,7 +70,7 @@ def render_ranking(
         jpegs,
         title="What to label next",
         kind="advice",
-        headline=f"Label these {len(ranking)} of {len(names)} examples first.",
+        headline=f"Of {len(names)} examples, labels of these {len(ranking)} should help most, the first ones first.",
         sections=[describe_ranking(ranking, names)],
         review={"kind": "labels", "command": command, "classes": classes},
     )

@@ -60,7 +60,7 @@ def as_text(headline: str, sections: Sequence[Section]) -> str:
             lines += [f"  {table.title}"] if table.title else []
             lines += ["    " + "  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
             if len(table.rows) > MOST_PRINTED:
-                lines.append("    ... more on the page (--out FOLDER)")
+                lines.append(f"    ... and {len(table.rows) - MOST_PRINTED} more, on the page that --out makes")
         lines.append("")
     return "\n".join(lines).rstrip()
 

@@ -24,6 +24,9 @@ from anyshot.models.registry import load_registry
 from anyshot.progress import OnMessage, no_message, progress
 from anyshot.text import count_noun
 
+FILES = (".npz", ".parquet", ".pq")  # what plain arrays are written to
+NO_FILES = (".csv", ".tsv", ".txt", ".json", ".npy", ".safetensors", ".pt", ".pkl", ".h5", ".hdf5", ".feather", ".zip")
+
 # ---------------------------------------------------------------------------------------------------------- embedding
 
 
@@ -232,11 +235,13 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
     """
     if on not in ("here", "ray") and not on.startswith("ray://"):
         raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
+    if out.suffix.lower() in NO_FILES:
+        raise BadInput(f"features are written to {' or '.join(FILES)}, or to a folder for a store, not to {out.name}.")
     with select_pictures(path) as items:
         if not items:
             raise BadInput(f"there are no pictures in {path}.")
         embedder = load_embedder(model, registry=load_registry(using))
-        if out.suffix.lower() in (".npz", ".parquet"):
+        if out.suffix.lower() in FILES:
             return _write_file(embedder, items, out)
         embedding = as_packing_embedding(embedder)
         # Unlike in a packed store, a class may have examples in several splits, those of the source.
@@ -260,7 +265,7 @@ def _write_file(embedder: Embedder, items: Sequence[Item], out: Path) -> str:
         raise BadInput(f"none of the {len(items)} pictures can be read; {embedded.skipped[0][1]}")
     write_feature_file(out, embedded)
     unreadable = describe_unreadable([why for _, why in embedded.skipped])
-    shape = "x".join(map(str, embedded.features.shape[1:]))
+    shape = "x".join(str(side) for side in embedded.features.shape[1:] if side > 1)
     return f"{out}: {len(embedded.items)} pictures, features of {shape} values.\n{unreadable}".rstrip()
 
 

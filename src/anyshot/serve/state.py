@@ -143,7 +143,8 @@ class ServedClassifier:
             is_conflict = class_index[one] != class_index[other]  # either of the two labels may be wrong
             for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
                 suggestion = names[class_index[twin]] if is_conflict else ""
-                rows.append((image, f"is also in {names[class_index[twin]]}", suggestion, keys[twin]))
+                why = f"is also in {suggestion}" if is_conflict else "is like another picture of its class"
+                rows.append((image, why, suggestion, keys[twin]))
         return self._without_confirmed([(keys[image], names[class_index[image]], *about) for image, *about in rows])
 
     def _without_confirmed(self, rows: list[tuple[str, ...]]) -> list[dict[str, Any]]:
