@@ -469,11 +469,11 @@ def embedded(cache: Path, name: str, model: str, images: Callable[[], tuple[np.n
         return file["features"], file["labels"]
 
 
-def images_of(path: Path, split: str, most_classes: int = 10**6, most: int = 10**6) -> Callable:
+def images_of(path: Path, split: str, most_classes: int = 10**6, most: int = 10**6) -> Callable[..., Any]:
     """Images of a split of a packed file, and their classes counted from 0; at most so many classes and images each."""
 
     def read() -> tuple[np.ndarray, np.ndarray]:
-        by_class: dict[str, list] = {}
+        by_class: dict[str, list[Any]] = {}
         for item in read_image_npz(path, PackOptions(), labelled=True).items:
             if item.split == split:
                 by_class.setdefault(item.class_name, []).append(item)
@@ -484,7 +484,7 @@ def images_of(path: Path, split: str, most_classes: int = 10**6, most: int = 10*
     return read
 
 
-def groceries(path: Path, part: str) -> Callable:
+def groceries(path: Path, part: str) -> Callable[..., Any]:
     def read() -> tuple[list[bytes], np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             names = sorted(n for n in archive.namelist() if n.startswith(f"{part}/") and not n.endswith("/"))

@@ -12,6 +12,7 @@ that over random choice with its 95 % interval over draws, which are the same fo
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from heads import embedded, groceries, images_of
@@ -26,7 +27,7 @@ Order = list[int]
 
 def read_set(name: str, data: Path, cache: Path) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors, in 320 random directions, and classes."""
-    sources: dict[str, Callable] = {
+    sources: dict[str, Callable[..., Any]] = {
         "birds-train": images_of(data / "cub84.npz", "train", 50, 40),
         "birds-val": images_of(data / "cub84.npz", "val", 50, 40),
         "things-train": images_of(data / "mini32.npz", "train", 50, 40),

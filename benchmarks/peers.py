@@ -38,13 +38,13 @@ def easyfsl(part: str = "methods") -> Any:
                 sys.modules[name] = _StandIn(name)
     if getattr(Sampler.__init__, "__name__", "") != "_takes_data_source":
 
-        def _takes_data_source(self: Sampler, data_source: Any = None) -> None: ...
+        def _takes_data_source(self: Sampler[Any], data_source: Any = None) -> None: ...
 
         Sampler.__init__ = _takes_data_source  # type: ignore[method-assign]
     return importlib.import_module(f"easyfsl.{part}")
 
 
-class Labelled(torch.utils.data.Dataset):
+class Labelled(torch.utils.data.Dataset[Any]):
     """Items and labels as easyfsl's sampler and loader want them."""
 
     def __init__(self, items: Tensor, labels: np.ndarray) -> None:

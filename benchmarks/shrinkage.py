@@ -18,7 +18,7 @@ import torch
 from anyshot import BUILTIN, Registry, evaluate, load_model
 from anyshot.data.store import open_store
 from anyshot.models import gaussian
-from anyshot.models.law import Parameters
+from anyshot.models.law import Parameters, normalize
 
 PAIRS = (*gaussian.SHRINKAGES, (0.9, 0.1), (0.3, 0.0), (0.5, 0.0), (0.7, 0.0))
 KINDS = ("step", "long-tailed")
@@ -29,7 +29,7 @@ def fit_with(pair: tuple[float, float], spreads: dict[str, float]) -> Callable[.
 
     def fit(vectors: torch.Tensor, labels: torch.Tensor) -> Parameters:
         centre = vectors.double().mean(0)
-        unit = gaussian.normalize(vectors.double() - centre)
+        unit = normalize(vectors.double() - centre)
         moments = gaussian._sum_images(unit, labels.unique(return_inverse=True)[1])
         fitted = {"centre": centre, **gaussian.diagonalise(moments, *pair)}
         spreads[name_of(pair)] = float(fitted["spread"].sum())

@@ -37,7 +37,6 @@ Picture = str | Path | bytes | UInt8[np.ndarray, "height width channel"]
 Pictures = str | Path | Iterable[Picture]
 Labels = Shaped[np.ndarray, " image"]
 Times = Sequence[float | None]  # when pictures were taken, in seconds, where the file or its name says so
-GroupNames = Sequence[str | None]  # the groups that a user named; None for a picture in none
 
 
 class RemovedExamples(NamedTuple):
@@ -147,7 +146,7 @@ class ImageClassifier:
         progress: OnProgress = no_progress,
         cache: FeatureCache | None = None,
         must_read_all: bool = False,
-        on_batch: Callable[[np.ndarray, Sequence[str], Sequence[str], Times, GroupNames], None] = lambda *batch: None,
+        on_batch: Callable[[np.ndarray, Sequence[str], Sequence[Item], Times], None] = lambda *batch: None,
         groups: Sequence[Any] | None = None,
     ) -> list[str]:
         """Learn from the pictures of a source, and return for each that could not be read the reason.
@@ -158,7 +157,7 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             must_read_all: Whether a picture that cannot be read is an error.
-            on_batch: Is called with the features, labels, names, times and named groups of each batch that was learned.
+            on_batch: Is called with the features, labels, items and times of each batch that was learned.
             groups: Which pictures belong together (see `partial_fit`).
         """
         if groups is not None and len(groups) != len(items):
@@ -174,11 +173,7 @@ class ImageClassifier:
             examples, names, batch_groups, batch_times = zip(*batch, strict=True)
             features = np.stack([example.features for example in examples])
             new._learn(examples, features, np.array(names), batch_groups)
-            paths, named = (
-                [example.item.name for example in examples],
-                [example.item.group or None for example in examples],
-            )
-            on_batch(features, list(map(str, names)), paths, batch_times, named)
+            on_batch(features, list(map(str, names)), [example.item for example in examples], batch_times)
             n_learned += len(batch)
             progress(len(batch) / len(items))
         if not n_learned:

@@ -128,7 +128,7 @@ def _learn_examples(
 ) -> None:
     """Teach a classifier the examples of a source under these labels, and collect them for the report."""
     if isinstance(classifier, FewShotClassifier):
-        report.add(source.features, list(map(str, labels)), source.names, groups=source.groups)
+        report.add(source.features, list(map(str, labels)), source.items)
         classifier.partial_fit(source.features, np.array(labels), groups=source.groups)
         return
     with progress("learning", 1.0) as advance:

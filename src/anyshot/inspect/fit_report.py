@@ -10,6 +10,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
+from anyshot.data.source import Item
 from anyshot.text import count_noun, list_first
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
@@ -43,12 +44,11 @@ class FitReport:
         self,
         features: np.ndarray,
         labels: Sequence[str],
-        names: Sequence[str],
+        items: Sequence[Item],
         times: Sequence[float | None] = (),
-        groups: Sequence[str | None] | None = None,
     ) -> None:
-        """Collect some more examples; of pictures also when they were taken, and the groups that the user named."""
-        keys = hash_rows(features)
+        """Collect some more examples; of pictures also when they were taken."""
+        keys, names = hash_rows(features), [item.name for item in items]
         for key, label, name in zip(keys.tolist(), labels, names, strict=True):
             if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
@@ -60,7 +60,7 @@ class FitReport:
             self._labels += labels
             self._names += names
             self._times += times
-            self._groups += groups or [None] * len(names)
+            self._groups += [item.group or None for item in items]
 
     def describe_repeats(self) -> str:
         """Return which examples are there twice, equal to the last number, under one label or two."""
@@ -109,6 +109,6 @@ def _describe_single_groups(classifier: FewShotClassifier) -> str:
     if not names:
         return ""
     return (
-        f" All examples of {join_some(names)} belong together: how well new ones are recognised cannot be known, and "
+        f" All examples of {list_first(names)} belong together: how well new ones are recognised cannot be known, and "
         "none is called none of these."
     )
