@@ -86,9 +86,9 @@ class FitReport:
             groups = find_groups(unit_vectors(features), labels, self._names, self._times, self._groups)
             accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
-        error = classifier.support_calibration_error()
-        unknown = _describe_single_groups(classifier)
-        return f"{accuracy.sentences} {test} Expected calibration error {error:.1%}.{unknown}"
+        error, unknown = classifier.support_calibration_error(), _describe_single_groups(classifier)
+        accepted = f"{coverage.accepted:.1%} are taken for one of the classes at all"  # as `anyshot test` says it
+        return f"{accuracy.sentences} {test} Expected calibration error {error:.1%}; {accepted}.{unknown}"
 
     @staticmethod
     def _explain_unknown(classifier: FewShotClassifier) -> str:
