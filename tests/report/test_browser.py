@@ -12,7 +12,7 @@ from helpers.report_runs import rows, with_recalls, write_run
 
 from anyshot.measure.grid import build_grids
 from anyshot.measure.sensitivity import decompose
-from anyshot.report.answer import accurate_slots, list_choices, list_paired_intervals, rank
+from anyshot.report.answer import accurate_slots, rank
 from anyshot.report.page import write_report
 from anyshot.report.runs import read_runs
 from anyshot.text import format_decimals
@@ -98,8 +98,8 @@ def test_the_reader_weighs_shots_and_the_ranking_follows(visit, tmp_path: Path, 
     run = write_run(tmp_path / "run", with_recalls(tmp_path / "run", rows()) if recalls else rows())
     page = visit(write_report([run], run / "report.html"))
     findings = read_runs([run])
-    choices = list_choices(findings)
-    shots, pairs = choices[0].cells, list_paired_intervals(findings, choices).get("glyphs/conv4", {})
+    choices = findings.choices
+    shots, pairs = choices[0].cells, findings.paired_intervals.get("glyphs/conv4", {})
     assert bool(pairs) == recalls
 
     def law(weights: dict[int, float]) -> None:

@@ -25,8 +25,6 @@ from anyshot.report.answer import (
     WORDS,
     accurate_slots,
     half_width,
-    list_choices,
-    list_paired_intervals,
     list_sensitivities,
     rank,
     robust_sentence,
@@ -40,7 +38,7 @@ from anyshot.tables import read_table, write_table
 from anyshot.text import format_decimals, format_number
 
 EVERY = dict.fromkeys(TEST_SHOTS, 1.0)
-CHOICES = list_choices(Findings("x", rows()))
+CHOICES = Findings("x", rows()).choices
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +81,7 @@ def test_the_papers_grids_of_the_same_images_stand_beside_ours(tmp_path: Path, d
 
 def test_the_ranking_is_the_weighted_mean_of_the_cells() -> None:
     findings = Findings("x", rows())
-    ranked = rank(list_choices(findings), "glyphs/conv4", {1: 3.0, 32: 1.0})
+    ranked = rank(findings.choices, "glyphs/conv4", {1: 3.0, 32: 1.0})
     (grid,) = [grid for grid in findings.grids if grid.head == "proto"]
     means = (3 * grid.accuracy[0] + grid.accuracy[-1]) / 4
     accuracies = {choice.train_shot: value["accuracy"] for choice, value in ranked if choice.head == "proto"}
@@ -105,14 +103,14 @@ def test_an_expected_accuracy_lies_between_its_cells(weights: dict[int, float]) 
 
 def test_a_choice_that_was_not_measured_at_a_shot_is_not_ranked_by_it() -> None:
     table = [row for row in rows() if (row["head"], row["test_shot"]) != ("proto", 32)]
-    heads = {choice.head for choice, _ in rank(list_choices(Findings("x", table)), "glyphs/conv4", EVERY)}
+    heads = {choice.head for choice, _ in rank(Findings("x", table).choices, "glyphs/conv4", EVERY)}
     assert heads == {"cosine-proto"}
 
 
 def test_seeds_are_averaged_and_settings_are_not() -> None:
     table = rows() + [row | {"seed": 1, "accuracy": row["accuracy"] + 2} for row in rows()]
     table += [row | {"data": "other", "accuracy": 10.0} for row in rows()]
-    choices = {(c.setting, c.label): c.cells for c in list_choices(Findings("x", table))}
+    choices = {(c.setting, c.label): c.cells for c in Findings("x", table).choices}
     base = {(row["head"], row["train_shot"], row["test_shot"]): row["accuracy"] for row in rows()}
     cell = choices["glyphs/conv4", "proto, 8-shot"][4]
     assert cell["accuracy"] == pytest.approx(base["proto", 8, 4] + 1)
@@ -146,8 +144,8 @@ def test_a_difference_has_its_paired_interval_where_the_recalls_are(tmp_path: Pa
     table = with_recalls(tmp_path / "run", rows())
     folder = write_run(tmp_path / "run", table)
     findings = read_runs([folder])
-    choices = list_choices(findings)
-    pairs = list_paired_intervals(findings, choices)["glyphs/conv4"]
+    choices = findings.choices
+    pairs = findings.paired_intervals["glyphs/conv4"]
     ranked = rank(choices, "glyphs/conv4", {4: 1.0})
     (best, value), (rival, other) = ranked[0], next(pair for pair in ranked if pair[0].head != ranked[0][0].head)
     one, two = (

@@ -2,24 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-from math import isfinite
-from operator import attrgetter, itemgetter
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from anyshot.measure.grid import Grid, shot_sort_key
-from anyshot.measure.recalls import episode_interval
-from anyshot.report.runs import Findings, paper_findings
+from anyshot.measure.grid import Grid
+from anyshot.report.runs import INTERVALS, Choice, Findings, Pairs, paper_findings, weighted_mean
 from anyshot.show.summaries import describe_intervals
-from anyshot.tables import GridKey, Row, add_head_columns
+from anyshot.tables import Row
 from anyshot.text import format_decimals, group_by
 
-INTERVALS = {"ci95": "over episodes", "ci95_classes": "over new classes"}
-Pairs = dict[str, dict[str, dict[Any, float]]]
-"""By two labels (in order of the alphabet), then by test shot: half the 95 % interval of the difference."""
 WORDS = {
     "none": " was measured at all of these shots",
     "accuracy": " is the most accurate at {at}: {value} %",
@@ -35,94 +27,9 @@ WORDS = {
 """The sentence about accuracy, for the terminal and for page.js, which fills it in for any distribution of shots."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a reader may choose in a setting: a head, how it is read, and the shot it was trained for (0: unknown).
-
-    Args:
-        setting: Data and backbone.
-        head: The head.
-        name: The head and its readout.
-        train_shot: The shot that it was trained for.
-        cells: By test shot: accuracy, its two intervals (None where unknown), episodes and seeds.
-        mixed: The shots that it was trained with at random.
-    """
-
-    setting: str
-    head: str
-    name: str
-    train_shot: int
-    cells: Mapping[int | str, Mapping[str, Any]]
-    mixed: str = ""
-
-    @property
-    def label(self) -> str:
-        """The head, its readout and its train shot."""
-        return f"{self.name}, {self.train_shot}-shot" if self.train_shot and not self.mixed else self.name
-
-    def expected(self, weights: Mapping[Any, float]) -> dict[str, Any] | None:
-        """Return accuracy and intervals under a distribution of test shots; None where one was not measured.
-
-        Cells of one model share their episodes, so the intervals are averaged like the accuracies: the widest they
-        can be, whatever the cells have in common.
-        """
-        by_shot = {name: {shot: cell[name] for shot, cell in self.cells.items()} for name in ("accuracy", *INTERVALS)}
-        means = {name: weighted_mean(values, weights) for name, values in by_shot.items()}
-        return means if means["accuracy"] is not None else None
-
-
-def list_choices(findings: Findings) -> list[Choice]:
-    """Return every choice of the table, with seeds averaged."""
-    choices = []
-    groups = group_by(findings.rows, lambda row: (GridKey.of_row(row), row["train_shot"]))
-    for (key, train_shot), rows in groups.items():
-        by_shot = group_by(sorted(rows, key=lambda row: shot_sort_key(row["test_shot"])), itemgetter("test_shot"))
-        cells = {shot: _average(seeds) for shot, seeds in by_shot.items()}
-        mixed = add_head_columns(rows[0])["mixed"]
-        choices.append(Choice(key.setting, key.head, key.name, train_shot, cells, mixed))
-    return choices
-
-
-def list_paired_intervals(findings: Findings, choices: Sequence[Choice]) -> dict[str, Pairs]:
-    """Return how well differences of choices are known from the episodes that both met, by setting."""
-    models = group_by(findings.episodes, lambda key: (key.grid.setting, key.grid.name, key.train_shot))
-    means = []  # a choice, the id of its episodes, and the accuracy in each by test shot
-    for choice in sorted(choices, key=lambda choice: choice.label):
-        keys = models.get((choice.setting, choice.name, choice.train_shot), [])
-        plans, seeds = {findings.episodes[key][0] for key in keys}, [findings.episodes[key][1] for key in keys]
-        if len(plans) == 1:
-            shots = set.intersection(*map(set, seeds))
-            means.append((choice, plans, {shot: np.mean([cells[shot] for cells in seeds], 0) for shot in shots}))
-    pairs: dict[str, Pairs] = {}
-    for (one, plan, ours), (other, other_plan, theirs) in combinations(means, 2):
-        if (one.setting, plan) == (other.setting, other_plan):
-            gaps = {shot: ours[shot] - theirs[shot] for shot in ours if shot in theirs}
-            halves = {shot: round(episode_interval(gap), 3) for shot, gap in gaps.items()}
-            pairs.setdefault(one.setting, {}).setdefault(one.label, {})[other.label] = halves
-    return pairs
-
-
 def half_width(pairs: Pairs, one: str, other: str, weights: Mapping[Any, float]) -> float | None:
     """Return half the interval of a difference under a distribution of shots: the mean, the widest it can be."""
     return weighted_mean(pairs.get(min(one, other), {}).get(max(one, other), {}), weights)
-
-
-def weighted_mean(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
-    """Return the mean of values under a distribution of shots; None where a shot that counts has no value."""
-    counted = {shot: weight for shot, weight in weights.items() if weight > 0}
-    parts = [value * weight for shot, weight in counted.items() if (value := values.get(shot)) is not None]
-    return sum(parts) / sum(counted.values()) if 0 < len(parts) == len(counted) else None
-
-
-def _average(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of cells; also of their intervals, which is the widest the interval of the mean can be."""
-    cell: dict[str, Any] = {}
-    for name in ("accuracy", *INTERVALS):
-        values: list[Any] = [row.get(name) for row in rows]
-        are_known = all(isinstance(value, int | float) and isfinite(value) for value in values)
-        cell[name] = float(np.mean(values)) if are_known else None
-    episodes = [row["episodes"] for row in rows if isinstance(row.get("episodes"), int)]
-    return cell | {"episodes": min(episodes, default=None), "seeds": len(rows)}
 
 
 Ranking = Sequence[tuple[Choice, dict[str, Any]]]
@@ -238,21 +145,12 @@ class Answer(NamedTuple):
     ranked: Ranking
 
 
-def list_answers(
-    findings: Findings, choices: Sequence[Choice], pairs: Mapping[str, Pairs], at: str
-) -> dict[str, Answer]:
-    """Return the answer for every setting.
-
-    Args:
-        findings: What the runs hold.
-        choices: Their choices.
-        pairs: The intervals of differences, by setting.
-        at: The words for its shots.
-    """
+def list_answers(findings: Findings, at: str) -> dict[str, Answer]:
+    """Return the answer for every setting; `at` are the words for its shots."""
     answers = {}
-    for setting, members in group_by(choices, attrgetter("setting")).items():
+    for setting, members in group_by(findings.choices, attrgetter("setting")).items():
         weights = {shot: 1.0 for choice in members for shot in choice.cells}
         ranked = rank(members, setting, weights)
-        accurate = accurate_slots(ranked, weights, pairs.get(setting, {}), at)
+        accurate = accurate_slots(ranked, weights, findings.paired_intervals.get(setting, {}), at)
         answers[setting] = Answer(robust_sentence(findings, setting), accurate, ranked)
     return answers

@@ -17,8 +17,8 @@ from anyshot.errors import BadInput
 from anyshot.measure.comparisons import offsets_by_train_shot, swapped_scores
 from anyshot.measure.grid import Grid, format_shot, format_train_shot
 from anyshot.report import tables
-from anyshot.report.answer import INTERVALS, Choice, first_pair, grids_of_paper, list_sensitivities
-from anyshot.report.runs import Findings
+from anyshot.report.answer import first_pair, grids_of_paper, list_sensitivities
+from anyshot.report.runs import INTERVALS, Findings
 from anyshot.show import figures
 from anyshot.show.summaries import Summary, describe_intervals, gain_summary, grid_summary, scores_by_seed
 from anyshot.tables import GridKey, Row
@@ -38,30 +38,30 @@ class Figure(NamedTuple):
     table: Summary
 
 
-def draw_figures(findings: Findings, choices: Sequence[Choice]) -> tuple[list[Figure], dict[str, Any]]:
+def draw_figures(findings: Findings) -> tuple[list[Figure], dict[str, Any]]:
     """Return every figure that has something to show, and their Vega-Lite specifications by id."""
     specs = {}
-    listed = [*_list_figures(findings, choices), *_list_swapped(findings), *_list_learning(findings.history)]
+    listed = [*_list_figures(findings), *_list_swapped(findings), *_list_learning(findings.history)]
     for figure in listed:
         with suppress(BadInput):  # a figure says itself that there is nothing to draw
             specs[figure.id] = figure.draw().to_dict()
     return [figure for figure in listed if figure.id in specs], specs
 
 
-def _list_figures(findings: Findings, choices: Sequence[Choice]) -> Iterator[Figure]:
+def _list_figures(findings: Findings) -> Iterator[Figure]:
     grids = [grid for grid in findings.grids if grid.is_complete]
     single = {(grid.setting, grid.name) for grid in findings.grids if len(grid.train_shots) == 1}
     points = [
         {"choice": f"{choice.label}, {choice.setting}", "test_shot": shot, "accuracy": cell["accuracy"]}
         | {end: cell["accuracy"] + sign * (cell["ci95"] or 0.0) for end, sign in (("low", -1), ("high", 1))}
-        for choice in choices
+        for choice in findings.choices
         if (choice.setting, choice.name) in single
         for shot, cell in choice.cells.items()
     ]
     caption = "One line per head; bars are 95 % intervals over episodes."
     table = Summary.from_rows("Accuracy by test shot, with its 95 % interval over episodes", points)
     yield Figure("curves", "Accuracy by test shot", caption, partial(figures.curves, points), table)
-    yield from _list_frontier(findings, choices)
+    yield from _list_frontier(findings)
     caption = "How much more accurate a cosine group is than its Euclidean counterpart, by test shot."
     draw = partial(figures.gains_by_test_shot, grids)
     yield Figure("gains-by-test-shot", "Gains by test shot", caption, draw, gain_summary(grids))
@@ -78,7 +78,7 @@ def _list_figures(findings: Findings, choices: Sequence[Choice]) -> Iterator[Fig
     yield Figure("consistency", "Consistency", caption, partial(figures.consistency, shares), table)
 
 
-def _list_frontier(findings: Findings, choices: Sequence[Choice]) -> Iterator[Figure]:
+def _list_frontier(findings: Findings) -> Iterator[Figure]:
     scored = list_sensitivities(findings)
     if len(scored) < 2:
         return
@@ -89,7 +89,7 @@ def _list_frontier(findings: Findings, choices: Sequence[Choice]) -> Iterator[Fi
     )
     printed = [] if findings.printed else grids_of_paper(grid for grid, _ in scored)
     caption += " The paper's printed grids of the same images are beside ours." if printed else ""
-    names = [choice.name for choice in choices] + [grid.name for grid in printed]
+    names = [choice.name for choice in findings.choices] + [grid.name for grid in printed]
     points = frontier_points([*scored, *((grid, {}) for grid in printed)])
     draw = partial(figures.frontier, points, list(dict.fromkeys(names)))
     table = tables.sensitivity_table(findings, printed)
@@ -169,7 +169,7 @@ def thin_history(history: Sequence[Row], measure: str) -> list[Row]:
 # ---------------------------------------------------------------------------------------- two grids side by side
 
 
-def explore(findings: Findings, choices: Sequence[Choice]) -> dict[str, dict[str, Any]]:
+def explore(findings: Findings) -> dict[str, dict[str, Any]]:
     """Return the grids of a report, and beside them the paper's of the same setting, head and readout.
 
     Returns:
@@ -183,7 +183,7 @@ def explore(findings: Findings, choices: Sequence[Choice]) -> dict[str, dict[str
     options, summaries, data, charts, chosen = dict[str, Any](), {}, dict[str, Any](), {}, {}
     theirs = {} if findings.printed else {grid.key: grid for grid in tables.paper_grids(ours).values()}
     limits, ends = _find_limits([*ours, *theirs.values()])
-    known = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in choices}
+    known = {(choice.setting, choice.name, choice.train_shot): choice.cells for choice in findings.choices}
     pair = (*first_pair(ours), ours[0], ours[-1])[:2]
     for number, grid in enumerate((*ours, *theirs.values())):
         slug = re.sub(r"[^a-z0-9]+", "-", "-".join(grid.key).lower()).strip("-")

@@ -22,7 +22,7 @@ from anyshot.measure.grid import format_shot, shot_sort_key
 from anyshot.paper import audit as paper_audit
 from anyshot.report import answer, tables
 from anyshot.report.charts import draw_figures, explore
-from anyshot.report.runs import Findings, read_findings
+from anyshot.report.runs import INTERVALS, Choice, Findings, read_findings
 from anyshot.show.figures import ranking
 from anyshot.show.pages import fill_template
 from anyshot.show.summaries import ENDINGS, Summary, gain_summary
@@ -74,15 +74,14 @@ def vega_code() -> str:
 
 def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
     """Return all that the template shows, and under `page` what page.js needs, too."""
-    choices = answer.list_choices(findings)
+    choices, pairs = findings.choices, findings.paired_intervals
     cells = [(shot, cell) for choice in choices for shot, cell in choice.cells.items()]
-    over = {name: any(cell[name] is not None for _, cell in cells) for name in answer.INTERVALS}
+    over = {name: any(cell[name] is not None for _, cell in cells) for name in INTERVALS}
     shots = sorted({shot for shot, _ in cells}, key=shot_sort_key)
-    pairs = answer.list_paired_intervals(findings, choices)
-    answers = answer.list_answers(findings, choices, pairs, "the shots you expect")
+    answers = answer.list_answers(findings, "the shots you expect")
     setting = list(answers)[-1]
     listed = _list_tables(findings, [pair for one in answers.values() for pair in one.ranked], audit=audit)
-    (figures, specs), explorer = draw_figures(findings, choices), explore(findings, choices)
+    (figures, specs), explorer = draw_figures(findings), explore(findings)
     paragraphs = describe_methods(findings, over, paired=any(pairs.values()))
     summaries = explorer["summaries"] | {figure.id: figure.table for figure in figures}
     files = {"methods.txt": "\n\n".join(paragraphs) + "\n", "citation.bib": CITATION, "table.csv": _table_csv(findings)}
@@ -139,7 +138,7 @@ def _table_csv(findings: Findings) -> str:
     return to_csv([columns, *([row.get(name) for name in columns] for row in findings.rows)])
 
 
-def _ranking_spec(choices: Sequence[answer.Choice]) -> dict[str, Any]:
+def _ranking_spec(choices: Sequence[Choice]) -> dict[str, Any]:
     most = max(Counter(choice.setting for choice in choices).values())
     return ranking(list(dict.fromkeys(choice.name for choice in choices)), min(TOP, most)).to_dict()
 

@@ -29,9 +29,7 @@ def show_report(runs: Sequence[Path], paper: bool = False) -> None:
 def print_report(findings: Findings, console: Console | None = None) -> None:
     """Print a report. Names come from files: they are printed as they are, never read as markup."""
     console = console or Console()
-    choices = answer.list_choices(findings)
-    pairs = answer.list_paired_intervals(findings, choices)
-    answers = answer.list_answers(findings, choices, pairs, "shots that all count alike")
+    answers = answer.list_answers(findings, "shots that all count alike")
     for setting, one in answers.items():
         if len(answers) > 1:
             console.print(Text(f"{setting}:"))

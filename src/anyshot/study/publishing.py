@@ -11,6 +11,7 @@ It holds no images, no weights and nothing that only this machine needs. A repor
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,10 @@ def merge_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
     if not published or not rows:
         return published or rows
     published = _add_columns(published, rows[0])
-    names = [name for name in ROW_NAMES if name in rows[0] and name in published[0]]
-    merged = {tuple(row[name] for name in names): row for row in published}
+    identify = itemgetter(*(name for name in ROW_NAMES if name in rows[0] and name in published[0]))
+    merged = {identify(row): row for row in published}
     for row in rows:
-        key = tuple(row[name] for name in names)
+        key = identify(row)
         merged[key] = _merge_row(path, " ".join(map(str, key)), merged[key], row) if key in merged else row
     columns = dict.fromkeys(name for row in merged.values() for name in row)
     return [{name: row.get(name, "") for name in columns} for row in merged.values()]

@@ -213,9 +213,7 @@ def _run_jobs(jobs: Sequence[Job], submit: Submit) -> None:
         for job in [job for job in waiting if job.recipe.start not in unfinished]:
             waiting.remove(job)
             running[submit(run_job, job)] = job
-        while not (ended := [future for future in running if future.done()]):
-            time.sleep(0.1)
-        for pending in ended:
+        for pending in _wait_for_any(running):
             job = running.pop(pending)
             with as_bad_input(BrokenProcessPool, "a worker was killed; the same command goes on where it stopped."):
                 failure = pending.result()
@@ -225,6 +223,13 @@ def _run_jobs(jobs: Sequence[Job], submit: Submit) -> None:
     if failures:
         more = f" ({len(failures) - 1} more failed; the others are done.)" if len(failures) > 1 else ""
         raise BadInput(failures[0] + more)
+
+
+def _wait_for_any(running: Mapping[Any, Job]) -> list[Any]:
+    """Return the futures that have ended, after there is one."""
+    while not (ended := [future for future in running if future.done()]):
+        time.sleep(0.1)
+    return ended
 
 
 def run_job(job: Job) -> str:
