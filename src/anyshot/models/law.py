@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -345,9 +345,10 @@ class Head:
 
     def __post_init__(self) -> None:
         """Let a score of two arguments ignore the parameters."""
-        arguments = inspect.signature(self.score).parameters.values()
+        score, arguments = self.score, inspect.signature(self.score).parameters.values()
         if sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in arguments) == 2:
-            object.__setattr__(self, "score", _ignore_parameters(self.score))
+            with_parameters = wraps(score)(lambda query, prototypes, parameters=None: score(query, prototypes))
+            object.__setattr__(self, "score", with_parameters)
 
     @property
     def score_name(self) -> str:
@@ -359,14 +360,6 @@ class Head:
     ) -> Float[Tensor, "*batch way refined"]:
         """Return what queries are scored against."""
         return prototypes if self.refine is None else self.refine(prototypes, counts, parameters)
-
-
-def _ignore_parameters(score: Callable[..., Tensor]) -> Score:
-    @wraps(score)
-    def score_without_parameters(query: Tensor, prototypes: Tensor, parameters: Any = None) -> Tensor:
-        return score(query, prototypes)
-
-    return score_without_parameters
 
 
 @dataclass(frozen=True)
