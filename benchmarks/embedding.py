@@ -27,7 +27,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from anyshot.models.efficientnet import EfficientNetLite0, fold_for_inference, read_lite0_weights
+from anyshot.models.efficientnet import EfficientNetLite0, FoldedLite0, read_lite0_weights
 
 Run = Callable[[Tensor], Tensor]
 IMAGES, BATCHES = 64, (4, 16, 64)
@@ -123,7 +123,7 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
     weights, network, ahead = read_lite0_weights(), EfficientNetLite0(), True
     network.load_state_dict(weights)
-    ours = fold_for_inference(network.eval())
+    ours = FoldedLite0(network.eval())
     try:
         peer, eager = "timm", timm_network(weights)
     except ImportError:

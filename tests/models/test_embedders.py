@@ -14,7 +14,7 @@ from PIL import Image
 
 from anyshot import BadInput, ImageClassifier
 from anyshot.models import efficientnet
-from anyshot.models.efficientnet import EfficientNetLite0, fold_for_inference, read_lite0_weights
+from anyshot.models.efficientnet import EfficientNetLite0, FoldedLite0, read_lite0_weights
 from anyshot.models.embedders import DEFAULT_EMBEDDER, load_embedder
 
 RNG = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def test_the_form_to_embed_with_is_the_form_to_train():
     """Batch norms folded, layers mirrored and blocked: the same features up to rounding, at odd sizes too."""
     network = EfficientNetLite0().eval()
     network.load_state_dict(read_lite0_weights(), strict=False)
-    fast = fold_for_inference(network)
+    fast = FoldedLite0(network)
     for shape in ((3, 3, 64, 64), (1, 3, 33, 47), (2, 3, 160, 160)):
         images = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         with torch.inference_mode():

@@ -29,6 +29,7 @@ from anyshot.models.law import (
     Parameters,
     QuadraticScore,
     flatten,
+    keep_vectors,
     max_pool,
     mean_pool,
     move_parameters,
@@ -248,7 +249,7 @@ class _Bank:
             elif vectors.nbytes <= BANK_BYTES:
                 self.vectors = vectors - self.centre
             else:
-                self.vectors = LazyVectors(vectors, _keep_vectors, {}, self.centre)
+                self.vectors = LazyVectors(vectors, keep_vectors, {}, self.centre)
 
     @cached_property
     def square(self) -> Float[Tensor, " image"]:
@@ -260,10 +261,6 @@ class _Bank:
         """The inner product of each vector with the centre."""
         assert self.centre is not None
         return torch.cat([piece @ self.centre for piece in self.vectors.split(4096)])
-
-
-def _keep_vectors(vectors: Tensor, parameters: Parameters) -> Tensor:
-    return vectors
 
 
 class _Chunk:

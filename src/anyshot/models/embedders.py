@@ -26,7 +26,7 @@ from anyshot.data.pictures import Box, Resample, describe_failure, evaluation_sq
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import embedding_device, map_in_threads
-from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, fold_for_inference, load_pretrained
+from anyshot.models.efficientnet import LITE0_SHA256, SIZE, EfficientNetLite0, FoldedLite0, load_pretrained
 from anyshot.models.model import Model, find_model, load_model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
@@ -324,7 +324,7 @@ def _load_lite0(size: str) -> Embedder:
         f"sha256 {LITE0_SHA256[:12]}"
     }
     return Embedder(
-        run_on_pictures(PixelNetwork(fold_for_inference(_read_lite0()), half, half)),
+        run_on_pictures(PixelNetwork(FoldedLite0(_read_lite0()), half, half)),
         side,
         resample="bicubic",
         name=f"{DEFAULT_EMBEDDER}:{side}" if size else DEFAULT_EMBEDDER,

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -108,6 +108,11 @@ def normalize(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     return vectors / length if vectors.requires_grad else vectors.div_(length)
 
 
+def keep_vectors(vectors: Vectors, parameters: Parameters) -> Vectors:
+    """Return vectors as they are."""
+    return vectors
+
+
 def move_parameters(parameters: Parameters, device: torch.device) -> Parameters:
     """Return parameters on a device."""
     return {name: value.to(device) for name, value in parameters.items()}
@@ -127,13 +132,11 @@ class InnerProductScore:
         from_products: `from_products(qp, qq, pp, d)` returns the logits, where d is the length of the vectors.
         centred: Whether the score does not change when all vectors are shifted together. It is then computed about
             their centre, where it loses no digits.
-        norms: Whether it uses qq and pp at all.
     """
 
     name: str
     from_products: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     centred: bool = False
-    norms: bool = True
 
     def __call__(
         self,
@@ -142,13 +145,7 @@ class InnerProductScore:
         parameters: Parameters | None = None,
     ) -> Float[Tensor, "*#batch query way"]:
         """Return logits, one row per query."""
-        query, prototypes = self._centre(query, prototypes)
-        if not self.norms:
-            qp = query @ prototypes.mT
-            return self.from_products(qp, qp, qp, query.shape[-1])
-        # The product comes last: gradients are added in the order of operations, and published models depend on it.
-        qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
-        return self.from_products(query @ prototypes.mT, qq[..., :, None], pp[..., None, :], query.shape[-1])
+        return self._score(query, prototypes, lambda query, prototypes: query @ prototypes.mT)
 
     def by_prototype(
         self, query: Float[Tensor, "*#batch query d"], prototypes: Float[Tensor, "*#batch way d"], alike: bool
@@ -158,18 +155,15 @@ class InnerProductScore:
         The product is faster this way round when prototypes are fewer than queries. `alike`, whether all classes have
         the same count, makes no difference here.
         """
-        query, prototypes = self._centre(query, prototypes)
-        qp = prototypes @ query.mT
-        if not self.norms:
-            return self.from_products(qp, qp, qp, query.shape[-1])
-        qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
-        return self.from_products(qp, qq[..., None, :], pp[..., :, None], query.shape[-1])
+        return self._score(query, prototypes, lambda query, prototypes: (prototypes @ query.mT).mT).mT
 
-    def _centre(self, query: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.centred:
-            return query, prototypes
-        centre = prototypes.mean(-2, keepdim=True).detach()
-        return query - centre, prototypes - centre
+    def _score(self, query: Tensor, prototypes: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        if self.centred:
+            centre = prototypes.mean(-2, keepdim=True).detach()
+            query, prototypes = query - centre, prototypes - centre
+        # The product comes last: gradients are added in the order of operations, and published models depend on it.
+        qq, pp = query.square().sum(-1), prototypes.square().sum(-1)
+        return self.from_products(multiply(query, prototypes), qq[..., :, None], pp[..., None, :], query.shape[-1])
 
 
 def _euclidean(qp: Tensor, qq: Tensor, pp: Tensor, d: int) -> Tensor:
@@ -221,7 +215,7 @@ class QuadraticScore:
 
 euclidean = InnerProductScore("Euclidean", _euclidean, centred=True)  # Eq. 1: -|q - p|^2 / d
 cosine = InnerProductScore("cosine", _cosine)  # Eq. 2
-dot = InnerProductScore("dot", _dot, norms=False)  # Eq. 5
+dot = InnerProductScore("dot", _dot)  # Eq. 5
 
 # ------------------------------------------------------------------------------------------ estimating from the support
 
@@ -351,9 +345,10 @@ class Head:
 
     def __post_init__(self) -> None:
         """Let a score of two arguments ignore the parameters."""
-        arguments = inspect.signature(self.score).parameters.values()
+        score, arguments = self.score, inspect.signature(self.score).parameters.values()
         if sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in arguments) == 2:
-            object.__setattr__(self, "score", _ignore_parameters(self.score))
+            with_parameters = wraps(score)(lambda query, prototypes, parameters=None: score(query, prototypes))
+            object.__setattr__(self, "score", with_parameters)
 
     @property
     def score_name(self) -> str:
@@ -365,14 +360,6 @@ class Head:
     ) -> Float[Tensor, "*batch way refined"]:
         """Return what queries are scored against."""
         return prototypes if self.refine is None else self.refine(prototypes, counts, parameters)
-
-
-def _ignore_parameters(score: Callable[..., Tensor]) -> Score:
-    @wraps(score)
-    def score_without_parameters(query: Tensor, prototypes: Tensor, parameters: Any = None) -> Tensor:
-        return score(query, prototypes)
-
-    return score_without_parameters
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from anyshot.models.law import (
     Moments,
     Parameters,
     Prototypes,
+    keep_vectors,
     normalize,
 )
 
@@ -138,10 +139,6 @@ def linear(query: Tensor, prototypes: Tensor) -> Tensor:
     return query @ prototypes[..., :-1].mT + prototypes[..., -1][..., None, :]
 
 
-def _keep_vectors(vectors: Tensor, parameters: Parameters) -> Tensor:
-    return vectors
-
-
 def _weights(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Float[Tensor, "*batch way d+1"]:
     """Return the weights of the classes; their means where nothing has been fitted."""
     if "weights" in parameters:
@@ -160,5 +157,5 @@ LOGISTIC_HEAD = Head(
     couples=True,
     has_onnx=False,
     alternative_to="posterior",
-    estimator=Estimator(fit, _keep_vectors, gaussian.evidence, leave_one_out, _refuse_base),
+    estimator=Estimator(fit, keep_vectors, gaussian.evidence, leave_one_out, _refuse_base),
 )

@@ -3,10 +3,9 @@
 import copy
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from jaxtyping import Float, Shaped, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from anyshot.data.augmentation import convert_channels, prepare_evaluation
 from anyshot.data.frames import Frames
@@ -22,6 +20,7 @@ from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, builtin_study_folders, check_file
 from anyshot.models.authors import SUFFIXES, read_authors_file
 from anyshot.models.backbones import Backbone, Maps
+from anyshot.models.efficientnet import fold_norms
 from anyshot.models.heads import EMBEDS
 from anyshot.models.law import BoundHead, Vectors
 from anyshot.models.registry import BUILTIN, Registry
@@ -86,7 +85,11 @@ class Model(nn.Module):
         if recipe.frozen:
             return partial(_return_features, recipe)
         place = torch.device(device or next(self.parameters()).device)
-        backbone = _fold_norms(copy.deepcopy(self.backbone).to(place).eval())
+        backbone = copy.deepcopy(self.backbone).to(place).eval()
+        for part in backbone.modules():
+            if isinstance(getattr(part, "convs", None), nn.ModuleList):
+                part.convs = nn.ModuleList(fold_norms(part))
+                part.norms = nn.ModuleList(nn.Identity() for _ in part.convs)
 
         @torch.inference_mode()
         def read(images: UInt8[np.ndarray, "image height width colour"] | Frames) -> FeatureMaps:
@@ -242,13 +245,3 @@ def _return_features(recipe: Recipe, features: Float[np.ndarray, "image ..."]) -
         raise BadInput(f"{recipe.name} reads the features of {recipe.backbone}: embed images first.")
     maps = np.asarray(features, np.float32)
     return maps if maps.ndim == 3 else maps[:, None]
-
-
-def _fold_norms(module: nn.Module) -> nn.Module:
-    """Fold every batch norm of a list `norms` into the convolution at the same place of the list `convs`."""
-    for part in module.modules():
-        if isinstance(convs := getattr(part, "convs", None), nn.ModuleList):
-            pairs: Iterable[Any] = zip(convs, cast(nn.ModuleList, part.norms), strict=True)
-            part.convs = nn.ModuleList(fuse_conv_bn_eval(conv, norm) for conv, norm in pairs)
-            part.norms = nn.ModuleList(nn.Identity() for _ in convs)
-    return module

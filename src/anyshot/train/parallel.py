@@ -67,23 +67,17 @@ class SharedBatchNorm(nn.BatchNorm2d):
         """Normalise by the mean and variance of the whole batch, and update the running ones."""
         if not self.training:
             return super().forward(x)
-        assert self.running_mean is not None
-        shifted = x - self.running_mean.view(-1, 1, 1)  # near zero, so that squares lose no digits
-        sums = torch.stack(
-            [shifted.sum((0, 2, 3)), shifted.square().sum((0, 2, 3)), torch.ones_like(self.running_mean)]
-        )
-        sums[2] *= x.numel() / x.shape[1]
-        totals = _Sum.apply(sums)
-        first, second, count = totals[0], totals[1], totals[2, 0].detach()
+        norm: Any = self  # torch declares its statistics and its momentum as optional
+        shifted = x - norm.running_mean.view(-1, 1, 1)  # near zero, so that squares lose no digits
+        count = torch.full_like(norm.running_mean, x.numel() / x.shape[1])
+        sums = torch.stack([shifted.sum((0, 2, 3)), shifted.square().sum((0, 2, 3)), count])
+        first, second, count = _Sum.apply(sums).unbind()
         offset = first / count
         variance = second / count - offset.square()
         with torch.no_grad():
-            assert self.running_var is not None
-            assert self.momentum is not None
-            self.running_mean.add_(offset, alpha=self.momentum)
-            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
-            if self.num_batches_tracked is not None:
-                self.num_batches_tracked.add_(1)
+            norm.running_mean.add_(offset, alpha=norm.momentum)
+            norm.running_var.lerp_(variance * count / (count - 1), norm.momentum)
+            norm.num_batches_tracked.add_(1)
         factor = self.weight * (variance + self.eps).rsqrt()
         return (shifted - offset.view(-1, 1, 1)) * factor.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
 
