@@ -13,7 +13,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from anyshot.data.archives import read_npy, read_npz
+from anyshot.data.archives import READ_ERRORS, read_npy, read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
 from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_labels, use_pyarrow
@@ -100,8 +100,7 @@ def _check_vectors(values: Any, path: Path) -> Features:
 
 
 def _read_safetensors(path: Path) -> Columns:
-    unreadable = (SafetensorError, OSError, TypeError, KeyError, ValueError, AttributeError)
-    with as_bad_input(unreadable, f"{path} cannot be read", "."):
+    with as_bad_input((SafetensorError, *READ_ERRORS), f"{path} cannot be read", "."):
         return load_file(path)
 
 
