@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from anyshot.data.augmentation import convert_channels, prepare_evaluation
-from anyshot.data.frames import Frames
+from anyshot.data.store import Frames
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, builtin_study_folders, check_file
 from anyshot.models.authors import SUFFIXES, read_authors_file
