@@ -30,6 +30,7 @@ ARCHIVE_ERRORS = (  # what zipfile, tarfile and the decompressors raise for a da
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
 READ_ERRORS = (*ARCHIVE_ERRORS, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
+VALUE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)  # of values of another kind
 DOWNLOAD_HINT = "; was it downloaded whole?"
 # An archive may unpack to MAX_RATIO times its size (image files hardly compress, zip bombs by 1000), and a small
 # one to MIN_LIMIT bytes.
