@@ -14,10 +14,9 @@ from PIL import Image
 
 from anyshot.data import augmentation
 from anyshot.data import pack as packing
-from anyshot.data.frames import Frames, frames_from_flat
 from anyshot.data.pack import pack
 from anyshot.data.pictures import decode_picture, evaluation_square
-from anyshot.data.store import open_store
+from anyshot.data.store import Frames, frames_from_flat, open_store
 from anyshot.errors import BadInput
 from anyshot.inspect.doctor import diagnose_to_folder
 from anyshot.measure.evaluate import evaluate_store

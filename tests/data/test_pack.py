@@ -15,10 +15,9 @@ from PIL import Image
 from anyshot.data import benchmarks
 from anyshot.data import pack as packing
 from anyshot.data.benchmarks import published_splits
-from anyshot.data.frames import Frames
 from anyshot.data.pack import divide_classes, pack
 from anyshot.data.pictures import FileBytes, decode_picture
-from anyshot.data.store import open_store
+from anyshot.data.store import Frames, open_store
 from anyshot.errors import BadInput
 from anyshot.files import locked
 from anyshot.inspect.doctor import diagnose_to_folder

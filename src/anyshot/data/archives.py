@@ -29,7 +29,8 @@ ARCHIVE_ERRORS = (  # what zipfile, tarfile and the decompressors raise for a da
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
-ARRAY_ERRORS = (*ARCHIVE_ERRORS, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
+READ_ERRORS = (*ARCHIVE_ERRORS, OSError, TypeError, SyntaxError, KeyError, AttributeError, tokenize.TokenError)
+VALUE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)  # of values of another kind
 DOWNLOAD_HINT = "; was it downloaded whole?"
 # An archive may unpack to MAX_RATIO times its size (image files hardly compress, zip bombs by 1000), and a small
 # one to MIN_LIMIT bytes.
@@ -150,8 +151,7 @@ def list_tar(path: Path) -> tuple[dict[tuple[str, ...], Callable[[], bytes]], di
     """
     members: dict[tuple[str, ...], Callable[[], bytes]] = {}
     texts: dict[tuple[str, ...], str] = {}
-    damaged = (tarfile.TarError, OSError, EOFError, ValueError)
-    with as_bad_input(damaged, f"{path} cannot be read", DOWNLOAD_HINT), tarfile.open(path, "r:") as tar:
+    with as_bad_input(READ_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT), tarfile.open(path, "r:") as tar:
         for member in tar:
             if not member.isfile():
                 continue
@@ -173,7 +173,7 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Read all arrays of an .npz file, by name."""
     check_file(path)
     arrays = {}
-    with as_bad_input(ARRAY_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT), zipfile.ZipFile(path) as archive:
+    with as_bad_input(READ_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT), zipfile.ZipFile(path) as archive:
         check_unpacked_size(path, sum(entry.file_size for entry in archive.infolist()))
         for entry in archive.infolist():
             if entry.filename.endswith(".npy"):
@@ -189,7 +189,7 @@ def read_npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
 def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
     """Open the array of an .npy file, which stays on disk until it is indexed."""
     check_file(path)
-    with as_bad_input(ARRAY_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT):
+    with as_bad_input(READ_ERRORS, f"{path} cannot be read", DOWNLOAD_HINT):
         with path.open("rb") as file:
             _check_header(file, os.fstat(file.fileno()).st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from anyshot.data.frames import Frames
+from anyshot.data.store import Frames
 from anyshot.errors import BadInput, check_names
 
 Images = UInt8[Tensor, "image height width channel"]

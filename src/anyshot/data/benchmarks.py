@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anyshot.data.archives import safe_join
+from anyshot.data.archives import VALUE_ERRORS, safe_join
 from anyshot.data.folders import check_folder, read_folder
 from anyshot.data.layout import PackOptions
 from anyshot.data.pictures import FileBytes
@@ -43,7 +43,7 @@ def read_cub(path: Path, options: PackOptions, labelled: bool) -> Source:
     for number, name in files.items():
         file = safe_join(root / "images", name, root / "images.txt")
         box = None
-        with as_bad_input((KeyError, ValueError), f"image {number} of {root}/images.txt has no valid class or box."):
+        with as_bad_input(VALUE_ERRORS, f"image {number} of {root}/images.txt has no valid class or box."):
             split = ("train", "val", "train", "test")[int(classes[number]) % 4]
             if options.box:
                 left, top, width, height = map(float, boxes[number].split())
@@ -80,7 +80,7 @@ def read_meta_inat(path: Path, options: PackOptions, labelled: bool) -> Source:
     listed = root / "train_2017_bboxes.json"
     boxes = read_json(listed, 1 << 29)
     message = f"{listed} does not have what is expected of images, categories and annotations"
-    with as_bad_input((KeyError, TypeError, AttributeError), message, "."):
+    with as_bad_input(VALUE_ERRORS, message, "."):
         files = {image["id"]: image["file_name"] for image in boxes["images"]}
         names = {category["id"]: f"{category['id']} {category['name']}" for category in boxes["categories"]}
         images = defaultdict(set)
@@ -191,8 +191,7 @@ def _read_cache(path: Path, split: str) -> list[Item]:
     images = cache.get("image_data", cache.get("data"))
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
         raise BadInput(f"{path} has no array of images (image_data or data, uint8, image height width channel).")
-    unusable = (AttributeError, TypeError, ValueError, OverflowError, KeyError)
-    with as_bad_input(unusable, f"{path} has no usable class_dict or labels", "."):
+    with as_bad_input(VALUE_ERRORS, f"{path} has no usable class_dict or labels", "."):
         if "class_dict" in cache:
             members = [(int(number), name) for name, numbers in cache["class_dict"].items() for number in numbers]
         else:
@@ -209,8 +208,7 @@ def _read_tiered_split(root: Path, split: str) -> list[Item]:
     """Read a list of encoded PNGs, and the class of each: its WordNet id, or its number where the file has no ids."""
     path = root / f"{split}_labels.pkl"
     images, labels = unpickle(root / f"{split}_images_png.pkl"), _decode_keys(unpickle(path), path)
-    unusable = (TypeError, ValueError, OverflowError, IndexError, KeyError)
-    with as_bad_input(unusable, f"{path} has labels that are no numbers, or do not fit its names and images", "."):
+    with as_bad_input(VALUE_ERRORS, f"{path} has labels that are no numbers, or do not fit its names and images", "."):
         numbers = [int(label) for label in labels.get("label_specific", labels.get("labels", ()))]
         names = labels.get("label_specific_str", range(max(numbers) + 1))
         if min(numbers) < 0:

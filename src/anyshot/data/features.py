@@ -13,7 +13,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from anyshot.data.archives import read_npy, read_npz
+from anyshot.data.archives import READ_ERRORS, VALUE_ERRORS, read_npy, read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
 from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_groups, read_labels, use_pyarrow
@@ -85,7 +85,7 @@ def _read_arrays(path: Path) -> Columns:
 def _check_vectors(values: Any, path: Path) -> Features:
     """Return features "image position channel", after a check that they are finite numbers of one shape."""
     message = f"the vectors of {path} are not numbers, or not all as long as each other."
-    with as_bad_input((ValueError, TypeError, OverflowError), message):
+    with as_bad_input(VALUE_ERRORS, message):
         if isinstance(values, np.ndarray) and values.dtype.kind not in "fiu":
             raise TypeError
         vectors = np.asarray(values, np.float32)
@@ -102,8 +102,7 @@ def _check_vectors(values: Any, path: Path) -> Features:
 
 
 def _read_safetensors(path: Path) -> Columns:
-    unreadable = (SafetensorError, OSError, TypeError, KeyError, ValueError, AttributeError)
-    with as_bad_input(unreadable, f"{path} cannot be read", "."):
+    with as_bad_input((SafetensorError, *READ_ERRORS), f"{path} cannot be read", "."):
         return load_file(path)
 
 

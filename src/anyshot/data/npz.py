@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from anyshot.data.archives import read_npz
+from anyshot.data.archives import VALUE_ERRORS, read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.pictures import decode_picture
 from anyshot.data.source import Item, ReadPicture, Source
@@ -25,8 +25,7 @@ from anyshot.errors import BadInput, as_bad_input, look_up
 def read_image_npz(path: Path, options: PackOptions, labelled: bool) -> Source:
     """List the images with their classes and splits; `pack` stores them without resizing them again."""
     arrays = read_npz(path)
-    inconsistent = (KeyError, ValueError, IndexError, TypeError, OverflowError)
-    with as_bad_input(inconsistent, f"{path} does not fit together", "."):
+    with as_bad_input(VALUE_ERRORS, f"{path} does not fit together", "."):
         readers = look_up("encoding", str(arrays.get("encoding", "raw")), ENCODINGS)(arrays)
         classes = _read_classes(arrays, path) if labelled else [("", None)] * len(readers)
         if len(readers) != len(classes):

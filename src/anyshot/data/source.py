@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from anyshot.data.frames import Frames
 from anyshot.data.pictures import Box, Fit
-from anyshot.data.store import SPLITS, Store
+from anyshot.data.store import SPLITS, Frames, Store
 from anyshot.errors import BadInput
 from anyshot.text import count_noun, format_range, group_by, list_first
 

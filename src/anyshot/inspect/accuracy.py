@@ -95,16 +95,16 @@ def rank_classes(case: AdviceCase, at_hand: list[ClassResult], test: HoldoutResu
     compares it with other rules (docs/log/advice.md). The value `classes` has for each class its examples, its recall,
     its probability for its examples, and on which examples these two were judged.
     """
-    left_out = {one.name: one for one in at_hand}
-    held_out = {one.name: one for one in test.classes} if test else {}
-    rows: list[dict[str, Any]] = []
-    for name, count in zip(case.class_names, case.counts.tolist(), strict=True):
-        one = held_out.get(name) or left_out.get(name)
-        recall, probability = (one.recall[0], one.probability) if one else (None, 1 / len(case.class_names))
-        judged_on = "held out" if name in held_out else "at hand"
-        rows.append(
-            {"class": name, "examples": count, "recall": recall, "probability": probability, "judged_on": judged_on}
-        )
+    chance = {"recall": None, "probability": 1 / len(case.class_names), "judged_on": "at hand"}
+    results = {
+        one.name: {"recall": one.recall[0], "probability": one.probability, "judged_on": judged_on}
+        for judged_on, classes in (("at hand", at_hand), ("held out", test.classes if test else ()))
+        for one in classes
+    }
+    rows: list[dict[str, Any]] = [
+        {"class": name, "examples": count, **results.get(name, chance)}
+        for name, count in zip(case.class_names, case.counts.tolist(), strict=True)
+    ]
     rows.sort(key=lambda row: (row["probability"] - 1) / row["examples"])
     judged = "examples held out" if test else "examples, left out,"
     sentence = f"Classes whose {judged} are recognised least surely, and that have few, come first: they profit most."

@@ -8,13 +8,13 @@ small grey thumbnails. Where it is found, larger thumbnails are aligned, and the
 one thing agree in large forms, two copies of one photo in every detail. Correlation ignores brightness and contrast.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Complex, Float, UInt8
 from PIL.Image import Resampling
 from scipy.ndimage import gaussian_filter, map_coordinates
 from scipy.optimize import minimize
@@ -49,8 +49,9 @@ LEAST_ALIGNED = 0.97  # correlation of large thumbnails from which their details
 COPY_SIMILARITY = 0.83  # correlation of details from which two pictures are copies
 FLAT = 5.0  # grey levels: a patch with a smaller standard deviation cannot be recognised; not tuned
 
-Pose = tuple[float, float, int]
-POSES: list[Pose] = [(scale, float(angle), mirror) for scale in SCALES for angle in ANGLES for mirror in (1, -1)]
+Points = Complex[np.ndarray, "*point"]  # row + 1j * column, so that to turn and stretch is to multiply
+Pose = tuple[float, float, bool]  # scale, angle, whether it is mirrored
+POSES: list[Pose] = [(scale, float(angle), mirror) for scale in SCALES for angle in ANGLES for mirror in (False, True)]
 
 
 def find_copies(
@@ -169,9 +170,8 @@ class PictureSketch:
     @cached_property
     def middles(self) -> Float[np.ndarray, "pose value"]:
         """The middle of the small thumbnail in every pose; each of length one."""
-        rows, columns = _grid(PATCH, 1.0)
-        points = np.stack([np.stack(_transform(rows, columns, *pose)) for pose in POSES], 1) + (SIDE - 1) / 2
-        return _normalize(_sample(self.small, points).reshape(len(POSES), -1))
+        points = np.stack([_transform(_grid(PATCH, 1.0), *pose) for pose in POSES])
+        return _normalize(_sample(self.small, points, (SIDE - 1) / 2).reshape(len(POSES), -1))
 
     @cached_property
     def windows(self) -> Float[np.ndarray, "place value"]:
@@ -207,47 +207,38 @@ def compare_pictures(one: PictureSketch, other: PictureSketch) -> float:
 
 def _align(one: PictureSketch, other: PictureSketch, pose: Pose, corner: tuple[int, int]) -> float:
     """Align the middle of `one` with the window of `other` that starts at a corner, and correlate their details."""
-    rows, columns = _grid(GRID, LARGE / 2 / GRID)
+    grid, (scale, angle, is_mirrored) = _grid(GRID, LARGE / 2 / GRID), pose
     row, column = ((start + PATCH / 2) * (LARGE / SIDE) - 0.5 for start in corner)
 
-    def points(change: Float[np.ndarray, " 4"]) -> tuple[np.ndarray, np.ndarray]:
-        """Return points of both that belong together, after a change of scale (log), angle, row and column."""
-        scale, angle, mirror = pose
-        turned = _transform(rows, columns, scale * float(np.exp(change[0])), angle + float(change[1]), mirror)
-        shifted = np.stack([rows + row + change[2], columns + column + change[3]])
-        return np.stack(turned) + (LARGE - 1) / 2, shifted
-
-    def loss(change: Float[np.ndarray, " 4"]) -> float:
-        here, there = points(change)
-        return -_correlation(_sample(one.grey, here), _sample(other.grey, there))
+    def correlate(change: Float[np.ndarray, " 4"], images: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> float:
+        """Correlate images of both where they meet, after a change of scale (log), angle, row and column."""
+        turned = _transform(grid, scale * np.exp(change[0]), angle + change[1], is_mirrored)
+        here = [_sample(image, turned, (LARGE - 1) / 2) for image in images]
+        there = [_sample(image, grid, row + change[2], column + change[3]) for image in others]
+        return _correlation(np.stack(here), np.stack(there))
 
     start = np.vstack([np.zeros(4), np.diag([0.06, 0.05, 1.5, 1.5])])  # steps of the search: half of the grid of poses
-    best = minimize(loss, start[0], method="Nelder-Mead", options={"maxfev": 120, "initial_simplex": start})
+    options = {"maxfev": 120, "initial_simplex": start}
+    best = minimize(lambda x: -correlate(x, [one.grey], [other.grey]), start[0], method="Nelder-Mead", options=options)
     if -best.fun < LEAST_ALIGNED:
         return 0.0
-    here, there = points(best.x)
-    details = (
-        np.stack([_sample(colour, at) for colour in sketch.details]) for sketch, at in ((one, here), (other, there))
-    )
-    return max(_correlation(*details), 0.0)
+    return max(correlate(best.x, one.details, other.details), 0.0)
 
 
-def _sample(image: np.ndarray, points: np.ndarray) -> np.ndarray:
-    return map_coordinates(image, points, order=1, mode="nearest")
+def _sample(image: np.ndarray, points: Points, row: float, column: float | None = None) -> np.ndarray:
+    """Return the values of an image at some points about a row and a column, by default of the same number."""
+    places = points.real + row, points.imag + (row if column is None else column)
+    return map_coordinates(image, places, order=1, mode="nearest")
 
 
-def _grid(count: int, step: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and columns of count x count points about the origin."""
+def _grid(count: int, step: float) -> Points:
+    """Return count x count points about the origin."""
     at = step * (np.arange(count) - (count - 1) / 2)
-    rows, columns = np.meshgrid(at, at, indexing="ij")
-    return rows, columns
+    return at[:, None] + 1j * at
 
 
-def _transform(
-    rows: np.ndarray, columns: np.ndarray, scale: float, angle: float, mirror: int
-) -> tuple[np.ndarray, np.ndarray]:
-    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
-    return cos * rows - sin * mirror * columns, sin * rows + cos * mirror * columns
+def _transform(points: Points, scale: float, angle: float, is_mirrored: bool) -> Points:
+    return scale * np.exp(1j * angle) * (points.conj() if is_mirrored else points)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:

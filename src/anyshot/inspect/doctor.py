@@ -120,10 +120,8 @@ def _count_split(part: StoreSplit) -> dict[str, Any]:
 
 
 def _describe_skipped(store: Store) -> Iterator[str]:
-    if skipped := store.about.get("skipped", []):
-        first = "; ".join(f"{entry['name']} ({entry['why']})" for entry in skipped[:3])
-        more = f"; and {len(skipped) - 3} more, all in store.json" if len(skipped) > 3 else ""
-        yield f"{len(skipped)} files could not be read and are left out: {first}{more}"
+    if skipped := [f"{entry['name']} ({entry['why']})" for entry in store.about.get("skipped", [])]:
+        yield f"{len(skipped)} files could not be read and are left out: {list_first(skipped)} (all are in store.json)"
 
 
 def _describe_classes(parts: dict[str, StoreSplit]) -> Iterator[str]:

@@ -26,8 +26,8 @@ class FitReport:
     """
 
     def __init__(self, most: int = 0, classifier: FewShotClassifier | None = None, noun: str = "example") -> None:
-        self.pairs: list[tuple[str, str]] = []
-        self.conflicts: list[tuple[str, str]] = []
+        self._repeats: list[str] = []
+        self._conflicts: list[str] = []
         self._noun = noun
         self._features = list[np.ndarray]() if 0 < most <= MOST_EXAMPLES else None
         self._labels: list[str] = []
@@ -54,7 +54,8 @@ class FitReport:
                 self._first.setdefault(key, (name, label))
             first, other = self._first.get(key, (name, label))
             if first != name:
-                (self.pairs if other == label else self.conflicts).append((name, first or f"one of {other} before"))
+                repeats = self._repeats if other == label else self._conflicts
+                repeats.append(f"{name} is {first or f'one of {other} before'}")
         if self._features is not None:
             self._features.append(features)
             self._labels += labels
@@ -65,14 +66,13 @@ class FitReport:
     def describe_repeats(self) -> str:
         """Return which examples are there twice, equal to the last number, under one label or two."""
         sentences = []
-        for pairs, one, several, trouble in (
-            (self.conflicts, "has", "have", "two labels, one of which is wrong"),
-            (self.pairs, "is", "are", "there twice, and counted once"),
+        for repeats, one, several, trouble in (
+            (self._conflicts, "has", "have", "two labels, one of which is wrong"),
+            (self._repeats, "is", "are", "there twice, and counted once"),
         ):
-            if pairs:
-                named = list_first([f"{name} is {other}" for name, other in pairs])
-                verb = one if len(pairs) == 1 else several
-                sentences.append(f"{count_noun(len(pairs), self._noun)} {verb} {trouble}: {named}.")
+            if repeats:
+                verb = one if len(repeats) == 1 else several
+                sentences.append(f"{count_noun(len(repeats), self._noun)} {verb} {trouble}: {list_first(repeats)}.")
         return " ".join(sentences)
 
     def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:

@@ -253,8 +253,7 @@ def measure_holdout_pictures(
     classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: OnMessage = no_message
 ) -> tuple[HoldoutResult, dict[int, bytes]]:
     """Classify labelled pictures, and count; return also small copies of the surest mistakes, by their place."""
-    task = f"classifying {len(items)} pictures"
-    embedded = embed_pictures(classifier.backbone, items, cache, task, say)
+    embedded = embed_pictures(classifier.backbone, items, cache, f"classifying {len(items)} pictures", say)
     if not embedded.has_features:
         raise BadInput("none of the pictures could be read.")
     result = measure_holdout(classifier.classifier, embedded.features, embedded.labels, embedded.names)

@@ -8,24 +8,22 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import vl_convert
 from markupsafe import Markup
 
+from anyshot.inspect.advice import Advice
 from anyshot.inspect.holdout import HoldoutResult
 from anyshot.inspect.unlabelled import RankedExample, describe_ranking
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, apply_theme, inline_data
 from anyshot.show.pages import fill_template
 
-if TYPE_CHECKING:
-    from anyshot.inspect.advice import Advice
-
 Jpegs = Mapping[int, bytes]
 
 
-def render_advice(advice: "Advice", jpegs: Jpegs | None = None, source: str = "SOURCE") -> str:
+def render_advice(advice: Advice, jpegs: Jpegs | None = None, source: str = "SOURCE") -> str:
     """Return the page of advice.
 
     Args:
@@ -101,7 +99,7 @@ def _render(jpegs: Jpegs, **values: Any) -> str:
     return fill_template(Path(__file__).with_name("page.html"), pictures=pictures, **defaults | values)
 
 
-def draw_curves(advice: "Advice") -> str:
+def draw_curves(advice: Advice) -> str:
     """Return an SVG of accuracy by shot with intervals; the forecast of the best head continues its curve, dashed."""
     rows = [{"head": head, **row} for head, curve in advice.curves.items() for row in curve]
     x = alt.X("shot:Q", title="examples per class (shot)", scale=alt.Scale(type="log", base=2))
@@ -124,7 +122,7 @@ def draw_curves(advice: "Advice") -> str:
     return vl_convert.vegalite_to_svg(apply_theme(alt.layer(*layers).properties(width=620, height=300)).to_json())
 
 
-def forecast_rows(advice: "Advice") -> list[dict[str, Any]]:
+def forecast_rows(advice: Advice) -> list[dict[str, Any]]:
     """Return the points of the forecast, from the last measured one on."""
     forecast = advice.forecasts.get(advice.best)
     if forecast is None:

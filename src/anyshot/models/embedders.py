@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from anyshot.data.frames import Frames
 from anyshot.data.pictures import Box, Resample, describe_failure, evaluation_square
+from anyshot.data.store import Frames
 from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import embedding_device, map_in_threads

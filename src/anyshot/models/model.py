@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anyshot.data.augmentation import convert_channels, prepare_evaluation
-from anyshot.data.frames import Frames
+from anyshot.data.store import Frames
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, builtin_study_folders, check_file
 from anyshot.models.authors import SUFFIXES, read_authors_file

@@ -27,8 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anyshot.concurrency import map_in_order
 from anyshot.data.augmentation import augment, cut_frames
-from anyshot.data.frames import Frames
-from anyshot.data.store import Store, StoreSplit
+from anyshot.data.store import Frames, Store, StoreSplit
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.measure.engine import compute_recalls, compute_vectors
