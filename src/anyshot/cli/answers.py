@@ -151,13 +151,9 @@ def measure_classifier(
     choose = partial(select_splits, wanted=split, for_test=True)
     pictures: dict[int, bytes] = {}
     if isinstance(classifier, FewShotClassifier):
-        if not has_features(source, options.layout):
-            raise BadInput(f"{model} classifies features: {source} should be a file or a store of such, with labels.")
         examples = read_examples(source, None, None, options.layout, choose, print_message)
         result = measure_holdout(classifier, examples.features, examples.labels, examples.names)
     else:
-        if has_features(source, options.layout):
-            raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
         with select_pictures(source, options.layout, choose, print_message) as items:
             result, pictures = measure_holdout_pictures(classifier, items, options.open_cache(), print_message)
     text = result.to_text()
