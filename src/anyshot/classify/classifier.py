@@ -472,7 +472,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """
         with self._lock:
             check_is_fitted(self)
-            scores, class_index, _ = self.state_.left_out
+            scores, class_index, _ = self.state_.leave_one_out
             return self.scale_ * scores, class_index
 
     # ----------------------------------------------------------------------------------------------------- predicting
@@ -542,7 +542,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return self.scale_
         # Classes of shot + 1 examples have `shot` when one is left out; smaller ones need the correction `next_shot`.
         more = FittedState(self.support_.limit_shots(shot + 1), self.learned_head_, None, self.reject)
-        scores, class_index, _ = more.left_out
+        scores, class_index, _ = more.leave_one_out
         if not len(class_index):  # Each class is a single group, and nothing can be left out.
             return self.scale_
         counts = more.support.counts

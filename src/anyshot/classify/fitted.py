@@ -131,7 +131,7 @@ class FittedState:
         return ClassSearch(self.support, self.head, self.has_index)
 
     @cached_property
-    def left_out(self) -> tuple[calibration.Scores, Int[np.ndarray, " image"], calibration.Scores]:
+    def leave_one_out(self) -> tuple[calibration.Scores, Int[np.ndarray, " image"], calibration.Scores]:
         """Scores of exemplars of the sample that are left out with their groups, their class indices, their evidence.
 
         The evidence is for each class over none of these: the score, where the head has nothing better.
@@ -161,7 +161,7 @@ class FittedState:
             return float(self.estimate[0]["scale"])
         support = self.sample[0]
         if self.is_calibrated:
-            scores, class_index, _ = self.left_out
+            scores, class_index, _ = self.leave_one_out
             first_of_group = np.unique(self.groups, return_index=True)[1]
             n_groups = np.bincount(support.exemplars.class_index[first_of_group], minlength=len(support))
             shots = np.maximum(support.counts * n_groups / np.maximum(support.exemplar_counts, 1), 1)
@@ -178,7 +178,7 @@ class FittedState:
             logits = evidence = self._compare_with_all()
             class_index = np.zeros(len(evidence), int)
         else:
-            scores, class_index, evidence = self.left_out
+            scores, class_index, evidence = self.leave_one_out
             logits, evidence = self.scale * scores, self.scale * evidence
         return calibration.fit_threshold(logits, class_index, self.reject, evidence) if len(class_index) else None
 
@@ -187,7 +187,7 @@ class FittedState:
         """The share of each class's left-out exemplars that is classified right; NaN for classes without any."""
         shares, (support, rows) = np.full(len(self.support), np.nan), self.sample
         if len(self.groups):
-            shares[rows] = calibration.compute_recalls(*self.left_out[:2], len(support))
+            shares[rows] = calibration.compute_recalls(*self.leave_one_out[:2], len(support))
         shares.flags.writeable = False
         return shares
 

@@ -16,7 +16,7 @@ from scipy.special import softmax
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.classifiers import CurveOptions
-from anyshot.cli.learning import make_features_classifier
+from anyshot.cli.learning import load_features_model
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
 from anyshot.data.open import has_features, open_pictures, read_vectors
 from anyshot.data.source import Source, describe_notes, select_splits
@@ -151,13 +151,9 @@ def measure_classifier(
     choose = partial(select_splits, wanted=split, for_test=True)
     pictures: dict[int, bytes] = {}
     if isinstance(classifier, FewShotClassifier):
-        if not has_features(source, options.layout):
-            raise BadInput(f"{model} classifies features: {source} should be a file or a store of such, with labels.")
         examples = read_examples(source, None, None, options.layout, choose, print_message)
         result = measure_holdout(classifier, examples.features, examples.labels, examples.names)
     else:
-        if has_features(source, options.layout):
-            raise BadInput(f"{model} classifies pictures: {source} should be a folder of class folders of pictures.")
         with select_pictures(source, options.layout, choose, print_message) as items:
             result, pictures = measure_holdout_pictures(classifier, items, options.open_cache(), print_message)
     text = result.to_text()
@@ -182,12 +178,12 @@ def advise_source(
     """Give advice for features, a store or a folder of pictures; the arguments are those of the verb."""
     registry = options.registry()
     way: int | Literal["all"] = parse_way(curve.way) or "all"
-    trained = load_embedder(model, registry=registry).model if model else None
     embedder = None
     if has_features(source, options.layout):
-        make_features_classifier(source, model, registry)  # refuses a model of pictures
+        trained = load_features_model(source, model, registry)
     else:
         embedder = load_embedder(model or DEFAULT_EMBEDDER, registry=registry)
+        trained = embedder.model
     for other in (holdout, unlabelled):
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")

@@ -25,6 +25,7 @@ from anyshot.inspect.fit_report import FitReport
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.features import describe_unreadable, embed_pictures, open_examples, read_examples
+from anyshot.models.model import Model
 from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun, format_range, list_first
@@ -57,10 +58,12 @@ def fit_source(
             registry.head(head)  # before the work, so that a misspelling is reported at once
             arguments["head"] = head
         classifier: Classifier
-        if has_features(path, options.layout):
-            classifier, noun = make_features_classifier(path, model, registry, **arguments), "example"
-        else:
+        if not has_features(path, options.layout):
             classifier, noun = ImageClassifier(model or DEFAULT_EMBEDDER, registry=registry, **arguments), "picture"
+        elif (trained := load_features_model(path, model, registry)) is not None:
+            classifier, noun = FewShotClassifier.from_run(trained, registry=registry, **arguments), "example"
+        else:
+            classifier, noun = FewShotClassifier(registry=registry, **arguments), "example"
         with _open_to_learn(path, options, examples, get_backbone(classifier)) as source:
             report = FitReport(len(source.items), noun=noun)
             _learn_examples(classifier, source, source.labels, options, report)
@@ -70,14 +73,12 @@ def fit_source(
     return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced} {accuracy}".rstrip()
 
 
-def make_features_classifier(source: Path, model: str, registry: Registry, **arguments: Any) -> FewShotClassifier:
-    """Make a classifier of features, with the head of a model that was trained on such or with any other."""
-    trained = load_embedder(model, registry=registry).model if model else None
-    if model and (trained is None or not trained.recipe.frozen):
+def load_features_model(source: Path, name: str, registry: Registry) -> Model | None:
+    """Return a model that was trained on features, None where none is named; refuse one that reads pictures."""
+    model = load_embedder(name, registry=registry).model if name else None
+    if name and (model is None or not model.recipe.frozen):
         raise BadInput(f"{source} holds features already: leave the model out.")
-    if trained is not None:
-        return FewShotClassifier.from_run(trained, registry=registry, **arguments)
-    return FewShotClassifier(registry=registry, **arguments)
+    return model
 
 
 @contextlib.contextmanager

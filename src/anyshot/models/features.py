@@ -202,7 +202,7 @@ def read_examples(
         if source.has_features:
             return source
         if embedder is None:
-            raise BadInput(f"{path} holds pictures, not features: name what embeds them.")
+            raise BadInput(f"{path} holds pictures, not features.")
         if source.images is not None:
             with progress("embedding", float(len(source.items))) as advance:
                 features = embedder.features(source.images, advance, cache)
