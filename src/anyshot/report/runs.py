@@ -17,8 +17,7 @@ import numpy as np
 from anyshot.errors import BadInput
 from anyshot.files import read_json
 from anyshot.measure.grid import Grid, build_grids, shot_sort_key
-from anyshot.measure.recalls import episode_interval
-from anyshot.measure.recalls import read_recalls
+from anyshot.measure.recalls import episode_interval, read_recalls
 from anyshot.paper import printed
 from anyshot.tables import DEFAULTS, CellKey, GridKey, Row, add_head_columns, read_table
 from anyshot.text import group_by
