@@ -256,7 +256,8 @@ def compare(kind: str, run: Path, /, *, out: OptionalOut = None, figure: Path | 
     """Compare cells of a study's table (Fig. 4, Fig. 5, Table 4).
 
     Args:
-        kind: gains (by test shot), offsets (by train shot), swapped (scores) or frn-forms (old against new).
+        kind: gains (by test shot), offsets (by train shot), swapped (scores), frn-forms (old against new) or mixed
+            (shots drawn at random in training).
         run: Folder of a study's results, or its table.csv.
         out: CSV file to write the comparison to.
         figure: File to draw it to (.svg, .png, .pdf).
