@@ -195,7 +195,7 @@ def test_a_class_that_is_one_burst_is_said_to_be():
     X, y, _ = bursts(pieces=3)
     once = np.repeat(X[:1], 6, 0) + 5 + 0.1 * np.random.default_rng(1).normal(size=(6, 32))
     advice = advise(np.r_[X, once], np.r_[y, ["once"] * 6], ["cosine-proto"], episodes=30)
-    assert any("single group of near-copies (once)" in doubt for doubt in advice.doubts)
+    assert any("class is a single group of examples that belong together (once)" in doubt for doubt in advice.doubts)
     assert next(row for row in advice.classes if row["class"] == "once")["recall"] is None
 
 
