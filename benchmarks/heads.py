@@ -1,9 +1,7 @@
 """Which classifier to use on given features: ours beside what people would use instead, at equal and unequal shots.
 
-    python benchmarks/heads.py --data FOLDER                    all of results/heads: some ten minutes of one core
+    python benchmarks/heads.py --data FOLDER                    all of results/heads: half an hour of one core
     python benchmarks/heads.py --data FOLDER --split val --out runs/heads-val       on development classes
-    python benchmarks/heads.py --data FOLDER --out results/heads-ours --classifiers cosine-proto,posterior \
-        --episodes 100 0 --draws 4 0                            ours alone, more episodes
 
 FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip (docs/data.md says where the images come from). Pictures are
 embedded once, by efficientnet-lite0, into a cache (ten more minutes); `birds-conv4` are features of a Conv-4 that comes
@@ -560,8 +558,8 @@ def main() -> None:
     parser.add_argument("--supports", default=",".join(SUPPORTS), help="images of each class, step, tail")
     parser.add_argument("--classifiers", default="", help="only those whose names begin so, and cosine-proto; or all")
     parser.add_argument("--split", choices=("test", "val"), default="test")
-    parser.add_argument("--episodes", type=int, nargs=2, default=(20, 5), help="of 5 classes; of these for slow ones")
-    parser.add_argument("--draws", type=int, nargs=2, default=(2, 1), help="of all classes at once")
+    parser.add_argument("--episodes", type=int, nargs=2, default=(200, 20), help="of 5 classes; of these for slow ones")
+    parser.add_argument("--draws", type=int, nargs=2, default=(8, 2), help="of all classes at once")
     arguments = parser.parse_args()
     supports, wanted = arguments.supports.split(","), tuple(arguments.classifiers.split(","))
     sets = read_sets(arguments.data, arguments.cache, arguments.sets.split(","), arguments.split)
