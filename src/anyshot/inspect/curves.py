@@ -15,7 +15,8 @@ from anyshot.progress import scale_progress
 from anyshot.text import format_range
 
 LEAST_EPISODES = 20  # episodes of a head that is fitted to every support, however long that takes; not tuned
-OPERATIONS = 2e11  # multiplications for such a head: about a minute on one core, by a rough measurement
+OPERATIONS = 1.5e11  # multiplications for such a head: half a minute on one core (docs/log/advice.md)
+FIT_OPERATIONS = 5e7  # what a fit costs besides, however small: some 10 ms
 CURVES_SHARE = 0.5  # share of the time of all advice, roughly
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
 LOGISTIC = "logistic"  # the head that is tried where every class has many examples
@@ -28,9 +29,10 @@ def measure_curves(case: AdviceCase, source: EpisodeSource) -> dict[str, np.ndar
     """Return the accuracies of every head by shot and episode, from 0 to 1."""
     plan = source.plan
     if any(case.registry.head(head).estimator for head in case.heads):
-        # Such a head factorises a matrix for each support, as small as its examples or its features are many.
+        # For each support such a head factorises a matrix, as large as its examples or its features are many, and leaves
+        # each example out, for several ridges.
         d, sizes = case.features[0].numel(), [plan.way * shot for shot in source.shots]
-        per_episode = sum(2 * size**3 if size <= d else 3 * d**2 * size for size in sizes)
+        per_episode = sum(FIT_OPERATIONS + 8 * min(size, d) ** 2 * (min(size, d) + size) for size in sizes)
         plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / per_episode))))
     evaluation = evaluate(
         source.features, plan.labels, case.heads, source.shots, plan=plan, registry=case.registry,
@@ -79,7 +81,7 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
         "counts": counts,
         "way": source.plan.way,
         "queries": source.plan.queries,
-        "episodes": case.episodes,
+        "episodes": accuracies[best].shape[1],
         "shots": shots,
         "curves": curves,
         "best": best,
