@@ -29,8 +29,8 @@ def measure_curves(case: AdviceCase, source: EpisodeSource) -> dict[str, np.ndar
     """Return the accuracies of every head by shot and episode, from 0 to 1."""
     plan = source.plan
     if any(case.registry.head(head).estimator for head in case.heads):
-        # For each support such a head factorises a matrix, as large as its examples or its features are many, and leaves
-        # each example out, for several ridges.
+        # For each support, and for several ridges, such a head factorises a matrix, as large as its examples or its
+        # features are many, and leaves each example out.
         d, sizes = case.features[0].numel(), [plan.way * shot for shot in source.shots]
         per_episode = sum(FIT_OPERATIONS + 8 * min(size, d) ** 2 * (min(size, d) + size) for size in sizes)
         plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / per_episode))))
