@@ -184,26 +184,6 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     assert "with whole groups left out it is" in words
 
 
-def test_groups_that_fit_speaks_of_are_those_that_the_classifier_leaves_out(model, monkeypatch):
-    """Frames of a scene with consecutive numbers, no times: accuracy, scale and threshold see the same groups."""
-    from PIL import Image
-
-    for folder in sorted(Path("photos").iterdir()):
-        for scene, file in enumerate(sorted(folder.iterdir())):
-            picture = Image.open(file)
-            for frame in range(3):
-                picture.point([value * (20 - frame) // 20 for value in range(256)] * len(picture.getbands())).save(
-                    folder / f"IMG_{100 * scene + frame:04}.png"
-                )
-            file.unlink()
-    words = run("anyshot fit photos --model run -o again", monkeypatch).out
-    members, count = map(int, re.search(r"(\d+) of them are in (\d+) groups", words).groups())
-    assert "numbers in file names" in words
-    exemplars = FewShotClassifier.load("again").support_.exemplars
-    sizes = np.unique(exemplars.groups, return_counts=True)[1]
-    assert (sizes[sizes > 1].sum(), (sizes > 1).sum()) == (members, count)
-
-
 def scenes(seed=0, scenes=3, frames=4, classes=6, d=32):
     """Return vectors of classes whose scenes differ as much as the classes do, with labels and scenes."""
     rng = np.random.default_rng(seed)

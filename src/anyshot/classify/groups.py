@@ -19,7 +19,6 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
 
-from anyshot.classify.keys import hash_rows
 from anyshot.models.law import normalize
 
 MOST_EXAMPLES = 20_000  # examples whose distances to each other take seconds to compute: of more, none are compared
@@ -157,11 +156,12 @@ def find_groups(
     return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(pairs[kind] for kind in evidence)]), count), evidence)
 
 
-def name_groups(groups: Groups, features: Float[np.ndarray, "example ..."]) -> list[str | None]:
-    """Return a name for the group of each example (the key of its first), None for one that belongs to no other."""
-    sizes, firsts = np.bincount(groups.group), np.unique(groups.group, return_index=True)[1]
-    keys = hash_rows(features[firsts])
-    return [f"{keys[group]:016x}" if sizes[group] > 1 else None for group in groups.group.tolist()]
+def name_bursts(labels: Sequence[Any] | np.ndarray, times: Sequence[float | None]) -> list[str | None]:
+    """Return a name for the burst of each photo, None for one that is in none."""
+    bursts = find_groups(None, np.unique(np.array(labels), return_inverse=True)[1], times=times).group
+    sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
+    names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
+    return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]
 
 
 def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:

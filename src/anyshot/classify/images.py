@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import has_backbone, load_image_folder, save_folder
-from anyshot.classify.groups import MOST_EXAMPLES, find_groups, name_groups, parse_time, unit_vectors
+from anyshot.classify.groups import MOST_EXAMPLES, name_bursts, parse_time
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
@@ -122,8 +122,7 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             groups: Which pictures belong together, one for each (see `FewShotClassifier.fit`). Where None, these are
-                photos of one class taken within 30 seconds of each other, files with consecutive numbers that look
-                alike, and near-copies by their features.
+                photos of one class taken within 30 seconds of each other, and near-copies by their features.
         """
         if labels is None:
             if not isinstance(images, str | Path):
@@ -167,13 +166,13 @@ class ImageClassifier:
         times: Times = [None] * len(items)
         if groups is None and len(items) <= MOST_EXAMPLES:
             times = [find_time(item) for item in items]
-        groups = [None] * len(items) if groups is None else groups
+        groups = name_bursts(labels, times) if groups is None else groups
         embedded = new._embed(items, cache, None if must_read_all else unread)
         readable = (row for row in zip(embedded, labels, groups, times, strict=True) if row[0].features is not None)
         while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = zip(*batch, strict=True)
             features = np.stack([example.features for example in examples])
-            new._learn(examples, features, np.array(names), batch_groups, batch_times)
+            new._learn(examples, features, np.array(names), batch_groups)
             on_batch(features, list(map(str, names)), [example.item for example in examples], batch_times)
             n_learned += len(batch)
             progress(len(batch) / len(items))
@@ -208,20 +207,9 @@ class ImageClassifier:
             yield example
 
     def _learn(
-        self,
-        examples: Sequence[EmbeddedItem],
-        features: np.ndarray,
-        labels: Labels,
-        groups: Sequence[Any],
-        times: Times,
+        self, examples: Sequence[EmbeddedItem], features: np.ndarray, labels: Labels, groups: Sequence[Any]
     ) -> None:
-        """Learn from pictures by their features, and make thumbnails of the exemplars among them.
-
-        Where no group is named, groups are found by all that tells of them: times, numbers in file names, features.
-        """
-        if all(group is None for group in groups):
-            codes, names = np.unique(labels, return_inverse=True)[1], [example.item.name for example in examples]
-            groups = name_groups(find_groups(unit_vectors(features), codes, names, times), features)
+        """Learn from pictures by their features, and make thumbnails of the exemplars among them."""
         self.classifier.partial_fit(features, labels, groups=groups)
         missing = self.classifier.exemplar_keys() - self.thumbnails.keys()
         new = {key: one for key, one in zip(hash_rows(features).tolist(), examples, strict=True) if key in missing}

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import Groups, Vectors, find_groups, name_groups, unit_vectors
+from anyshot.classify.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.errors import BadInput
@@ -145,7 +145,7 @@ class AdviceCase:
         names = np.array(self.class_names)[self.labels]
         groups = self._named_groups or None
         if groups is None and "times" in self.options:
-            groups = name_groups(self.groups, self.features.numpy())
+            groups = name_bursts(names, self.options["times"])
         return self.classifier(head).fit(self.features.numpy(), names, groups)
 
     def leave_out(self, head: str) -> LeaveOneOutScores:
