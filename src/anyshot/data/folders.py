@@ -63,7 +63,7 @@ def _label_by_folder(
     depth, group_depth = options.depth, options.group_depth
     for level in (depth, group_depth):
         if level < 0:
-            raise BadInput(f"a depth of {str(level)[:20]} is not sensible: class folders are 1 or more levels down.")
+            raise BadInput(f"a depth of {str(level)[:20]} is not sensible: folders are 1 or more levels down.")
     places, in_no_split = _find_splits(sorted(readers))
     class_of, notes = _find_classes([folders for _, _, folders in places], depth)
     names = _name_classes(class_of.values())
