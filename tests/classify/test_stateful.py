@@ -230,6 +230,26 @@ def test_genuine_photos_are_not_refused_because_others_have_twins(head, share, a
     assert abs(np.mean(stated) - np.mean(found)) < 0.05
 
 
+def frames(rng, centres, scenes, size, differ=0.3):
+    """Scenes of several frames; of the variance within a class, `differ` is that within a scene."""
+    labels = np.repeat(np.arange(len(centres)), scenes * size)
+    scene = np.repeat(rng.normal(size=(len(centres) * scenes, centres.shape[1])), size, axis=0)
+    frame = rng.uniform(0.5, 1.5, (len(scene), 1)) * rng.normal(size=scene.shape)
+    return centres[labels] + (1 - differ) ** 0.5 * scene + differ**0.5 * frame, labels
+
+
+@pytest.mark.parametrize("head", [*UNTRAINED, "posterior"])
+def test_new_scenes_are_not_refused_because_frames_of_a_scene_are_alike(head):
+    """Nobody has named the scenes, and frames differ too much to be near-copies of each other, all but a few."""
+    rejected = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        centres = 1.2 * rng.normal(size=(10, 64))
+        fitted = FewShotClassifier(head).fit(*frames(rng, centres, scenes=6, size=4))
+        rejected.append(1 - fitted.is_known(frames(rng, centres, scenes=30, size=1)[0]).mean())
+    assert np.mean(rejected) < 0.09
+
+
 def test_a_class_of_one_group_is_not_judged_and_nothing_is_rejected_for_it(tmp_path):
     X, y = examples(60, 3)
     groups = np.where(y == 0, 1000, np.arange(60))

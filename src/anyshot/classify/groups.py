@@ -24,12 +24,14 @@ from anyshot.models.law import normalize
 MOST_EXAMPLES = 20_000  # examples whose distances to each other take seconds to compute: of more, none are compared
 SAMPLE = 2_000  # examples from which the dimension of a class is estimated
 PART = 256  # rows that are compared with all others at a time: this bounds memory
-# The next five were set once and not tuned. With them 741 of 2,640 photos of groceries are in 248 groups, and no photos
-# of birds are in any (docs/log/advice.md).
+# The next six were set once and not tuned. With them 741 of 2,640 photos of groceries are in 248 groups, and no photos
+# of birds are in any (docs/log/advice.md). What LIKELY_NEAR changes for scenes of several frames is in
+# docs/log/calibration.md.
 MOST_SECONDS = 30.0  # seconds between two photos of one group
 NEAR = 0.3  # squared distance of two near-copies, as a share of the typical one within a class
 CHANCE = 0.01  # probability that an example has an independent one so near
-NUMBERED_NEAR = 0.6  # as NEAR, for files with consecutive numbers; their median distance must be below it too
+LIKELY_NEAR = 0.6  # as NEAR, where groups are to be expected: files with consecutive numbers, or many near-copies
+MANY = 1 / 3  # share of the examples that are near-copies of others, from which on the others are likely in groups too
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
 
 Pairs = Int[np.ndarray, "pair 2"]
@@ -216,18 +218,29 @@ def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typi
     distances = np.concatenate(
         [((vectors[pairs[part, 0]] - vectors[pairs[part, 1]]) ** 2).sum(1) for part in blocks(len(pairs))]
     )
-    limit = NUMBERED_NEAR * typical.distance
+    limit = LIKELY_NEAR * typical.distance
     return pairs[distances <= limit] if np.median(distances) <= limit else NO_PAIRS
 
 
 def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
-    """Return examples of a class that are nearer than independent ones would be."""
+    """Return examples of a class that are nearer than independent ones would be.
+
+    Where many examples are near-copies, photos come as scenes of several frames. Then the limit is wider: frames of a
+    scene that differ more would otherwise be recognised by each other.
+    """
+    near = _pair_below(NEAR, vectors, labels, typical)
+    has_many = len(np.unique(near)) >= MANY * len(labels)
+    return _pair_below(LIKELY_NEAR, vectors, labels, typical) if has_many else near
+
+
+def _pair_below(share: float, vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
+    """Return examples of a class whose distance is below a share of the typical one, and hardly so by chance."""
     pairs = [NO_PAIRS]
     for label in np.flatnonzero(np.bincount(labels) > 1):
         members = np.flatnonzero(labels == label)
         rows = vectors[members].astype(np.float64)
         squares = (rows**2).sum(1)
-        limit = min(NEAR * typical.distance, typical.quantile(CHANCE / (len(members) - 1)))
+        limit = min(share * typical.distance, typical.quantile(CHANCE / (len(members) - 1)))
         for part in blocks(len(members)):
             distances = squares[part, None] + squares[part.start :] - 2 * rows[part] @ rows[part.start :].T
             pairs.append(members[part.start + np.argwhere(np.triu(distances <= limit, 1))])
