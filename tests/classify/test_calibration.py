@@ -10,7 +10,14 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from anyshot import FewShotClassifier
-from anyshot.classify.calibration import LEFT_OUT_GROUPS, calibration_error, fit_scale, fit_threshold, leave_one_out
+from anyshot.classify.calibration import (
+    LEFT_OUT_GROUPS,
+    calibration_error,
+    calibration_error_by_chance,
+    fit_scale,
+    fit_threshold,
+    leave_one_out,
+)
 from anyshot.models.heads import HEADS
 
 
@@ -118,6 +125,17 @@ def test_calibration_error_by_its_definition(seed, bins):
         if inside.any():
             expected += inside.mean() * abs(right[inside].mean() - sure[inside].mean())
     assert calibration_error(probabilities, labels, bins) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("images", [60, 240, 2000])
+@pytest.mark.parametrize("concentration", [0.1, 0.5, 2.0])
+def test_chance_alone_makes_the_calibration_error_that_is_said(images, concentration):
+    """Labels are drawn with the very probabilities that the classifier states, so that it is calibrated."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.full(4, concentration), size=images)
+    draws = [(probabilities.cumsum(1) < rng.random((images, 1))).sum(1).clip(max=3) for _ in range(200)]
+    errors = [calibration_error(probabilities, labels) for labels in draws]
+    assert calibration_error_by_chance(probabilities) == pytest.approx(np.mean(errors), rel=0.1)
 
 
 def draw(rng, centres, labels, spread):

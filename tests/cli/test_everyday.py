@@ -328,10 +328,12 @@ def test_a_test_counts_what_others_count():
     known_classes = np.searchsorted(names[:4], names[later][mine])
     error = calibration_error(classifier.predict_proba(asked[mine]), known_classes)
     assert result.calibration_error == pytest.approx(error)
+    chance = result.calibration_error_by_chance
     for form in (result.to_text(), render_test(result, {}, "a test")):
         for part in (
             f"Accuracy {right / every:.1%} ({exact.low:.1%} to {exact.high:.1%}): {right} of 91 examples of 3 classes.",
-            f"Expected calibration error {error:.1%}; {result.accepted:.1%} are taken for one of the classes at all",
+            f"Expected calibration error {error:.1%} (with this many examples {chance:.1%} would be chance alone)",
+            f"{result.accepted:.1%} are taken for one of the classes at all",
             f"30 examples of other classes are not counted; {result.strangers_rejected:.1%} of these are called none",
             "Not tested, for want of examples: ash.",
             f"Most often mistaken: {' for '.join(result.confused[0][:2])} ({result.confused[0][2]})",

@@ -203,9 +203,23 @@ def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], 
     the gap in their bin between that probability and the accuracy.
     """
     confidence, is_right = probabilities.max(1), probabilities.argmax(1) == labels
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = np.bincount(place, confidence - is_right, bins)
+    gaps = np.bincount(_find_bins(confidence, bins), confidence - is_right, bins)
     return float(np.abs(gaps).sum() / len(labels))
+
+
+def calibration_error_by_chance(probabilities: Scores, bins: int = 15) -> float:
+    """Return the calibration error that a perfectly calibrated classifier shows on average, on as many images.
+
+    It is not 0, because the answers in a bin are right by chance more or less often than their probabilities say: the
+    gap is about normal, with the variance of independent draws.
+    """
+    confidence = probabilities.max(1)
+    variances = np.bincount(_find_bins(confidence, bins), confidence * (1 - confidence), bins)
+    return float(np.sqrt(2 / np.pi * variances.clip(0)).sum() / len(confidence))
+
+
+def _find_bins(confidence: Float[np.ndarray, " image"], bins: int) -> Int[np.ndarray, " image"]:
+    return np.minimum((confidence * bins).astype(int), bins - 1)
 
 
 def compute_recalls(

@@ -5,12 +5,15 @@ from pathlib import Path
 from shlex import quote
 
 import numpy as np
+from scipy.special import softmax
 
+from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
 from anyshot.data.source import Item
+from anyshot.inspect.holdout import describe_calibration
 from anyshot.text import count_noun, list_first
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
@@ -86,9 +89,12 @@ class FitReport:
             groups = find_groups(unit_vectors(features), labels, self._names, self._times, self._groups)
             accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
         test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
-        error, unknown = classifier.support_calibration_error(), _describe_single_groups(classifier)
+        logits, class_index = classifier.leave_one_out()
+        probabilities = softmax(logits, axis=1)
+        errors = calibration_error(probabilities, class_index), calibration_error_by_chance(probabilities)
         accepted = f"{coverage.accepted:.1%} are taken for one of the classes at all"  # as `anyshot test` says it
-        return f"{accuracy.sentences} {test} Expected calibration error {error:.1%}; {accepted}.{unknown}"
+        unknown = _describe_single_groups(classifier)
+        return f"{accuracy.sentences} {test} {describe_calibration(*errors)}; {accepted}.{unknown}"
 
     @staticmethod
     def _explain_unknown(classifier: FewShotClassifier) -> str:

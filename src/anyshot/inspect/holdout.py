@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import beta
 
-from anyshot.classify.calibration import calibration_error
+from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, make_thumbnail
 from anyshot.classify.keys import hash_rows
@@ -63,6 +63,8 @@ class HoldoutResult:
     right: int
     accuracy: Share
     calibration_error: float
+    calibration_error_by_chance: float
+    """What a perfectly calibrated classifier would show on as many examples."""
     accepted: float
     """Share of the examples that were not called none of these."""
     accepted_right: float
@@ -105,7 +107,7 @@ class HoldoutResult:
             f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {self.right} of {self.examples} examples of "
             f"{len(self.classes)} classes. Mean over the classes: "
             f"{np.mean([one.recall[0] for one in self.classes]):.1%}. (95 % intervals.)",
-            f"Expected calibration error {self.calibration_error:.1%}; {self.acceptance}",
+            f"{describe_calibration(self.calibration_error, self.calibration_error_by_chance)}; {self.acceptance}",
         ]
         if self.strangers:
             sentences.append(
@@ -158,6 +160,11 @@ class HoldoutResult:
     def to_dict(self) -> dict[str, Any]:
         """Return all of it, for JSON."""
         return asdict(self)
+
+
+def describe_calibration(error: float, by_chance: float) -> str:
+    """Say how large the calibration error is, beside what chance alone makes of it."""
+    return f"Expected calibration error {error:.1%} (with this many examples {by_chance:.1%} would be chance alone)"
 
 
 def share(right: int, examples: int) -> Share:
@@ -232,6 +239,7 @@ def measure_holdout(
         right=int(right.sum()),
         accuracy=share(int(right.sum()), int(is_member.sum())),
         calibration_error=calibration_error(probabilities[is_member], owner[is_member]),
+        calibration_error_by_chance=calibration_error_by_chance(probabilities[is_member]),
         accepted=float(is_known[is_member].mean()),
         accepted_right=_mean(is_known[right]),
         accepted_wrong=_mean(is_known[wrong]),
