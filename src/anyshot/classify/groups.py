@@ -30,8 +30,8 @@ PART = 256  # rows that are compared with all others at a time: this bounds memo
 MOST_SECONDS = 30.0  # seconds between two photos of one group
 NEAR = 0.3  # squared distance of two near-copies, as a share of the typical one within a class
 CHANCE = 0.01  # probability that an example has an independent one so near
-LIKELY_NEAR = 0.6  # as NEAR, where groups are to be expected: files with consecutive numbers, or many near-copies
-MANY = 1 / 3  # share of the examples that are near-copies of others, from which on the others are likely in groups too
+LIKELY_NEAR = 0.6  # as NEAR, where groups are to be expected: files with consecutive numbers, or scenes (`MANY`)
+MANY = 0.25  # share of the examples that NEAR groups and half of NEAR does not: then they are frames of scenes
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
 
 Pairs = Int[np.ndarray, "pair 2"]
@@ -225,12 +225,12 @@ def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typi
 def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
     """Return examples of a class that are nearer than independent ones would be.
 
-    Where many examples are near-copies, photos come as scenes of several frames. Then the limit is wider: frames of a
-    scene that differ more would otherwise be recognised by each other.
+    Copies are far nearer than NEAR. Where many examples are only just near enough, they are frames of scenes, some of
+    which differ more, and would be recognised by each other: then the limit is wider.
     """
-    near = _pair_below(NEAR, vectors, labels, typical)
-    has_many = len(np.unique(near)) >= MANY * len(labels)
-    return _pair_below(LIKELY_NEAR, vectors, labels, typical) if has_many else near
+    nearest, near = (_pair_below(share, vectors, labels, typical) for share in (NEAR / 2, NEAR))
+    are_scenes = len(np.unique(near)) - len(np.unique(nearest)) >= MANY * len(labels)
+    return _pair_below(LIKELY_NEAR, vectors, labels, typical) if are_scenes else near
 
 
 def _pair_below(share: float, vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:

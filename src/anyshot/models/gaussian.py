@@ -268,16 +268,23 @@ def _leave_out_of_w(
     """Return scores and evidence where B = r W and the images of a group had a part in W and in the centre.
 
     `group` is the mean vector of each query's group, of so many images (`sizes`). With e its residual about the class
-    mean and m that mean, the matrix of W loses U' K U, where the rows of U are e and m. So inner products grow
-    (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'.
+    mean, m that mean and f the residual of the query about its group, the matrix of W loses U' K U, where the rows of U
+    are e, m and f. So inner products grow (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'. What is left
+    in W of three or more is how the siblings vary about their own mean, which does not depend on the query.
     """
     d, ratio, counts = query.shape[1], parameters["spread"][0], counts.to(query)
     before, rest = counts[owner], counts[owner] - sizes
-    rows = torch.stack([group - means[owner], means[owner]], 1)
-    shift = torch.stack([-sizes / rest, torch.ones_like(rest)], 1)  # the class mean afterwards, in these rows
-    change = torch.diag_embed(torch.stack([sizes * before / rest, _share(before, ratio)], 1))
+    # Vectors, their weights in what W loses, and the class mean afterwards as a sum of them.
+    parts = [
+        (group - means[owner], sizes * before / rest, -sizes / rest),
+        (means[owner], _share(before, ratio), torch.ones_like(rest)),
+    ]
+    if group is not query:
+        parts.append((query - group, sizes / (sizes - 1).to(rest).clamp_min(1), torch.zeros_like(rest)))
+    rows, lost, shift = (torch.stack(values, 1) for values in zip(*parts, strict=True))
+    change = torch.diag_embed(lost)
     change = parameters["share"] * (change - _share(rest, ratio)[:, None, None] * shift[:, :, None] * shift[:, None, :])
-    growth = torch.linalg.solve(torch.eye(2).to(query) - change @ (rows @ rows.mT), change)
+    growth = torch.linalg.solve(torch.eye(rows.shape[1]).to(query) - change @ (rows @ rows.mT), change)
     own_mean = (shift[:, None] @ rows)[:, 0]
     weights, weight_before, weight_rest = (1 / (ratio + 1 / k)[:, None] for k in (counts, before, rest))
     centre = (weight_rest * own_mean - weight_before * means[owner]) / (weights.sum() - weight_before + weight_rest)
