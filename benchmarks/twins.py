@@ -1,27 +1,35 @@
-"""Photos that are present twice: are genuine new photos refused, and are the stated numbers true?
+"""Photos that are present twice, and scenes of several frames: are genuine new photos refused, are stated numbers true?
 
-    python benchmarks/twins.py --data FOLDER [--draws 5]
+    python benchmarks/twins.py --data FOLDER [--draws 5] [--parts twins scenes]
 
 FOLDER has cub84.npz and grocery.zip (docs/data.md). Of 16 validation classes of CUB, or 16 classes of the groceries'
 training folder, 15 photos each are learned and 15 others asked; a share of the learned ones has a twin, which is the
 photo cropped by two pixels on each side and encoded again. `reject` is 0.05. For each head and share: genuine photos
 refused, what the classifier states of that and of its calibration error, and the calibration error on the new photos.
+
+Scenes: of 12 classes drawn from these 16, 5 photos each are scenes of 4 frames, and 10 other photos are asked. A frame
+is the photo cropped and with other brightness and contrast, each by up to 10, 20 or 40 %; new photos are changed alike.
+The scenes are found by the classifier, or named. Also: the accuracy on the new photos, and as stated.
 """
 
 import argparse
 import io
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from heads import groceries, images_of
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 from anyshot import FewShotClassifier
 from anyshot.classify.calibration import calibration_error
 from anyshot.models.embedders import load_embedder
 
+HEADS = ("posterior", "cosine-proto")
 CLASSES, LEARNED = 16, 15
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
+DRAWN, SCENES, FRAMES, NEW = 12, 5, 4, 10  # classes, scenes and frames of the second part, and new photos of each class
+CHANGES = (0.1, 0.2, 0.4)
 
 
 def make_twin(picture: np.ndarray) -> np.ndarray:
@@ -31,21 +39,51 @@ def make_twin(picture: np.ndarray) -> np.ndarray:
     return np.asarray(Image.open(out))
 
 
+def make_frame(picture: np.ndarray, most: float, rng: np.random.Generator) -> np.ndarray:
+    """The picture cropped and with other brightness and contrast, each by at most this share."""
+    height, width = picture.shape[:2]
+    kept = [int(side * (1 - rng.uniform(0, most))) for side in (height, width)]
+    top, left = rng.integers(0, height - kept[0] + 1), rng.integers(0, width - kept[1] + 1)
+    frame = Image.fromarray(picture[top : top + kept[0], left : left + kept[1]]).resize((width, height))
+    for change in (ImageEnhance.Brightness, ImageEnhance.Contrast):
+        frame = change(frame).enhance(1 + rng.uniform(-most, most))
+    return np.asarray(frame)
+
+
 def measure(features: np.ndarray, twins: np.ndarray, head: str, share: float, rng: np.random.Generator) -> list[float]:
-    """In percent: refused, refused as stated, calibration error, and the same as stated; features "class photo d"."""
+    """What `ask` returns, without the accuracy, where a share of the photos has twins; features "class photo d"."""
     d = features.shape[-1]
     learned, asked = features[:, :LEARNED], features[:, LEARNED:]
     labels = np.repeat(np.arange(CLASSES), LEARNED)
     chosen = np.flatnonzero(rng.permutation(len(labels)) < round(share * len(labels)))
     rows = np.concatenate([learned.reshape(-1, d), twins[:, :LEARNED].reshape(-1, d)[chosen]])
     fitted = FewShotClassifier(head).fit(rows, np.concatenate([labels, labels[chosen]]))
-    new, owner = asked.reshape(-1, d), np.repeat(np.arange(CLASSES), asked.shape[1])
-    return [
-        100 * float(1 - fitted.is_known(new).mean()),
-        100 * float(1 - fitted.coverage_.accepted),
-        100 * calibration_error(fitted.predict_proba(new), owner),
-        100 * fitted.support_calibration_error(),
+    return ask(fitted, asked)[:4]
+
+
+def measure_scenes(features: np.ndarray, head: str, are_named: bool, rng: np.random.Generator) -> list[float]:
+    """The same, and the accuracy, for scenes of several frames; features "class photo frame d"."""
+    features = features[rng.permutation(len(features))[:DRAWN]]
+    features = np.take_along_axis(features, rng.random(features.shape[:2]).argsort(1)[..., None, None], 1)
+    scenes = np.repeat(np.arange(DRAWN * SCENES), FRAMES)
+    rows = features[:, :SCENES].reshape(len(scenes), -1)
+    fitted = FewShotClassifier(head).fit(rows, scenes // SCENES, groups=scenes if are_named else None)
+    return ask(fitted, features[:, SCENES : SCENES + NEW, 0])
+
+
+def ask(fitted: FewShotClassifier, new: np.ndarray) -> list[float]:
+    """In percent: refused, calibration error and accuracy on new photos "class photo d", each with the stated."""
+    owner, rows = np.repeat(np.arange(len(new)), new.shape[1]), new.reshape(-1, new.shape[-1])
+    probabilities = fitted.predict_proba(rows)
+    values = [
+        1 - fitted.is_known(rows).mean(),
+        1 - fitted.coverage_.accepted,
+        calibration_error(probabilities, owner),
+        fitted.support_calibration_error(),
+        (probabilities.argmax(1) == owner).mean(),
+        fitted.coverage_.accuracy_of_all,
     ]
+    return [100 * float(value) for value in values]
 
 
 def main() -> None:
@@ -53,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--parts", nargs="+", choices=("twins", "scenes"), default=("twins", "scenes"))
     asked = parser.parse_args()
     embedder = load_embedder("efficientnet-lite0:160")
     files, codes = groceries(asked.data / "grocery.zip", "train")()
@@ -63,18 +102,31 @@ def main() -> None:
         "groceries": np.stack([embedder.crop_square(files[place]) for place in chosen]),
     }
     for name, images in sets.items():
-        both = [embedder.features(x) for x in (images, np.stack([make_twin(one) for one in images]))]
-        features, twins = (x.reshape(CLASSES, 2 * LEARNED, -1) for x in both)
-        for head in ("posterior", "cosine-proto"):
-            for share in SHARES:
+        if "twins" in asked.parts:
+            both = [embedder.features(x) for x in (images, np.stack([make_twin(one) for one in images]))]
+            features, twins = (x.reshape(CLASSES, 2 * LEARNED, -1) for x in both)
+            for head, share in product(HEADS, SHARES):
                 rows = []
                 for draw in range(asked.draws):
                     rng = np.random.default_rng(draw)
                     order = np.stack([rng.permutation(2 * LEARNED) for _ in range(CLASSES)])[..., None]
                     drawn = [np.take_along_axis(x, order, 1) for x in (features, twins)]
                     rows.append(measure(drawn[0], drawn[1], head, share, rng))
-                cells = " | ".join(f"{value:.1f}" for value in np.mean(rows, 0))
-                print(f"| {name} | {head} | {share:.0%} | {cells} | {max(row[0] for row in rows):.1f} |", flush=True)
+                print_row([name, head, f"{share:.0%} twins"], rows)
+        for most in CHANGES if "scenes" in asked.parts else ():
+            rng = np.random.default_rng(0)
+            frames = np.stack([make_frame(one, most, rng) for one in images for _ in range(FRAMES)])
+            features = embedder.features(frames).reshape(CLASSES, 2 * LEARNED, FRAMES, -1)
+            for head, are_named in product(HEADS, (False, True)):
+                draws = [np.random.default_rng(draw) for draw in range(asked.draws)]
+                rows = [measure_scenes(features, head, are_named, rng) for rng in draws]
+                print_row([name, head, f"{most:.0%} changed", "named" if are_named else "found"], rows)
+
+
+def print_row(words: list[str], rows: list[list[float]]) -> None:
+    """Print the means over draws, and the largest share that was refused in one of them."""
+    means = (f"{value:.1f}" for value in np.mean(rows, 0))
+    print(f"| {' | '.join([*words, *means])} | {max(row[0] for row in rows):.1f} |", flush=True)
 
 
 if __name__ == "__main__":
