@@ -1,6 +1,6 @@
 """Which classifier to use on given features: ours beside what people would use instead, at equal and unequal shots.
 
-    python benchmarks/heads.py --data FOLDER                    all of results/heads: half an hour of one core
+    python benchmarks/heads.py --data FOLDER                    all of results/heads: an hour of one core
     python benchmarks/heads.py --data FOLDER --split val --out runs/heads-val       on development classes
 
 FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip (docs/data.md says where the images come from). Pictures are
@@ -18,9 +18,7 @@ behind the best (of those that need no base, if it needs none itself; else of al
 others, accuracy on rare classes (1 or 2 images), expected calibration error with its interval, log-loss, AUROC of
 unknown classes (by what the classifier offers for it, and by its largest probability), CPU seconds of fit and predict;
 and README.md, which shows it. Intervals are paired, 95 %: of 5 classes over episodes, of all classes over classes; that
-of the calibration error is over episodes or draws (jackknife). scikit-learn's LDA is slow and meets the first episodes
-only: it is compared on these, and its accuracy is cosine-proto's plus its gain there. Cells that heads.csv has are not
-computed again.
+of the calibration error is over episodes or draws (jackknife). Cells that heads.csv has are not computed again.
 """
 
 import argparse
@@ -65,7 +63,6 @@ SUPPORTS = (*map(str, SHOTS), "step", "tail")
 QUERIES = 8
 DIRECTIONS = 320
 NEEDS_TWO = ("LDA, shrinkage", "NearestCentroid")  # they estimate a variance within classes
-SLOW = ("LDA, shrinkage",)
 Labelled = tuple[np.ndarray, np.ndarray]
 
 
@@ -375,18 +372,18 @@ def _auroc(evidence: np.ndarray, unknown: np.ndarray) -> float:
 
 
 def contest(
-    name: str, of: Set, way: int | None, support: str, episodes: tuple[int, int], entrants: dict[str, Method]
+    name: str, of: Set, way: int | None, support: str, episodes: int, entrants: dict[str, Method]
 ) -> list[dict[str, object]]:
-    """Rows of one set, way and support; `episodes`: for all classifiers, and for slow ones."""
+    """Rows of one set, way and support."""
     rng = np.random.default_rng([way or 0, len(support), sum(map(ord, name + support))])
     records: dict[str, Record] = {}
-    for number in range(episodes[0]):
+    for _ in range(episodes):
         episode = draw(of, way, support, rng)
         if episode is None:
             return []
         answers: dict[str, Answer] = {}
         for title, method in entrants.items():
-            if title in (NEEDS_TWO if episode.counts.max() == 1 else ()) + (SLOW if number >= episodes[1] else ()):
+            if title in NEEDS_TWO and episode.counts.max() == 1:
                 continue
             plain = title.removesuffix(", balanced")
             if (
@@ -401,19 +398,20 @@ def contest(
     cosine, by_class = records["cosine-proto"], way is None
 
     def behind(first: Record, second: Record) -> np.ndarray:
-        """How far the second is behind the first, in the episodes that both met."""
-        many = min(len(first.recalls), len(second.recalls))
-        both = [Record(recalls=record.recalls[:many]).units(by_class) for record in (first, second)]
-        return both[0] - both[1]
+        """How far the second is behind the first, in every episode or class."""
+        return first.units(by_class) - second.units(by_class)
 
     rows = []
     for title, record in records.items():
         peers = NEEDS_NO_BASE if title in NEEDS_NO_BASE else records
         best = min((records[peer] for peer in records if peer in peers), key=lambda peer: behind(cosine, peer).mean())
         gain, gap = -behind(cosine, record), behind(best, record)
-        accuracy = cosine.units(by_class).mean() + gain.mean()
         row: dict[str, object] = {"set": name, "way": way or "all", "support": support, "classifier": title}
-        row |= {"classes": len(record.recalls[0]), "episodes": len(record.recalls), "accuracy": accuracy}
+        row |= {
+            "classes": len(record.recalls[0]),
+            "episodes": len(record.recalls),
+            "accuracy": record.units(by_class).mean(),
+        }
         row |= {"ci95": half_width(record.units(by_class)), "gain": gain.mean(), "gain_ci95": half_width(gain)}
         row |= {"behind": gap.mean(), "behind_ci95": half_width(gap), "rare": 100 * np.mean(record.rare)}
         rivals = {
@@ -544,8 +542,8 @@ def _command(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     words = ["python benchmarks/heads.py --data FOLDER"]
     for name in ("sets", "supports", "classifiers", "split", "episodes", "draws"):
         value = getattr(arguments, name)
-        if tuple(value) != tuple(parser.get_default(name)):
-            words.append(f"--{name} {value if isinstance(value, str) else ' '.join(map(str, value))}")
+        if value != parser.get_default(name):
+            words.append(f"--{name} {value}")
     return " ".join(words)
 
 
@@ -558,17 +556,17 @@ def main() -> None:
     parser.add_argument("--supports", default=",".join(SUPPORTS), help="images of each class, step, tail")
     parser.add_argument("--classifiers", default="", help="only those whose names begin so, and cosine-proto; or all")
     parser.add_argument("--split", choices=("test", "val"), default="test")
-    parser.add_argument("--episodes", type=int, nargs=2, default=(200, 20), help="of 5 classes; of these for slow ones")
-    parser.add_argument("--draws", type=int, nargs=2, default=(8, 2), help="of all classes at once")
+    parser.add_argument("--episodes", type=int, default=200, help="of 5 classes")
+    parser.add_argument("--draws", type=int, default=64, help="of all classes at once")
     arguments = parser.parse_args()
     supports, wanted = arguments.supports.split(","), tuple(arguments.classifiers.split(","))
     sets = read_sets(arguments.data, arguments.cache, arguments.sets.split(","), arguments.split)
     table = arguments.out / "heads.csv"
     rows: list[dict[str, object]] = list(read_table(table)) if table.exists() else []
     done = {(row["set"], str(row["way"]), str(row["support"]).removesuffix(".0")) for row in rows}
-    both = ((5, tuple(arguments.episodes)), (None, tuple(arguments.draws)))
+    both = ((5, arguments.episodes), (None, arguments.draws))
     cells = [(name, way, s, many) for name, of in sets.items() if of.base for way, many in both for s in supports]
-    cells += [(name, None, "natural", (1, 1)) for name, of in sets.items() if of.later]
+    cells += [(name, None, "natural", 1) for name, of in sets.items() if of.later]
     cells = [cell for cell in cells if (cell[0], str(cell[1] or "all"), cell[2]) not in done]
     prepared: tuple[object, Set, dict[str, Method]] | None = None
     with progress("contests", float(len(cells))) as advance:
