@@ -21,6 +21,7 @@ from anyshot.measure.inputs import check_features, check_labels
 
 MOST_RANKED = 100  # examples of a ranking: after so many labels, rank the others anew
 LEAST_WEIGHT = 0.01  # of an example that the classifier is sure of: without, such ones would not be ranked; not tuned
+TIE = 1e-4  # gains that differ by less than this share are equal: they are sums in float32
 MOST_COMPARED = 5_000  # unlabelled examples that are compared, a random sample of more: their kernel takes 100 MB
 
 
@@ -88,12 +89,16 @@ def _herd(
     weights: Float[np.ndarray, " example"],
     most: int,
 ) -> list[int]:
-    """Return the examples that raise the weighted sum of coverages most, one after the other."""
+    """Return the examples that raise the weighted sum of coverages most, one after the other.
+
+    Of examples that raise it equally, such as copies, the first is taken: rounding, which differs between processors,
+    must not decide.
+    """
     ranking: list[int] = []
     for _ in range(min(most, len(coverage))):
-        sums = weights @ np.maximum(similarities, coverage[:, None])
-        sums[ranking] = -1
-        ranking.append(int(sums.argmax()))
+        gains = weights @ np.maximum(similarities - coverage[:, None], 0)
+        gains[ranking] = -1
+        ranking.append(int((gains >= (1 - TIE) * gains.max()).argmax()))
         coverage = np.maximum(coverage, similarities[:, ranking[-1]])
     return ranking
 
