@@ -2,6 +2,7 @@
 
     python benchmarks/heads.py --data FOLDER                    all of results/heads: an hour of one core
     python benchmarks/heads.py --data FOLDER --split val --out runs/heads-val       on development classes
+    python benchmarks/heads.py --features A.npz B.npz --out runs/heads-mine         on features of your own
 
 FOLDER has cub84.npz, cub32.npz, mini32.npz and grocery.zip (docs/data.md says where the images come from). Pictures are
 embedded once, by efficientnet-lite0, into a cache (ten more minutes); `birds-conv4` are features of a Conv-4 that comes
@@ -19,6 +20,10 @@ others, accuracy on rare classes (1 or 2 images), expected calibration error wit
 unknown classes (by what the classifier offers for it, and by its largest probability), CPU seconds of fit and predict;
 and README.md, which shows it. Intervals are paired, 95 %: of 5 classes over episodes, of all classes over classes; that
 of the calibration error is over episodes or draws (jackknife). Cells that heads.csv has are not computed again.
+
+Features of your own are files with arrays `features` and `labels`, as `anyshot embed -o features.npz` writes them.
+Classifiers that need a base are left out there. With `natural` among the `--supports`, a class has all of its images but
+the queries (half of them where it has few).
 """
 
 import argparse
@@ -63,6 +68,7 @@ SUPPORTS = (*map(str, SHOTS), "step", "tail")
 QUERIES = 8
 DIRECTIONS = 320
 NEEDS_TWO = ("LDA, shrinkage", "NearestCentroid")  # they estimate a variance within classes
+SHOP = "groceries, all 81 classes"  # asked once, for all photos of the shop
 Labelled = tuple[np.ndarray, np.ndarray]
 
 
@@ -72,8 +78,8 @@ class Set:
 
     x: np.ndarray
     y: np.ndarray
-    base: Labelled | None
-    foreign: Labelled
+    base: Labelled | None = None
+    foreign: Labelled | None = None
     later: Labelled | None = None
     """Images of the same classes, taken on other days."""
 
@@ -247,7 +253,6 @@ def methods(of: Set) -> dict[str, Method]:
         "proto": ours("proto"),
         "cosine-proto": ours("cosine-proto"),
         "posterior": posterior(),
-        "posterior (foreign base)": posterior(prepared(of.foreign)),
         "logistic regression": logistic(None),
         "logistic regression, balanced": logistic("balanced"),
         "LinearSVC": theirs(LinearSVC),
@@ -259,6 +264,8 @@ def methods(of: Set) -> dict[str, Method]:
         "nearest neighbour": theirs(lambda: KNeighborsClassifier(1)),
         "NearestCentroid": theirs(NearestCentroid),
     }
+    if of.foreign is not None:
+        entrants["posterior (foreign base)"] = posterior(prepared(of.foreign))
     if of.base is not None:
         lda, plda, centre = LdaOfBase(of.base), Plda(of.base), normalize(of.base[0]).mean(0)
         est = dict(FewShotClassifier("proto", readout="est60", base=of.base).fit(of.x[:9], np.arange(9) // 3).fitted_)
@@ -299,12 +306,10 @@ def counts_of(support: str, way: int, rng: np.random.Generator) -> np.ndarray:
     return np.full(way, int(support))
 
 
-def draw(of: Set, way: int | None, support: str, rng: np.random.Generator, queries: int = QUERIES) -> Episode | None:
+def draw(of: Set, way: int | None, support: str, rng: np.random.Generator, queries: int) -> Episode | None:
     """An episode of so many classes, or of all that have images enough."""
     if support == "natural":
-        assert of.later is not None
-        counts = np.bincount(of.y)
-        return Episode(of.x, of.y, counts, *of.later, of.x[:0], np.arange(len(counts)))
+        return _all_images(of, rng, queries)
     pool, labels = of.later or (of.x, of.y), np.unique(of.y)
     most = 16 if support in ("step", "tail") else int(support)
     enough = np.bincount(of.y) >= most + (0 if of.later else queries)
@@ -330,6 +335,18 @@ def draw(of: Set, way: int | None, support: str, rng: np.random.Generator, queri
         pool[0][np.concatenate(strange)] if strange else of.x[:0],
         chosen,
     )
+
+
+def _all_images(of: Set, rng: np.random.Generator, queries: int) -> Episode:
+    """An episode of all images of all classes, asked with those of other days, or with some that are set apart."""
+    x, y, later = of.x, of.y, of.later
+    if later is None:
+        rank = np.empty(len(y), int)
+        for label in np.unique(y):
+            rank[y == label] = rng.permutation(np.sum(y == label))
+        is_query = rank < np.minimum(queries, np.bincount(y)[y] // 2)
+        later, x, y = (x[is_query], y[is_query]), x[~is_query], y[~is_query]
+    return Episode(x, y, np.bincount(y), *later, x[:0], np.unique(y))
 
 
 @dataclass
@@ -372,13 +389,13 @@ def _auroc(evidence: np.ndarray, unknown: np.ndarray) -> float:
 
 
 def contest(
-    name: str, of: Set, way: int | None, support: str, episodes: int, entrants: dict[str, Method]
+    name: str, of: Set, way: int | None, support: str, episodes: int, entrants: dict[str, Method], queries: int
 ) -> list[dict[str, object]]:
     """Rows of one set, way and support."""
     rng = np.random.default_rng([way or 0, len(support), sum(map(ord, name + support))])
     records: dict[str, Record] = {}
     for _ in range(episodes):
-        episode = draw(of, way, support, rng)
+        episode = draw(of, way, support, rng, queries)
         if episode is None:
             return []
         answers: dict[str, Answer] = {}
@@ -503,7 +520,7 @@ def read_sets(data: Path, cache: Path, wanted: list[str], split: str) -> dict[st
         # Half of the classes are asked for, the others are the base of the same kind.
         sets["groceries"] = Set(*asked, others, cub["train"], half(days["test"], 0) if split == "test" else None)
         if split == "test":
-            sets["groceries, all 81 classes"] = Set(*days["train"], None, cub["train"], days["test"])
+            sets[SHOP] = Set(*days["train"], None, cub["train"], days["test"])
     if "birds" in wanted:
         sets["birds"] = Set(*cub[split], cub["train"], days["train"])
     if "birds-conv4" in wanted:
@@ -518,17 +535,22 @@ def read_sets(data: Path, cache: Path, wanted: list[str], split: str) -> dict[st
     return sets
 
 
+def read_features(path: Path) -> Set:
+    """A set of somebody's own features; classes of one image cannot be asked for."""
+    with np.load(path, allow_pickle=False) as file:
+        x, y = file["features"], np.unique(file["labels"], return_inverse=True)[1]
+    several = np.bincount(y)[y] > 1
+    return Set(x[several].reshape(several.sum(), -1), np.unique(y[several], return_inverse=True)[1])
+
+
 def in_directions(of: Set) -> Set:
     """The same set with long vectors in some random directions."""
     d = of.x.shape[1]
     if d <= DIRECTIONS:
         return of
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(d, DIRECTIONS)))[0].astype(np.float32)
-    parts = [(of.x, of.y), of.base, of.foreign, of.later]
-    whole, base, foreign, later = (None if part is None else (part[0] @ turn, part[1]) for part in parts)
-    assert whole is not None
-    assert foreign is not None
-    return Set(*whole, base, foreign, later)
+    others = [of.base, of.foreign, of.later]
+    return Set(of.x @ turn, of.y, *(None if part is None else (part[0] @ turn, part[1]) for part in others))
 
 
 def half(of: Labelled, odd: int) -> Labelled:
@@ -539,8 +561,11 @@ def half(of: Labelled, odd: int) -> Labelled:
 
 def _command(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
     """What was asked for, without where the files of this machine are."""
-    words = ["python benchmarks/heads.py --data FOLDER"]
-    for name in ("sets", "supports", "classifiers", "split", "episodes", "draws"):
+    source = "--data FOLDER"
+    if arguments.features:
+        source = " ".join(["--features", *(path.name for path in arguments.features)])
+    words = [f"python benchmarks/heads.py {source}"]
+    for name in ("sets", "supports", "classifiers", "split", "episodes", "draws", "queries"):
         value = getattr(arguments, name)
         if value != parser.get_default(name):
             words.append(f"--{name} {value}")
@@ -549,7 +574,9 @@ def _command(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path)
+    source.add_argument("--features", type=Path, nargs="+", help="files of your own features and labels")
     parser.add_argument("--cache", type=Path, default=Path("runs/heads"))
     parser.add_argument("--out", type=Path, default=Path("results/heads"))
     parser.add_argument("--sets", default="groceries,birds,birds-conv4,things")
@@ -558,14 +585,19 @@ def main() -> None:
     parser.add_argument("--split", choices=("test", "val"), default="test")
     parser.add_argument("--episodes", type=int, default=200, help="of 5 classes")
     parser.add_argument("--draws", type=int, default=64, help="of all classes at once")
+    parser.add_argument("--queries", type=int, default=QUERIES, help="images of each class to ask with")
     arguments = parser.parse_args()
     supports, wanted = arguments.supports.split(","), tuple(arguments.classifiers.split(","))
-    sets = read_sets(arguments.data, arguments.cache, arguments.sets.split(","), arguments.split)
+    if arguments.features:
+        sets = {path.stem: read_features(path) for path in arguments.features}
+    else:
+        sets = read_sets(arguments.data, arguments.cache, arguments.sets.split(","), arguments.split)
     table = arguments.out / "heads.csv"
     rows: list[dict[str, object]] = list(read_table(table)) if table.exists() else []
     done = {(row["set"], str(row["way"]), str(row["support"]).removesuffix(".0")) for row in rows}
     both = ((5, arguments.episodes), (None, arguments.draws))
-    cells = [(name, way, s, many) for name, of in sets.items() if of.base for way, many in both for s in supports]
+    cells = [(name, way, s, many) for name in sets if name != SHOP for way, many in both for s in supports]
+    cells = [cell for cell in cells if cell[1] is None or cell[2] != "natural"]
     cells += [(name, None, "natural", 1) for name, of in sets.items() if of.later]
     cells = [cell for cell in cells if (cell[0], str(cell[1] or "all"), cell[2]) not in done]
     prepared: tuple[object, Set, dict[str, Method]] | None = None
@@ -577,7 +609,7 @@ def main() -> None:
                 entrants = methods(of)
                 entrants = {title: each for title, each in entrants.items() if title.startswith(wanted)}
                 prepared = (name, way, is_whole), of, entrants
-            rows += contest(name, prepared[1], way, support, many, prepared[2])
+            rows += contest(name, prepared[1], way, support, many, prepared[2], arguments.queries)
             write_table(table, rows)
             advance(1.0, f"{name}, {way or 'all'} classes, {support}")
     rows = list(read_table(table))

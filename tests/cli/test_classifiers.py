@@ -233,8 +233,31 @@ def test_groups_that_folders_name_are_left_out_as_a_whole(model, monkeypatch):
     said = run("anyshot fit photos --group-depth 5 --model run -o again", monkeypatch)
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert "--group-depth is too deep" in said.err
-    said = run("anyshot pack folder photos --group-depth 2 -o store", monkeypatch)
-    assert "--group-depth is not an option of kind 'folder'" in said.err
+
+
+def test_groups_are_kept_beside_embedded_features(model, monkeypatch):
+    """Stores and files of features know the groups of their pictures: what is fitted leaves out the same ones."""
+    for place, file in enumerate(sorted(Path("photos").rglob("*.png"))):
+        scene = file.parent / f"scene {place % 4}"
+        scene.mkdir(exist_ok=True)
+        file.rename(scene / file.name)
+    thresholds = []
+    made = {"embed photos --model run": ("e", "e.npz"), "pack folder photos --embed run": ("p",)}
+    for verb, outs in made.items():
+        for out in outs:
+            said = run(f"anyshot {verb} --group-depth 2 -o {out}", monkeypatch)
+            assert said.code == 0, said.err
+            words = run(f"anyshot fit {out} -o of-features", monkeypatch).out
+            assert re.search(r"\d+ of them are in \d+ groups that you named", words), words
+            thresholds.append(FewShotClassifier.load("of-features").threshold_)
+    np.testing.assert_allclose(thresholds, thresholds[0], rtol=1e-5)
+    run("anyshot embed photos --model run -o plain.npz", monkeypatch)
+    run("anyshot fit plain.npz -o of-features", monkeypatch)
+    assert abs(FewShotClassifier.load("of-features").threshold_ / thresholds[0] - 1) > 1e-3
+    # The same place, other groups: not what is there already.
+    assert run("anyshot embed photos --model run --group-depth 2 -o e", monkeypatch).code == 0
+    said = run("anyshot embed photos --model run -o e", monkeypatch)
+    assert (said.code, said.err.count("\n")) == (2, 1)
 
 
 def test_fit_says_what_its_examples_cannot_tell(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from anyshot.cli.options import EmbedOptions, OptionalOut, OutOption
-from anyshot.data.layout import PackOptions
+from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.errors import BadInput
 
 
@@ -90,6 +90,7 @@ def embed(
     on: str = "here",
     workers: int = 0,
     using: Path | None = None,
+    layout: Annotated[SourceOptions, Parameter(name="*", group="Source")] = SourceOptions(),
 ) -> None:
     """Turn pictures, however many, into a store or plain arrays of features; interrupted, the same command goes on.
 
@@ -100,13 +101,14 @@ def embed(
         on: Where: here, ray, or ray://ADDRESS.
         workers: With ray: processes; one per core by default.
         using: A Python file with backbones of your own (`registry = anyshot.Registry(...)`).
+        layout: How the source is laid out. Groups are kept beside the features.
     """
     from anyshot.machine import limit_threads_to_free_cores
 
     limit_threads_to_free_cores()
     from anyshot.models.features import embed_path
 
-    print(embed_path(source, out, model, on, workers, using))
+    print(embed_path(source, out, model, on, workers, using, layout))
 
 
 def doctor(store: Path, /, *, out: OptionalOut = None, verify: bool = False, copies: bool = False) -> None:

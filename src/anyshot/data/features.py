@@ -21,6 +21,7 @@ from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, read_json, read_text
 
 VECTORS = ("features", "embeddings", "embedding", "vectors", "x", "feature", "vector")
+GROUPS = "groups"  # the name of the array that says which examples belong together
 SHARDS = "shards.json"
 Features = Float[np.ndarray, "image position channel"]
 
@@ -49,17 +50,18 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
         others, options = {**others, "labels": labels}, replace(options, label_column="labels")
     names = [str(decode_text(name)) for name in others.get("names", ())] or [f"row {i}" for i in range(len(vectors))]
     labels_and_splits = read_labels(others, options, True, options.labels or path)
-    rows = zip(names, labels_and_splits, read_groups(others, options, path), strict=True)
-    items = [Item(name, label, split, group=group) for name, (label, split), group in rows]
-    return Source(items, features=vectors)
+    rows = zip(names, labels_and_splits, read_groups(others, options, path, GROUPS), strict=True)
+    return Source([Item(name, label, split, group=group) for name, (label, split), group in rows], features=vectors)
 
 
 def write_feature_file(path: Path, source: Source) -> None:
-    """Write features with labels, names and splits as plain arrays (.npz) or columns (.parquet)."""
+    """Write features with labels, names, splits and groups as plain arrays (.npz) or columns (.parquet)."""
     vectors = source.features[:, 0] if source.features.ndim == 3 and source.features.shape[1] == 1 else source.features
     columns: dict[str, Any] = {"labels": source.labels, "names": source.names}
     if any(source.splits):
         columns["split"] = [split or "train" for split in source.splits]
+    if source.groups is not None:
+        columns[GROUPS] = [group or "" for group in source.groups]
     with atomic_write(path) as temporary:
         if path.suffix.lower() == ".npz":
             with temporary.open("wb") as file:

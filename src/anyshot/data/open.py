@@ -191,8 +191,7 @@ def _choose_kind(path: Path, options: PackOptions, pack_kind: str) -> str:
 def _check_options(path: Path, options: PackOptions, reader: str, pack_kind: str) -> list[str]:
     """Return a note for each given option that the reader does not use; `pack` refuses such options."""
     given = [one.name for one in fields(PackOptions) if getattr(options, one.name)]
-    used = [name for name in KINDS[reader].options if not (pack_kind and name.startswith("group_"))]  # no store has any
-    unused = [f"--{name.replace('_', '-')}" for name in given if name not in used]
+    unused = [f"--{name.replace('_', '-')}" for name in given if name not in KINDS[reader].options]
     if unused and pack_kind:
         raise BadInput(f"{unused[0]} is not an option of kind {pack_kind!r}.")
     return [f"{name} is not used: {path} is of kind {reader}" for name in unused]
@@ -251,7 +250,8 @@ def read_store(path: Path, options: PackOptions, labelled: bool) -> Source:
     has_class_splits = len(set(store.class_names)) == len(store.class_names) and not store.about.get("example_splits")
     splits = [None if has_class_splits else split for split in store.class_split]
     items = [
-        Item(name, store.class_names[row], splits[row]) for name, row in zip(store.names, store.labels, strict=True)
+        Item(name, store.class_names[row], splits[row], group=group)
+        for name, row, group in zip(store.names, store.labels, store.groups, strict=True)
     ]
     if store.is_features:
         return Source(items, features=np.asanyarray(store.items))

@@ -196,7 +196,8 @@ def _pack_features(source: Source, staged: Path, options: StoreOptions) -> None:
     order = order_by_split(items)
     ordered = [items[row] for row in order]
     chunks = (source.features[order[start : start + FEATURE_ROWS]] for start in range(0, len(order), FEATURE_ROWS))
-    write_store(staged, chunks, *number_classes(ordered), names=[item.name for item in ordered], notes=[])
+    names, groups = [item.name for item in ordered], [item.group for item in ordered]
+    write_store(staged, chunks, *number_classes(ordered), names=names, groups=groups, notes=[])
 
 
 def _pack_images(source: Source, path: Path, folder: Path, options: StoreOptions, embedding: Embedding | None) -> None:
@@ -229,7 +230,7 @@ def hash_inputs(items: Sequence[Item], path: Path, settings: dict[str, Any]) -> 
     """Return a hash of everything that chunks depend on: only chunks of the same hash are used again.
 
     Args:
-        items: The images: names, classes, splits, boxes, and the size and time of their files count.
+        items: The images: names, classes, splits, boxes, groups, and the size and time of their files count.
         path: The source; the size and time of a file count, and of the index of a store or a data set.
         settings: How the images are stored or embedded.
     """
@@ -239,7 +240,7 @@ def hash_inputs(items: Sequence[Item], path: Path, settings: dict[str, Any]) -> 
         # The `read` of a picture inside a tar or Parquet file is a `partial` with that file among its arguments.
         paths = [item.read.path] if isinstance(item.read, FileBytes) else getattr(item.read, "args", ())
         versions = [_version(path) for path in paths if isinstance(path, Path)]
-        about = (item.name, item.class_name, item.split, item.box, versions)
+        about = (item.name, item.class_name, item.split, item.box, versions, *([item.group] if item.group else []))
         digest.update(repr(about).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()[:32]
 
@@ -324,7 +325,8 @@ def _join_chunks(
     notes = [*source.notes, *_describe_enlarged(sides, source.size), *_describe_lost(items, readable)]
     about = {**source.about, "notes": notes, **({"fit": source.fit} if embedding is None else embedding.about)}
     about["skipped"] = [{"name": items[index].name, "why": why} for index, why in sorted(skipped.items())]
-    finish_store(folder, *number_classes(readable), about, [item.name for item in readable])
+    names, groups = [item.name for item in readable], [item.group for item in readable]
+    finish_store(folder, *number_classes(readable), about, names, groups)
 
 
 def _describe_enlarged(sides: Sequence[int], size: int | None) -> list[str]:

@@ -31,7 +31,7 @@ SPLIT_NAMES = {name: name for name in SPLITS} | {
     "valid": "val", "validation": "val", "dev": "val", "training": "train", "testing": "test",
 }  # fmt: skip
 """Names that folders, tables and data sets have for splits."""
-NAMES, SIDES = "names.jsonl", "sides.npy"
+NAMES, GROUPS, SIDES = "names.jsonl", "groups.jsonl", "sides.npy"
 LONGEST_SIDE = 1 << 16  # pixels of a frame; JPEG allows no more, and a store with a longer side is damaged
 
 
@@ -162,14 +162,23 @@ class Store:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The path of each item in the source; in old stores, which do not have it, its number."""
-        if not (self.path / NAMES).is_file():
-            return tuple(f"item {index}" for index in range(len(self.items)))
-        damaged = f"the store {self.path} is damaged, {NAMES}"
+        return self._read_lines(NAMES) or tuple(f"item {index}" for index in range(len(self.items)))
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """The group of each item, "" where it belongs to none; of all where the source had no groups."""
+        return self._read_lines(GROUPS) or ("",) * len(self.items)
+
+    def _read_lines(self, file: str) -> tuple[str, ...]:
+        """Return a text per item; none where the store does not have the file."""
+        if not (self.path / file).is_file():
+            return ()
+        damaged = f"the store {self.path} is damaged, {file}"
         with as_bad_input((BadInput, ValueError, RecursionError), damaged, ": pack it again."):
-            names = tuple(json.loads(line) for line in read_text(self.path / NAMES).splitlines())
-            if len(names) != len(self.items) or not all(isinstance(name, str) for name in names):
-                raise ValueError(f"{len(names)} names for {len(self.items)} items")
-        return names
+            lines = tuple(json.loads(line) for line in read_text(self.path / file).splitlines())
+            if len(lines) != len(self.items) or not all(isinstance(line, str) for line in lines):
+                raise ValueError(f"{len(lines)} texts for {len(self.items)} items")
+        return lines
 
     def part(self, split: str) -> StoreSplit:
         """Return one split."""
@@ -211,6 +220,7 @@ def write_store(
     class_names: Sequence[str],
     class_split: Sequence[str],
     names: Sequence[str] = (),
+    groups: Sequence[str] = (),
     **about: Any,
 ) -> Store:
     """Write a complete store.
@@ -222,13 +232,14 @@ def write_store(
         class_names: The names of the classes.
         class_split: The split of each class.
         names: The path of each item in its source.
+        groups: The group of each item, "" for none.
         about: Metadata.
     """
     check_absent(path)
     with atomic_write(path) as temporary:
         temporary.mkdir()
         write_items(temporary / "items.npy", chunks)
-        finish_store(temporary, labels, class_names, class_split, about, names)
+        finish_store(temporary, labels, class_names, class_split, about, names, groups)
     return open_store(path)
 
 
@@ -246,8 +257,9 @@ def finish_store(
     class_split: Sequence[str],
     about: dict[str, Any],
     names: Sequence[str] = (),
+    groups: Sequence[str] = (),
 ) -> None:
-    """Turn a folder with items.npy into a store: check the order, write labels, names and checksums."""
+    """Turn a folder with items.npy into a store: check the order, write labels, names, groups and checksums."""
     labels = np.asarray(labels, np.int32)
     if not len(labels):
         raise BadInput("a store needs at least one item.")
@@ -255,10 +267,11 @@ def finish_store(
         _check(_read_items(folder), labels, class_names, class_split)
     np.save(folder / "labels.npy", labels)
     files = ["items.npy", "labels.npy", *([SIDES] if (folder / SIDES).is_file() else [])]
-    if names:
-        lines = (json.dumps(name) + "\n" for _, name in zip(labels, names, strict=True))
-        (folder / NAMES).write_text("".join(lines), encoding="ascii")
-        files.append(NAMES)
+    for file, texts in ((NAMES, names), (GROUPS, groups)):
+        if any(texts):
+            lines = (json.dumps(text) + "\n" for _, text in zip(labels, texts, strict=True))
+            (folder / file).write_text("".join(lines), encoding="ascii")
+            files.append(file)
     checksums = {name: hash_file(folder / name) for name in files}
     splits = {"class_names": list(class_names), "class_split": list(class_split)}
     write_json(folder / "store.json", {"format": 1, **splits, "about": about, "sha256": checksums})
@@ -278,7 +291,7 @@ def open_store(path: Path, verify: bool = False) -> Store:
             raise ValueError("its store.json does not hold lists and objects where it should")
         _check(items, labels, names, splits)
     if verify:
-        for name in ("items.npy", "labels.npy", *sorted({NAMES, SIDES} & checksums.keys())):
+        for name in ("items.npy", "labels.npy", *sorted({NAMES, GROUPS, SIDES} & checksums.keys())):
             if not (path / name).is_file() or hash_file(path / name) != checksums.get(name):
                 raise BadInput(f"the store {path} is damaged: {name} does not match its checksum; pack it again.")
     return Store(path, items, labels, tuple(names), tuple(splits), about)

@@ -247,11 +247,19 @@ def read_labels(columns: Columns, options: PackOptions, labelled: bool, path: Pa
     return [(label, SPLIT_NAMES[word]) for label, word in zip(labels, splits, strict=True)]
 
 
-def read_groups(columns: Columns, options: PackOptions, path: Path) -> list[str]:
-    """Return the group of each row, by the column that the user named; "" without one, and for an empty cell."""
-    if not options.group_column:
+def read_groups(columns: Columns, options: PackOptions, path: Path, usual: str = "") -> list[str]:
+    """Return the group of each row, by the column that the user named; "" without one, and for an empty cell.
+
+    Args:
+        columns: All columns by name.
+        options: Their `group_column` is the column to read.
+        path: The file, for messages.
+        usual: The column to read where the user named none, if there is such a column.
+    """
+    name = options.group_column or (usual if usual in columns else "")
+    if not name:
         return [""] * len(next(iter(columns.values())))
-    values = pick_column(columns, options.group_column, (), "group", path)
+    values = pick_column(columns, name, (), "group", path)
     return ["" if value is None else str(decode_text(value)).strip() for value in values]
 
 

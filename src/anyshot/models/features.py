@@ -219,7 +219,15 @@ def read_examples(
 # ---------------------------------------------------------------------------------------------------- features to files
 
 
-def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int = 0, using: Path | None = None) -> str:
+def embed_path(
+    path: Path,
+    out: Path,
+    model: str,
+    on: str = "here",
+    workers: int = 0,
+    using: Path | None = None,
+    options: SourceOptions | None = None,
+) -> str:
     """Embed the pictures of a path and write their features; an interrupted call can be repeated and goes on.
 
     Args:
@@ -229,6 +237,7 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         on: Where the pictures of a store are embedded: here, ray, or ray://ADDRESS.
         workers: Processes on Ray; one per core by default.
         using: A Python file with heads and backbones of the user.
+        options: How the source is laid out, where that cannot be seen.
 
     Returns:
         A sentence for the user about what was written.
@@ -237,7 +246,7 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
     if out.suffix.lower() in NO_FILES:
         raise BadInput(f"features are written to {' or '.join(FILES)}, or to a folder for a store, not to {out.name}.")
-    with select_pictures(path) as items:
+    with select_pictures(path, options) as items:
         if not items:
             raise BadInput(f"there are no pictures in {path}.")
         embedder = load_embedder(model, registry=load_registry(using))
@@ -252,7 +261,8 @@ def embed_path(path: Path, out: Path, model: str, on: str = "here", workers: int
         remove_leftovers(out)
     else:
         embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
-        store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1))
+        layout = vars(options or SourceOptions())
+        store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1), **layout)
     skipped = len(store.about["skipped"])
     note = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
     return f"{out}: features of {count_noun(len(store.items), 'picture')}{note}."
