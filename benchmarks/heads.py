@@ -22,8 +22,8 @@ and README.md, which shows it. Intervals are paired, 95 %: of 5 classes over epi
 of the calibration error is over episodes or draws (jackknife). Cells that heads.csv has are not computed again.
 
 Features of your own are files with arrays `features` and `labels`, as `anyshot embed -o features.npz` writes them.
-Classifiers that need a base are left out there. With `natural` among the `--supports`, a class has all of its images but
-the queries (half of them where it has few).
+Classifiers that need a base are left out there. With `natural` among the `--supports`, a class has all of its images
+but the queries (half of them where it has few).
 """
 
 import argparse
