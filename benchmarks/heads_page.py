@@ -40,10 +40,11 @@ Made by one command, which says what each set, support and classifier is:
 All columns are in [heads.csv](heads.csv). Accuracy in %; in bold the first of a column, and all whose paired 95 %
 interval does not tell them from the first: among those that need no base, and, for those that have one, among all.
 Features of 1,280 numbers are seen in 320 random directions, the same for all, but for `natural`. `step`: half of the
-classes have 1 image and half 16; `tail`: 16 falling to 1; `natural`: the set's own folder of photos, against photos of
-other days. (base): fitted on other classes of the same kind; (foreign base): on classes of another
-kind. Intervals are over episodes (5 classes) or over classes (all classes). What it means, and why the posterior is
-behind where it is: [docs/posterior.md](../../docs/posterior.md). Intervals of calibration errors are over episodes."""
+classes have 1 image and half 16; `tail`: 16 falling to 1; `natural`: all images that the set has, against photos of
+other days (groceries) or images that were set apart. (base): fitted on other classes of the same kind; (foreign base):
+on classes of another kind. Intervals are over episodes (5 classes) or over classes (all classes). What it means, and
+why the posterior is behind where it is: [docs/posterior.md](../../docs/posterior.md). Intervals of calibration errors
+are over episodes."""
 
 
 def page(rows: Sequence[Row], command: str) -> str:
