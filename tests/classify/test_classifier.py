@@ -218,8 +218,8 @@ def test_words_of_errors():
         fitted.merge(FewShotClassifier("proto").fit(X, y))
     with pytest.raises(BadInput, match="cannot be in one classifier"):
         fitted.partial_fit(X[:1], ["name"])
-    with pytest.raises(BadInput, match="from 1 to 32"):
-        fitted.at_shot(33)
+    with pytest.raises(BadInput, match="from 1 to 256"):
+        fitted.at_shot(257)
 
 
 @pytest.mark.parametrize("change", [{"reject": 2.0}, {"head": "no-such-head"}, {"positions": 5}])

@@ -183,7 +183,7 @@ def test_parts_of_two_classifiers_are_refused(tmp_path):
     for text in (
         (tmp_path / "two" / "config.json").read_text(),
         json.dumps({**config, "labels": config["labels"][::-1]}),
-        whole.replace('"keep": 32', '"keep": 32, "keep": 32'),
+        whole.replace('"keep": 256', '"keep": 256, "keep": 256'),
     ):
         (tmp_path / "one" / "config.json").write_text(text)
         with pytest.raises(BadInput):

@@ -11,6 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.classifiers import UNTRAINED, examples
 from hypothesis import settings
@@ -303,3 +304,51 @@ def test_a_group_goes_on_in_a_later_call():
     parts.partial_fit(X[18:], y[18:], groups=groups[18:])
     assert parts.scale_ == pytest.approx(whole.scale_)
     assert parts.coverage_.threshold == pytest.approx(whole.coverage_.threshold)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA, pd.NaT])
+def test_an_example_without_a_group_belongs_to_no_other(missing):
+    X, y = examples(60, 3)
+    groups = [missing if place % 3 else place // 6 for place in range(60)]
+    fitted = FewShotClassifier().fit(X, y, groups=groups)
+    expected = FewShotClassifier().fit(X, y, groups=[None if place % 3 else place // 6 for place in range(60)])
+    np.testing.assert_array_equal(fitted.support_.exemplars.groups, expected.support_.exemplars.groups)
+    assert fitted.threshold_ == expected.threshold_
+
+
+# ------------------------------------------------------------------------------------ more examples than are kept
+
+
+@pytest.mark.parametrize("keep", [0, 4, 16, 256])
+@pytest.mark.parametrize("head", ["proto", "posterior"])
+def test_merging_what_is_known_changes_nothing(head, keep):
+    """The scatter within classes was once counted twice where classes had more examples than were kept."""
+    X, y = examples(120, 3, spread=1.5)
+    whole, once, again = (FewShotClassifier(head, keep=keep).fit(X, y) for _ in range(3))
+    merged = once.merge(again)
+    assert merged.support_.degrees_of_freedom == whole.support_.degrees_of_freedom
+    if head == "posterior":
+        np.testing.assert_allclose(merged.support_.scatter, whole.support_.scatter, atol=1e-9)
+    np.testing.assert_allclose(merged.predict_proba(X), whole.predict_proba(X), rtol=1e-6)
+    assert merged.threshold_ == pytest.approx(whole.threshold_)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 16, 256])
+def test_a_class_that_is_removed_and_learned_again_counts_once(keep):
+    X, y = examples(120, 3, spread=1.5)
+    whole, changed = (FewShotClassifier(keep=keep).fit(X, y) for _ in range(2))
+    changed.remove([0]).partial_fit(X[y == 0], y[y == 0])
+    assert changed.support_.degrees_of_freedom == whole.support_.degrees_of_freedom
+    sizes = [np.trace(one.support_.scatter) for one in (changed, whole)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.1 if keep < 40 else 1e-9)  # the share of a class is an estimate
+
+
+@pytest.mark.parametrize("head", ["proto", "cosine-proto", "posterior"])
+def test_near_copies_that_are_not_kept_do_not_make_examples_familiar(head):
+    rejected = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        centres = rng.normal(size=(8, 64))
+        fitted = FewShotClassifier(head, keep=20).fit(*frames(rng, centres, scenes=10, size=4, differ=0.02))
+        rejected.append(1 - fitted.is_known(frames(rng, centres, scenes=30, size=1)[0]).mean())
+    assert np.mean(rejected) < 0.09

@@ -49,31 +49,30 @@ def sum_groups(support: Support, groups: GroupIndex) -> Float[np.ndarray, "group
 def estimate(
     estimator: Estimator,
     support: Support,
-    examples: Float[np.ndarray, "image d"],
-    class_index: Int[np.ndarray, " image"],
-    groups: GroupIndex,
+    examples: Examples,
     base: Parameters | None = None,
+    other_means: Float[np.ndarray, "class d"] | None = None,
 ) -> tuple[Parameters, LeaveOneOut]:
     """Fit a head on a support; return its parameters, and the logits of examples with their groups left out.
 
     Args:
         estimator: The head's.
         support: The classes, with their scatter.
-        examples: The vectors of some of their examples.
-        class_index: The rows of their classes.
-        groups: Their groups, counted from 0; no group has examples of two classes.
+        examples: Some of their examples. No group has examples of two classes.
         base: What is known of other classes, if there are any.
+        other_means: Class means beside those of the support that will be scored.
     """
-    given = Examples(to_tensor(examples), to_tensor(class_index), to_tensor(groups))
     # The scatter has d x d numbers. Where all examples are given and are fewer than d, moments from them are smaller.
-    if len(examples) == support.counts.sum() < examples.shape[1]:
-        moments = moments_of(given.vectors.double(), given.owner)
+    vectors = examples.vectors.double()
+    n_spanning = len(vectors) + (0 if other_means is None else len(other_means))
+    if len(vectors) == support.counts.sum() and n_spanning < vectors.shape[1]:
+        moments = moments_of(vectors, examples.owner, None if other_means is None else to_tensor(other_means))
     else:
         assert support.scatter is not None
         sums = to_tensor(support.counts), torch.from_numpy(support.means), to_tensor(support.scatter)
         moments = Moments(*sums, support.degrees_of_freedom)
-    parameters = estimator.fit(moments, given, base)
-    return parameters, estimator.leave_one_out(moments, given, parameters)
+    parameters = estimator.fit(moments, examples, base)
+    return parameters, estimator.leave_one_out(moments, examples, parameters)
 
 
 def leave_one_out(

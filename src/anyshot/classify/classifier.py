@@ -133,7 +133,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     parameters: Mapping[str, np.ndarray] | None = None
     scale: float | None = None
     reject: float = 0.05
-    keep: int = 32
+    keep: int = 256
     index: bool = False
     registry: Registry | None = None
 

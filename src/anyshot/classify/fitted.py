@@ -2,7 +2,9 @@
 
 Up to 1,024 classes all of them are calibrated together. Of more classes, a sample of 1,024 sets the scale; for the
 threshold and the accuracy, some exemplars of the sample are compared with all classes. An exemplar is always scored as
-a new image would be: it is left out of its class, together with its group.
+a new image would be: it is left out of its class, together with its group. Near-copies that are no exemplars cannot be
+left out. So where examples have near-copies, and where a head is fitted to all of them, classes that have more examples
+than exemplars are calibrated as classes of their exemplars alone.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +20,7 @@ from anyshot.classify import calibration
 from anyshot.classify.groups import find_groups, join_groups
 from anyshot.classify.support import Support, Vectors
 from anyshot.classify.topk import ClassSearch, TopK, compute_prototypes, has_points
-from anyshot.models.law import BoundHead, LeaveOneOut, Parameters
+from anyshot.models.law import BoundHead, Examples, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once
 
@@ -69,7 +71,12 @@ class FittedState:
         """The classes that are calibrated, and their rows in the support."""
         if self.is_large:
             return self.support.sample(calibration.CLASSES)
-        return self.support, np.arange(len(self.support))
+        support, n_exemplars, rows = self.support, self.support.exemplar_counts, np.arange(len(self.support))
+        if n_exemplars.all() and (n_exemplars < support.counts).any():
+            exemplars = support.exemplars
+            if self.has_estimator or find_groups(exemplars.vectors, exemplars.class_index).count:
+                support = support.limit_shots(int(n_exemplars.max()))
+        return support, rows
 
     @cached_property
     def groups(self) -> Int[np.ndarray, " exemplar"]:
@@ -91,7 +98,7 @@ class FittedState:
 
     @cached_property
     def is_single_group(self) -> Bool[np.ndarray, " class"]:
-        """For each class in order of the labels, whether its examples are all one group, of two or more."""
+        """For each class in order of the labels, whether its exemplars are all one group, of two or more."""
         support, rows = self.sample
         most_remaining, is_single = np.full(len(support), -1), np.zeros(len(self.support), bool)
         np.maximum.at(most_remaining, support.exemplars.class_index, self.remaining_counts)
@@ -108,9 +115,10 @@ class FittedState:
         chosen = chosen[~is_incomplete[chosen]]
         groups = np.unique(self.groups[chosen], return_inverse=True)[1].reshape(-1)
         exemplars = support.exemplars.take(chosen)
-        return calibration.estimate(
-            self.learned_head.head.estimator, support, exemplars.vectors, exemplars.class_index, groups, self.base
-        )
+        examples = Examples(*map(calibration.to_tensor, (exemplars.vectors, exemplars.class_index, groups)))
+        # The means of all examples are scored later, and may lie outside of the span of the exemplars.
+        means = None if support is self.support or self.is_large else self.support.means
+        return calibration.estimate(self.learned_head.head.estimator, support, examples, self.base, means)
 
     @cached_property
     def head(self) -> BoundHead:

@@ -19,6 +19,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
 
+from anyshot.classify.keys import list_groups
 from anyshot.models.law import normalize
 
 MOST_EXAMPLES = 20_000  # examples whose distances to each other take seconds to compute: of more, none are compared
@@ -136,7 +137,7 @@ def find_groups(
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
         given: The name of the group of each, None for an example in none; a name in two classes is a group in each.
     """
-    count = len(labels)
+    count, given = len(labels), list_groups(given)
     if any(name is not None for name in given):
         number: dict[Any, int] = {}
         keys = [

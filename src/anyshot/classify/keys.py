@@ -14,6 +14,8 @@ SHORT_ROW = 32  # numbers below which all digits count: rows of so few may diffe
 FLOAT16_RANGE = 2.0**-14, 65520.0  # the smallest normal float16, and the first number that rounds to infinity
 GAMMA, *MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64 (Steele et al. 2014)
 
+MISSING = ("None", "nan", "<NA>", "NaT")  # what values that stand for a missing one are printed as
+
 Keys = UInt64[np.ndarray, " example"]
 
 
@@ -72,8 +74,14 @@ def hash_label(label: Any) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
+def list_groups(groups: Iterable[Any]) -> list[Any]:
+    """Return the name of each group, None where there is none: also for NaN and the like, as pandas fills gaps."""
+    names = np.asarray(list(groups), object).tolist()
+    return [None if not isinstance(name, str) and str(name) in MISSING else name for name in names]
+
+
 def hash_groups(groups: Iterable[Any], keys: Keys) -> Keys:
-    """Return a hash of the group of each example; its own key where the group is None."""
-    names = np.asarray(groups, object if any(group is None for group in groups) else None).tolist()
+    """Return a hash of the group of each example; its own key where it has no group."""
+    names = list_groups(groups)
     hashes = {name: hash_label(name) for name in set(names) - {None}}
     return np.array([hashes.get(name, key) for name, key in zip(names, keys.tolist(), strict=True)], np.uint64)

@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
-from anyshot.classify.calibration import estimate, leave_one_out
+from anyshot.classify.calibration import estimate, leave_one_out, to_tensor
 from anyshot.classify.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks
 from anyshot.classify.support import Exemplars, Support, build_support
-from anyshot.models.law import BoundHead
+from anyshot.models.law import BoundHead, Examples
 from anyshot.text import count_noun
 
 Scores = Float[np.ndarray, "example class"]
@@ -113,7 +113,8 @@ def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: In
     keys = order.astype(np.uint64)
     support = build_support(parts, labels[order], keys, keys, keep=0, has_scatter=estimator is not None)
     if estimator is not None:
-        left_out = estimate(estimator, support, ordered, class_index, groups)[1].logits.numpy()
+        examples = Examples(*map(to_tensor, (ordered, class_index, groups)))
+        left_out = estimate(estimator, support, examples)[1].logits.numpy()
     else:  # every example is an exemplar
         exemplars = Exemplars(ordered.astype(np.float64), class_index, keys, keys)
         support = Support.from_arrays(support.labels, support.sums, support.counts, exemplars)

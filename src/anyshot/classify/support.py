@@ -105,8 +105,8 @@ class Support:
         keep: The most exemplars of a class. Where there are many classes it is fewer (`_exemplars_per_class`).
         has_scatter: Whether the head needs the scatter within classes.
         rest_moment: The sum of the outer product of the vector with itself over the examples that are no exemplars.
-        degrees_of_freedom: Those of the scatter: the number of examples minus that of classes. (The scatter of a class
-            that is removed stays where its vectors are not all exemplars, and so do its degrees of freedom.)
+        degrees_of_freedom: Those of the scatter: the number of examples minus that of classes. (More in files of
+            classifiers whose classes were removed by an earlier version.)
         recent: Classes that are new, or count instead of those of `base`: to copy all of many classes for one more
             example would take too long.
     """
@@ -261,19 +261,26 @@ class Support:
 
     def remove(self, labels: Collection[Any]) -> tuple["Support", "Support"]:
         """Return the support without some classes, and these classes: merging both again undoes the removal."""
-        removed, freedom = {label: self.classes[label] for label in labels}, 0
+        removed = {label: self.classes[label] for label in labels}
         rest = {label: one for label, one in self.classes.items() if label not in removed}
-        moment: Matrix | float = 0.0
-        for one in removed.values() if self.has_scatter else ():
-            # The scatter of a class is known where all its examples are exemplars. Otherwise it stays with that of
-            # the other classes; only what its mean contributes is subtracted.
-            if len(one.exemplars) == one.count:
-                freedom += one.count - 1
-            else:
-                vectors = [exemplar.vector for exemplar in one.exemplars.values()]
-                moment = moment + np.outer(one.sum, one.sum) / one.count - _moment(vectors)
-        remaining = self._replace(rest, self.rest_moment - moment, self.degrees_of_freedom - freedom)
+        freedom, moment = (
+            (_freedom(removed.values()), self._share_moment(removed.values())) if self.has_scatter else (0, 0.0)
+        )
+        remaining = self._replace(rest, self.rest_moment - moment if rest else 0.0, self.degrees_of_freedom - freedom)
         return remaining, self._replace(removed, moment, freedom)
+
+    def _share_moment(self, classes: Collection[ClassExamples]) -> Matrix | float:
+        """Return the part that some classes have in `rest_moment`.
+
+        The scatter of a class is known where all its examples are exemplars. Of the others only the sum of their
+        scatter is known: each is taken to have a share of it, by its degrees of freedom.
+        """
+        incomplete = [one for one in classes if len(one.exemplars) < one.count]
+        if not incomplete:
+            return 0.0
+        complete = [one for one in self.classes.values() if len(one.exemplars) == one.count]
+        share = _freedom(incomplete) / max(self.degrees_of_freedom - _freedom(complete), 1)
+        return share * (self.scatter - _scatter_of_exemplars(complete)) - _scatter_of_exemplars(incomplete)
 
     def split_off(self, label: Any, key: int, vector: Vector | None = None) -> tuple["Support", "Support"]:
         """Return the support without one of several examples of a class, and this example.
@@ -477,6 +484,17 @@ def _moment(vectors: Vectors | Sequence[Vector], *moments: Matrix | float) -> Ma
     for addend in chain(products, moments):
         total += addend
     return total
+
+
+def _freedom(classes: Iterable[ClassExamples]) -> int:
+    """Return the degrees of freedom of the scatter of classes."""
+    return sum(one.count - 1 for one in classes)
+
+
+def _scatter_of_exemplars(classes: Sequence[ClassExamples]) -> Matrix | float:
+    """Return the sum over exemplars of their outer products, less what the means of the classes contribute."""
+    vectors = [exemplar.vector for one in classes for exemplar in one.exemplars.values()]
+    return _moment(vectors) - _moment([one.sum / one.count**0.5 for one in classes])
 
 
 def _parts(count: int) -> list[slice]:

@@ -27,7 +27,7 @@ def fit(
     model: str = "",
     head: str = "",
     reject: float = 0.05,
-    keep: int = 32,
+    keep: int = 256,
 ) -> None:
     """Make a classifier from a folder of class folders of pictures, or from features of anything.
 

@@ -260,7 +260,9 @@ def read_groups(columns: Columns, options: PackOptions, path: Path, usual: str =
     if not name:
         return [""] * len(next(iter(columns.values())))
     values = pick_column(columns, name, (), "group", path)
-    return ["" if value is None else str(decode_text(value)).strip() for value in values]
+    is_empty = [value is None or (isinstance(value, float | np.floating) and np.isnan(value)) for value in values]
+    texts = (str(decode_text(value)).strip() for value in values)
+    return ["" if empty else text for empty, text in zip(is_empty, texts, strict=True)]
 
 
 def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source:

@@ -155,11 +155,18 @@ def _at_expected_length(z: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------- W and r of a support
 
 
-def moments_of(vectors: Vectors, owner: Labels) -> Moments:
-    """Return the moments of vectors whose classes are counted from 0: in their span where they are fewer than d."""
-    if len(vectors) >= vectors.shape[1]:
+def moments_of(vectors: Vectors, owner: Labels, others: Float[Tensor, "other d"] | None = None) -> Moments:
+    """Return the moments of vectors whose classes are counted from 0: in their span where they are fewer than d.
+
+    Args:
+        vectors: Of all images.
+        owner: Their classes.
+        others: Further vectors that the span shall hold.
+    """
+    spanning = vectors if others is None else torch.cat([vectors, others])
+    if len(spanning) >= vectors.shape[1]:
         return _sum_images(vectors, owner)
-    basis = torch.linalg.qr(vectors.mT)[0]
+    basis = torch.linalg.qr(spanning.mT)[0]
     return _sum_images(_in_span(vectors, basis), owner)._replace(basis=basis)
 
 

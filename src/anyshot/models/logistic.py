@@ -5,9 +5,8 @@ looks only at what tells classes apart, which needs more examples. So it can be 
 more, and falls behind where some have few (docs/posterior.md has the numbers; `anyshot advise` measures it on your own
 examples).
 
-The weights are fitted by scikit-learn to the examples that the classifier keeps (`keep`, 32 of a class by default: more
-are better). A class of which none is kept is learned from its mean. The evidence against "none of these" is that of the
-posterior.
+The weights are fitted by scikit-learn to the examples that the classifier keeps (`keep`, 256 of a class by default). A
+class of which none is kept is learned from its mean. The evidence against "none of these" is that of the posterior.
 """
 
 from collections.abc import Sequence
