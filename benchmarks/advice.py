@@ -36,7 +36,6 @@ from PIL import Image, ImageEnhance
 from scipy.special import softmax
 
 from anyshot import FewShotClassifier
-from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.inspect import gains as forecasting
 from anyshot.inspect.advice import advise
@@ -46,6 +45,7 @@ from anyshot.inspect.episodes import GroupedPlan, choose_episodes
 from anyshot.inspect.gains import forecast_gains
 from anyshot.inspect.labels import rank_suspects
 from anyshot.measure.evaluate import evaluate
+from anyshot.measure.groups import Groups, find_groups
 from anyshot.measure.plan import Plan
 from anyshot.models.embedders import load_embedder
 

@@ -316,7 +316,7 @@ def draw(of: Set, way: int | None, support: str, rng: np.random.Generator, queri
     enough &= np.bincount(pool[1], minlength=len(labels)) >= queries
     chosen = rng.permutation(labels[enough])
     way = way or len(chosen)
-    if len(chosen) < way:
+    if len(chosen) < max(way, 2):
         return None
     chosen, others = chosen[:way], chosen[way : 2 * way]
     counts = counts_of(support, way, rng)

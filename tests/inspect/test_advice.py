@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput, FewShotClassifier
-from anyshot.classify.groups import find_groups, parse_time
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import OtherFeatures
 from anyshot.inspect.copies import find_copies
@@ -19,6 +18,7 @@ from anyshot.inspect.episodes import EpisodePool
 from anyshot.inspect.gains import Curve, fit_curve, forecast_gains
 from anyshot.inspect.labels import rank_suspects
 from anyshot.inspect.pages import draw_curves, forecast_rows, render_advice
+from anyshot.measure.groups import find_groups, parse_time
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
 PICTURES = np.random.default_rng(0).integers(0, 255, (144, 24, 24, 3)).astype(np.uint8)
@@ -188,6 +188,7 @@ def test_times_and_numbers_tell_of_bursts():
     assert find_groups(X, codes, numbered).evidence == ()  # counted, but neighbours are not alike
     walk = np.cumsum(np.random.default_rng(0).normal(size=X.shape), 0)  # each photo is like the one before
     assert "numbers in file names" in find_groups(walk, codes, numbered).evidence
+    assert "numbers in file names" not in find_groups(walk, codes, [f"row {i}" for i in range(len(walk))]).evidence
     assert parse_time("IMG_20249931_120501.jpg") is None
 
 
@@ -382,7 +383,7 @@ def test_bursts_looked_for_some_images_at_a_time_are_the_same(monkeypatch):
     X = moments + 0.01 * rng.normal(size=(120, 16))
     names = [f"p{number:03d}.jpg" for number in range(120)]
     whole = find_groups(X, codes, names)
-    monkeypatch.setattr("anyshot.classify.groups.PART", 7)
+    monkeypatch.setattr("anyshot.measure.groups.PART", 7)
     parts = find_groups(X, codes, names)
     assert whole.count > 1
     assert (parts.evidence, parts.group.tolist()) == (whole.evidence, whole.group.tolist())

@@ -195,6 +195,37 @@ def test_ties_are_told():
     assert "ties" in str(blank)
 
 
+def scenes_of_noise(frames=3, noise=1e-3):
+    """Five classes that cannot be told apart, of 12 scenes of several frames each."""
+    rng = np.random.default_rng(0)
+    scenes = np.repeat(rng.normal(size=(60, 16)), frames, axis=0)
+    groups = np.repeat(np.arange(60), frames)
+    return scenes + noise * rng.normal(size=scenes.shape), groups // 12, groups
+
+
+@pytest.mark.parametrize("noise", [0, 1e-3])
+def test_copies_and_near_copies_are_told(noise):
+    X, labels, _ = scenes_of_noise(noise=noise)
+    evaluation = evaluate(X, labels, heads="proto", shots=[5], episodes=50)
+    assert evaluation.copies == 120
+    assert "120 of 180 examples are copies of others" in str(evaluation)
+    assert evaluate(X[::3], labels[::3], heads="proto", shots=[2], queries=4, episodes=50).copies == 0
+
+
+def test_no_group_is_in_a_support_and_among_its_queries():
+    X, labels, groups = scenes_of_noise()
+    options = {"heads": "proto", "shots": [5], "episodes": 200}
+    alone, grouped = evaluate(X, labels, **options), evaluate(X, labels, **options, groups=groups)
+    for episode in zip(*grouped.plan.draw(0, 200)[1:], strict=True):
+        support, query = (set(groups[images].ravel().tolist()) for images in episode)
+        assert not support & query
+    assert alone.accuracies("proto").mean() > 35
+    assert grouped.accuracies("proto").mean() == pytest.approx(20, abs=4)
+    assert not grouped.copies
+    with pytest.raises(BadInput, match="180 examples and 3 groups"):
+        evaluate(X, labels, **options, groups=[1, 2, 3])
+
+
 def test_public_names():
     for name in anyshot.__all__:
         assert getattr(anyshot, name) is not None

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput
-from anyshot.inspect.episodes import GroupedPlan
-from anyshot.measure.plan import Plan
+from anyshot.measure.plan import GroupedPlan, Plan
 from anyshot.train.batches import training_batches
 
 COUNTS = st.lists(st.integers(6, 20), min_size=2, max_size=8)

@@ -24,13 +24,13 @@ from helpers.shell import run
 from PIL import Image
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier, Recipe, advise, evaluate
-from anyshot.classify.groups import Groups, find_groups
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.classify.onnx_export import export_backbone
 from anyshot.data.source import Item, Source
 from anyshot.data.store import open_store, write_store
 from anyshot.inspect.copies import find_copies
 from anyshot.measure.evaluate import evaluate_store
+from anyshot.measure.groups import Groups, find_groups
 from anyshot.models import cache as cache_module
 from anyshot.models import onnx_backbone
 from anyshot.models.cache import FeatureCache, cache_folder, hash_picture

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp
 
 from anyshot.classify import calibration
-from anyshot.classify.groups import find_groups, join_groups
 from anyshot.classify.support import Support, Vectors
 from anyshot.classify.topk import ClassSearch, TopK, compute_prototypes, has_points
+from anyshot.measure.groups import find_groups, join_groups
 from anyshot.models.law import BoundHead, Examples, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once

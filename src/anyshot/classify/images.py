@@ -16,12 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import has_backbone, load_image_folder, save_folder
-from anyshot.classify.groups import MOST_EXAMPLES, name_bursts, parse_time
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, select_splits
 from anyshot.errors import BadInput, MissingFile, as_bad_input
+from anyshot.measure.groups import MOST_EXAMPLES, name_bursts, parse_time
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt64
 
+from anyshot.measure.groups import list_groups
+
 HASHED_ROWS = 256  # rows that are hashed together, so that their float16 copies stay in the processor's cache
 SHORT_ROW = 32  # numbers below which all digits count: rows of so few may differ by less than float16 can tell
 FLOAT16_RANGE = 2.0**-14, 65520.0  # the smallest normal float16, and the first number that rounds to infinity
 GAMMA, *MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64 (Steele et al. 2014)
-
-MISSING = ("None", "nan", "<NA>", "NaT")  # what values that stand for a missing one are printed as
 
 Keys = UInt64[np.ndarray, " example"]
 
@@ -72,12 +72,6 @@ def hash_label(label: Any) -> int:
     """Return a hash of a label: the same for a number of any type, and in every process."""
     text = label if isinstance(label, str) else repr(float(label)) if isinstance(label, int | float) else repr(label)
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-
-
-def list_groups(groups: Iterable[Any]) -> list[Any]:
-    """Return the name of each group, None where there is none: also for NaN and the like, as pandas fills gaps."""
-    names = np.asarray(list(groups), object).tolist()
-    return [None if not isinstance(name, str) and str(name) in MISSING else name for name in names]
 
 
 def hash_groups(groups: Iterable[Any], keys: Keys) -> Keys:

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from anyshot.classify.calibration import estimate, leave_one_out, to_tensor
-from anyshot.classify.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks
 from anyshot.classify.support import Exemplars, Support, build_support
+from anyshot.measure.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks
 from anyshot.models.law import BoundHead, Examples
 from anyshot.text import count_noun
 

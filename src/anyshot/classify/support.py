@@ -278,6 +278,7 @@ class Support:
         incomplete = [one for one in classes if len(one.exemplars) < one.count]
         if not incomplete:
             return 0.0
+        assert self.scatter is not None
         complete = [one for one in self.classes.values() if len(one.exemplars) == one.count]
         share = _freedom(incomplete) / max(self.degrees_of_freedom - _freedom(complete), 1)
         return share * (self.scatter - _scatter_of_exemplars(complete)) - _scatter_of_exemplars(incomplete)

@@ -82,6 +82,7 @@ def evaluate(
     import numpy as np
 
     from anyshot.measure.evaluate import evaluate_store
+    from anyshot.measure.groups import number_groups
     from anyshot.measure.inputs import check_kind, check_labels
     from anyshot.measure.plan import Plan, Protocol
     from anyshot.measure.recalls import write_recalls
@@ -94,11 +95,12 @@ def evaluate(
     check_kind(source, embedder)
     part = source.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
+    groups = number_groups(part.named_groups, codes)
     protocol = Protocol(episodes.shots, way or len(names), episodes.queries, episodes.episodes, episodes.seed)
     message = ""
     if not protocol.shots:
-        protocol, message = protocol.shrink_to_fit(codes)
-    plan = Plan.load(episodes.plan, codes, names) if episodes.plan else protocol.plan(codes, names)
+        protocol, message = protocol.shrink_to_fit(codes, groups)
+    plan = Plan.load(episodes.plan, codes, names) if episodes.plan else protocol.plan(codes, names, groups)
     print_message(message)
     with progress("evaluating", 1.0) as advance:
         evaluation = evaluate_store(

@@ -125,7 +125,9 @@ class Source:
         features = self.features if self.features.ndim == 3 else self.features[:, None]
         features = features if order == sorted(order) else features[order]  # no copy where they are in order
         labels, names, splits = number_classes([items[row] for row in order])
-        return Store(path, features, np.array(labels), tuple(names), tuple(splits), {})
+        store = Store(path, features, np.array(labels), tuple(names), tuple(splits), {})
+        store.__dict__["groups"] = tuple(items[row].group for row in order)  # which it would read from its folder
+        return store
 
 
 def order_by_split(items: Sequence[Item]) -> list[int]:

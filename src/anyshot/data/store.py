@@ -131,11 +131,17 @@ def frames_from_flat(pixels: UInt8[np.ndarray, " value"], sides: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class StoreSplit:
-    """One split of a store: its items, their labels from 0 within the split, and the names of its classes."""
+    """One split of a store: its items, their labels from 0 within the split, the names of its classes, its groups."""
 
     items: Shaped[np.ndarray, "image ..."] | Frames
     labels: Int[np.ndarray, " image"]
     class_names: tuple[str, ...]
+    groups: tuple[str, ...]
+
+    @property
+    def named_groups(self) -> list[str | None]:
+        """The group of each item, None for one that belongs to no other; empty where no groups are named."""
+        return [group or None for group in self.groups] if any(self.groups) else []
 
     @property
     def counts(self) -> Int[np.ndarray, " class_"]:
@@ -188,7 +194,8 @@ class Store:
             raise BadInput(f"{self.path} has no {split} classes.")
         start, stop = np.searchsorted(self.labels, [classes[0], classes[-1] + 1])
         names = tuple(self.class_names[index] for index in classes)
-        return StoreSplit(self.items[start:stop], self.labels[start:stop] - classes[0], names)
+        labels = self.labels[start:stop] - classes[0]
+        return StoreSplit(self.items[start:stop], labels, names, self.groups[start:stop])
 
 
 def write_items(path: Path, chunks: Iterable[Shaped[np.ndarray, "image ..."]]) -> None:

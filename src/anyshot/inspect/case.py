@@ -10,10 +10,10 @@ import torch
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
 from anyshot.errors import BadInput
+from anyshot.measure.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
 from anyshot.measure.inputs import check_features, check_labels
 from anyshot.models.law import Parameters
 from anyshot.models.registry import BUILTIN, Registry

@@ -21,10 +21,10 @@ from scipy.optimize import minimize
 from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits
 
-from anyshot.classify.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassDistance
 from anyshot.data.pictures import to_picture
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.sections import Section, Table, picture_cell
+from anyshot.measure.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassDistance
 from anyshot.progress import OnProgress, no_progress, scale_progress
 from anyshot.text import count_noun
 

@@ -9,11 +9,11 @@ from scipy.special import softmax
 
 from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
 from anyshot.data.source import Item
 from anyshot.inspect.holdout import describe_calibration
+from anyshot.measure.groups import MOST_EXAMPLES, find_groups, unit_vectors
 from anyshot.text import count_noun, list_first
 
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB

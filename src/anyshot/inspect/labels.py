@@ -12,10 +12,10 @@ from jaxtyping import Float
 from scipy.special import log_softmax
 
 from anyshot.classify.calibration import fit_scale
-from anyshot.classify.groups import Labels
 from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.sections import Section, Table, picture_cell
+from anyshot.measure.groups import Labels
 
 # The three thresholds only decide where the lists end, and were not tuned; the rankings were compared with others.
 UNLIKELY = 0.02  # probability of its own label below which an example is listed

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from anyshot.classify.classifier import DEFAULT_HEAD
-from anyshot.classify.groups import unit_vectors
 from anyshot.classify.images import find_time, make_thumbnail
 from anyshot.data.source import Source
 from anyshot.data.store import Store
 from anyshot.inspect.case import AdviceOptions, OtherFeatures
 from anyshot.inspect.copies import find_copies
 from anyshot.measure.evaluate import evaluate
+from anyshot.measure.groups import unit_vectors
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.progress import progress

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import WithinClassDistance, unit_vectors
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, Picture, Section, Table
+from anyshot.measure.groups import WithinClassDistance, unit_vectors
 from anyshot.measure.inputs import check_features, check_labels
 
 MOST_RANKED = 100  # examples of a ranking: after so many labels, rank the others anew

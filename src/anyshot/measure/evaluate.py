@@ -32,6 +32,7 @@ from anyshot.measure.engine import (
     compute_vectors,
     lazy_readout_fits,
 )
+from anyshot.measure.groups import find_groups, number_groups, unit_vectors
 from anyshot.measure.inputs import Maps, check_features, check_kind, check_labels
 from anyshot.measure.plan import UNEQUAL, Plan, Protocol, shot_patterns
 from anyshot.measure.recalls import LEAST_WITHOUT, Recalls
@@ -48,6 +49,7 @@ from anyshot.text import format_number, group_by
 
 SHOTS = Protocol().shots
 LARGEST_UNEQUAL = 32  # the largest of unequal shots, as in the paper's protocol
+MOST_COMPARED = 10_000_000  # pairs of examples of a class that are compared for near-copies: two seconds
 PIECE = 4096  # training images whose features are in memory at a time while a readout is fitted
 Labelled = tuple[ArrayLike | Tensor, ArrayLike]
 Pair = tuple[str, str]  # the names of a head and of a readout
@@ -61,7 +63,7 @@ class Evaluation:
         plan: The episodes.
         recalls: The recalls of each head and readout, from which paired differences can still be computed.
         message: What stopping early has found, where it was asked for.
-        copies: Examples whose features are equal to those of an earlier one.
+        copies: Examples whose features are equal to those of an earlier one, or nearly so.
     """
 
     plan: Plan
@@ -125,8 +127,9 @@ class Evaluation:
             lines.append(f"An interval over new classes needs {absent}.")
         if self.copies:
             lines += [
-                f"{self.copies} of {len(plan.labels)} examples are copies of others: the accuracies are optimistic,",
-                "because a query may be equal to an example that was learned.",
+                f"{self.copies} of {len(plan.labels)} examples are copies of others, or nearly so: the accuracies are "
+                "optimistic,",
+                "because a query may be equal to an example that was learned. Name what belongs together (groups).",
             ]
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
@@ -154,6 +157,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     parameters: Mapping[str, Parameters] | None = None,
     embed: Mapping[str, str] | None = None,
     plan: Plan | None = None,
+    groups: Any = None,
     dirichlet: float | None = None,
     registry: Registry = BUILTIN,
     about: Mapping[str, Any] | None = None,
@@ -176,6 +180,8 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
         parameters: What trained heads have learned, by head.
         embed: How features become a vector (flatten, mean, max, gram), by head; the head's own way by default.
         plan: Episodes instead of way, queries, episodes and seed.
+        groups: A name for each example, None for one that belongs to no other: no episode has examples of one group in
+            its support and among its queries, unless a class is a single group.
         dirichlet: Makes some classes commoner than others among the queries: the smaller, the more unequal.
         registry: What heads and readouts are looked up in.
         about: What the features are of, for the columns of the table: data, backbone, train_shot, seed, model.
@@ -196,25 +202,27 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     if isinstance(shots, str):
         look_up("kind of unequal shots", shots, UNEQUAL)
     largest = LARGEST_UNEQUAL if isinstance(shots, str) else max(shots, default=1)
-    plan = plan or Plan(codes, len(names) if way == "all" else way, largest, queries, episodes, seed, names)
+    protocol = Protocol((largest,), len(names) if way == "all" else way, queries, episodes, seed)
+    numbered_groups = number_groups(groups, codes)
+    plan = plan or protocol.plan(codes, names, numbered_groups)
     pairs = _fitting_pairs(heads, readouts, registry)
-    groups = _group_by_embedding(pairs, embed or {}, registry)
+    by_embedding = _group_by_embedding(pairs, embed or {}, registry)
     columns = {name: {**(about or {}), "head": name, **head_columns(name, registry.head(name))} for name, _ in pairs}
-    copies = _count_copies(maps)
+    copies = _count_copies(maps, codes) if numbered_groups is None else 0
     looks = list_looks(plan.episodes) if stop_early else [plan.episodes]
-    share = scale_progress(progress, 1 / max(1, len(groups) * len(looks)))
+    share = scale_progress(progress, 1 / max(1, len(by_embedding) * len(looks)))
 
     def test(episodes: int) -> Evaluation:
         part = replace(plan, episodes=episodes)
         patterns, shot_names = shot_patterns(shots, part)
         arrays: dict[Pair, np.ndarray] = {}
-        for (embedding, _), members in groups.items():
+        for (embedding, _), members in by_embedding.items():
             bound = _bind(maps, base, parameters or {}, embedding, members, registry)
             arrays |= dict(zip(members, compute_readout_recalls(*bound, part, patterns, registry, share), strict=True))
         unequal = np.asarray(patterns) if isinstance(shots, str) else None
-        protocol = part.about(), tuple(shot_names), part.classes
+        drawn = part.about(), tuple(shot_names), part.classes
         recalls = [
-            Recalls(columns[name] | {"readout": readout}, *protocol, arrays[name, readout], unequal, dirichlet)
+            Recalls(columns[name] | {"readout": readout}, *drawn, arrays[name, readout], unequal, dirichlet)
             for name, readout in pairs
         ]
         return Evaluation(part, recalls, copies=copies)
@@ -225,10 +233,17 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     return replace(evaluation, message=message)
 
 
-def _count_copies(maps: Maps) -> int:
-    """Return how many rows are equal to an earlier one, judged by some 512 of their numbers."""
+def _count_copies(maps: Maps, labels: Int[np.ndarray, " image"]) -> int:
+    """Return how many examples are equal to an earlier one, or nearly so, judged by some 512 of their numbers.
+
+    Of very many examples only equal ones are counted: comparing all of them would take longer than the evaluation.
+    """
     rows = maps.flatten(1)[:, :: max(1, maps[0].numel() // 512)].cpu().numpy()
-    return len(rows) - len({hash(row.tobytes()) for row in rows})
+    equal = len(rows) - len({hash(row.tobytes()) for row in rows})
+    if (np.bincount(labels) ** 2).sum() > MOST_COMPARED:
+        return equal
+    near = find_groups(unit_vectors(rows), labels)
+    return max(equal, near.members - near.count)
 
 
 def _bind(
@@ -411,5 +426,5 @@ def evaluate_store(
         train = store.part("train")
         options["base"] = (read_features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
-    options |= {"readouts": readouts, "registry": registry, "about": about}
+    options |= {"readouts": readouts, "registry": registry, "about": about, "groups": part.named_groups}
     return evaluate(read_features(part), names, heads or ("proto", "cosine-proto"), **options)

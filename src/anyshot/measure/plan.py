@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from anyshot.errors import BadInput, look_up
 from anyshot.files import read_json, write_json
@@ -41,22 +41,33 @@ class Protocol:
     episodes: int = 10_000
     seed: int = 0
 
-    def shrink_to_fit(self, labels: Int[np.ndarray, " image"]) -> tuple["Protocol", str]:
+    def shrink_to_fit(
+        self, labels: Int[np.ndarray, " image"], groups: Int[np.ndarray, " image"] | None = None
+    ) -> tuple["Protocol", str]:
         """Return the protocol at those of the usual shots that fit the smallest class, and a message that says so.
 
         Where even one shot would not fit beside the queries, there are fewer queries.
         """
         usual, smallest = Protocol().shots, int(np.bincount(labels).min())
         queries = self.queries if smallest > self.queries else max(1, smallest // 2)
-        shots = tuple(shot for shot in usual if shot + queries <= smallest) or (1,)
+        largest = smallest - queries
+        if groups is not None and smallest > 1:
+            queries = min(queries, GroupedPlan(labels, 2, 1, 1, group=groups).most_queries)
+            largest = int(GroupedPlan(labels, 2, 1, queries, group=groups).feasible.min())
+        shots = tuple(shot for shot in usual if shot <= largest) or (1,)
         fewer = f" and {queries} instead of {self.queries} queries" if queries != self.queries else ""
         words = f"The smallest class has {smallest} examples: measuring {', '.join(map(str, shots))} shots{fewer}."
         return replace(self, shots=shots, queries=queries), "" if shots == usual else words
 
-    def plan(self, labels: Int[np.ndarray, " image"], class_names: Sequence[str]) -> "Plan":
-        """Return the episodes, for images with these labels."""
-        largest = max(self.shots, default=1)
-        return Plan(labels, self.way, largest, self.queries, self.episodes, self.seed, tuple(class_names))
+    def plan(
+        self,
+        labels: Int[np.ndarray, " image"],
+        class_names: Sequence[str],
+        groups: Int[np.ndarray, " image"] | None = None,
+    ) -> "Plan":
+        """Return the episodes, for images with these labels; queries are of other groups than the support."""
+        options = self.way, max(self.shots, default=1), self.queries, self.episodes, self.seed, tuple(class_names)
+        return Plan(labels, *options) if groups is None else GroupedPlan(labels, *options, group=groups)
 
 
 class EpisodeBatch(NamedTuple):
@@ -181,6 +192,74 @@ class Plan:
         first = np.cumsum(self._counts) - self._counts
         images = self._order[first[classes].reshape(-1, 1) + places].reshape(-1, self.way, per_class)
         return EpisodeBatch(classes, images[..., self.queries + self.skip :], images[..., : self.queries])
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedPlan(Plan):
+    """Episodes whose queries belong to other groups than their support.
+
+    Queries are images that were held out, or of other groups than the support: a group is never divided, unless it is
+    all of its class.
+
+    Args:
+        held_out: Marks images that are queries only; the others are support only. None where none are.
+        group: The group of each image; an image alone has one of its own. Of no use where some are held out.
+    """
+
+    held_out: Bool[np.ndarray, " image"] | None = None
+    group: Int[np.ndarray, " image"] | None = None
+
+    @cached_property
+    def most_queries(self) -> int:
+        """How many images every class has beside its largest group: as many can be queries."""
+        return min(sum(map(len, groups)) - max(map(len, groups)) for groups in self._groups)
+
+    @cached_property
+    def feasible(self) -> Int[np.ndarray, " class_"]:
+        """The largest shot that is sure to fit each class: queries may use up every group but the largest."""
+        if self.held_out is not None:
+            queries = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
+            return np.where(queries >= self.queries, self._counts - queries, 0)
+        feasible = self._counts.copy()
+        for place, groups in enumerate(self._groups):
+            sizes = sorted((len(group) for group in groups), reverse=True)
+            others = sum(sizes[1:])
+            feasible[place] -= min(self.queries - 1 + max(sizes[1:], default=0), others)
+            feasible[place] *= others >= self.queries
+        return feasible
+
+    @cached_property
+    def _groups(self) -> list[list[Int[np.ndarray, " image"]]]:
+        """The images of each group of each class; where a class is a single group, each image is one."""
+        of_image = np.arange(len(self.labels)) if self.group is None else self.group
+        classes = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
+        divided = [[images[of_image[images] == one] for one in np.unique(of_image[images])] for images in classes]
+        return [groups if len(groups) > 1 else list(groups[0][:, None]) for groups in divided]
+
+    def draw(self, start: int, stop: int) -> EpisodeBatch:
+        """Return episodes `start` to `stop`."""
+        episodes = [self._episode(np.random.default_rng((self.seed, number))) for number in range(start, stop)]
+        return EpisodeBatch(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
+
+    def _episode(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        classes = rng.permutation(len(self._counts))[: self.way]
+        support, query = zip(*(self._sides(place, rng) for place in classes.tolist()), strict=True)
+        return classes, np.stack(support), np.stack(query)
+
+    def _sides(self, place: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the support and the queries of a class."""
+        if self.held_out is not None:
+            sides = (np.flatnonzero((self.labels == place) & (self.held_out == side)) for side in (False, True))
+            at_hand, held_out = (rng.permutation(images) for images in sides)
+            return at_hand[: self.shot], held_out[: self.queries]
+        groups = [rng.permutation(group) for group in self._groups[place]]
+        groups = [groups[one] for one in rng.permutation(len(groups))]
+        largest = max(range(len(groups)), key=lambda one: len(groups[one]))
+        groups.append(groups.pop(largest))  # so that there is always a support
+        ends = np.cumsum([len(group) for group in groups])
+        rest = int(np.searchsorted(ends, self.queries)) + 1  # the first group without a query
+        support = [groups[one] for one in rest + rng.permutation(len(groups) - rest)]
+        return np.concatenate(support)[: self.shot], np.concatenate(groups[:rest])[: self.queries]
 
 
 def _shuffle_start(uniform: np.ndarray, counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, "row drawn"]:

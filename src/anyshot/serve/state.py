@@ -18,13 +18,13 @@ from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import read_save_stamp
-from anyshot.classify.groups import Groups
 from anyshot.classify.images import ImageClassifier
 from anyshot.classify.leave_one_out import leave_out
 from anyshot.files import locked
 from anyshot.inspect.copies import find_copies
 from anyshot.inspect.corrections import COLUMNS, Correction, move_example
 from anyshot.inspect.labels import SURE, UNLIKELY, rank_suspects
+from anyshot.measure.groups import Groups
 from anyshot.tables import to_csv
 
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ whatever is estimated by leaving examples out leaves out whole groups (`anyshot.
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
 
-from anyshot.classify.keys import list_groups
+from anyshot.errors import BadInput
 from anyshot.models.law import normalize
 
 MOST_EXAMPLES = 20_000  # examples whose distances to each other take seconds to compute: of more, none are compared
@@ -37,6 +37,7 @@ LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, 
 
 Pairs = Int[np.ndarray, "pair 2"]
 NAMED, NEAR_VECTORS = "the names you gave", "near-identical features"  # kinds of evidence
+MISSING = ("None", "nan", "<NA>", "NaT")  # what values that stand for a missing one are printed as
 NO_PAIRS: Pairs = np.empty((0, 2), np.int64)
 
 _TIME = re.compile(r"((?:19|20)\d{6})[-_ T]?(\d{6})")
@@ -129,6 +130,7 @@ def find_groups(
     """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
 
     Where the user has named groups, these count; examples that are in none of them are compared by their vectors.
+    Where every example is in a group by its time, only times count.
 
     Args:
         vectors: A vector per example; `anyshot fit` and `advise` pass `unit_vectors`. None for times alone.
@@ -137,19 +139,15 @@ def find_groups(
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
         given: The name of the group of each, None for an example in none; a name in two classes is a group in each.
     """
-    count, given = len(labels), list_groups(given)
-    if any(name is not None for name in given):
-        number: dict[Any, int] = {}
-        keys = [
-            row if name is None else (label, str(name))
-            for row, (label, name) in enumerate(zip(labels.tolist(), given, strict=True))
-        ]
-        named = np.array([number.setdefault(key, len(number)) for key in keys], np.int64)
-        if None not in given:
+    count, named = len(labels), number_groups(given, labels)
+    if named is not None:
+        if None not in list_groups(given):
             return Groups(named, (NAMED,))
         found = find_groups(vectors, labels)
         return Groups(join_groups(named, found.group), (NAMED, *found.evidence))
     pairs = {"times": _pair_by_time(labels, names, times)}
+    if 0 < count == len(np.unique(pairs["times"])):  # Times say it all; near vectors would join different scenes.
+        return Groups(_join_pairs(pairs["times"], count), ("times",))
     if vectors is not None and count >= 3 and (np.bincount(labels) ** 2).sum() <= MOST_EXAMPLES**2:
         typical = WithinClassDistance.estimate(vectors, labels)
         pairs["numbers in file names"] = _pair_by_number(vectors, labels, names, typical)
@@ -157,6 +155,32 @@ def find_groups(
     # Few examples in pairs are a coincidence.
     evidence = tuple(kind for kind, some in pairs.items() if len(np.unique(some)) >= max(LEAST_SHARE * count, 1))
     return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(pairs[kind] for kind in evidence)]), count), evidence)
+
+
+def list_groups(names: Iterable[Any]) -> list[Any]:
+    """Return the name of each group, None where there is none: also for NaN and the like, as pandas fills gaps."""
+    values = np.asarray(list(names), object).tolist()
+    return [None if not isinstance(name, str) and str(name) in MISSING else name for name in values]
+
+
+def number_groups(names: Any, labels: Labels) -> Int[np.ndarray, " example"] | None:
+    """Return the groups that the user has named, counted from 0; None where none are named.
+
+    Args:
+        names: The name of the group of each example, or None; an example without one is a group of one.
+        labels: Their classes. A name in two classes is a group in each.
+    """
+    given = list_groups(() if names is None else names)
+    if all(name is None for name in given):
+        return None
+    if len(given) != len(labels):
+        raise BadInput(f"there are {len(labels)} examples and {len(given)} groups: give one for each.")
+    number: dict[Any, int] = {}
+    keys = [
+        row if name is None else (label, str(name))
+        for row, (label, name) in enumerate(zip(labels.tolist(), given, strict=True))
+    ]
+    return np.array([number.setdefault(key, len(number)) for key in keys], np.int64)
 
 
 def name_bursts(labels: Sequence[Any] | np.ndarray, times: Sequence[float | None]) -> list[str | None]:
@@ -210,7 +234,7 @@ def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typi
     """Return files of a class with consecutive numbers and near vectors, unless most such files are not near."""
     numbered: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     for example, name in enumerate(names[: len(labels)]):
-        if match := _NUMBER.match(name.rpartition(".")[0] or name):
+        if match := _NUMBER.match(name.rpartition(".")[0]):  # what has no ending, such as "row 7", is no file
             numbered[int(labels[example]), match[1]].append((int(match[2]), example))
     neighbours = (pair for series in numbered.values() for pair in pairwise(sorted(series)))
     pairs = _to_array([(a, b) for (low, a), (high, b) in neighbours if high - low == 1])
