@@ -1,5 +1,6 @@
-"""What `anyshot fit` and `add` say of the examples that were learned: which are there twice, and the accuracy."""
+"""What `anyshot fit`, `add` and `merge` say of the examples that were learned: which are there twice, the accuracy."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -118,3 +119,31 @@ def _describe_single_groups(classifier: FewShotClassifier) -> str:
         f" All examples of {list_first(names)} belong together: how well new ones are recognised cannot be known, and "
         "none is called none of these."
     )
+
+
+def describe_conflicts(classifier: FewShotClassifier, folder: Path) -> str:
+    """Say how many examples are in several classes, in which, and how to mend it; empty where there are none."""
+    keys, rows = classifier.support_.all_keys
+    unique, counts = np.unique(keys, return_counts=True)
+    classes: dict[int, list[str]] = {key: [] for key in unique[counts > 1].tolist()}
+    if not classes:
+        return ""
+    is_shared = np.isin(keys, list(classes))
+    labels = classifier.classes_[rows[is_shared]].tolist()
+    for key, label in zip(keys[is_shared].tolist(), labels, strict=True):
+        classes[key].append(str(label))
+    pairs = Counter(" and ".join(names) for names in classes.values())
+    which = list_first([f"{names} ({times})" for names, times in pairs.most_common()])
+    verb, remove = "has" if len(classes) == 1 else "have", f"anyshot remove {quote(str(folder))}"
+    return (
+        f"{count_noun(len(classes), 'example')} {verb} two labels now, one of which is wrong: {which}. To mend it: "
+        f"{remove} --examples FILE --of CLASS, or {remove} --corrections TABLE."
+    )
+
+
+def describe_kept(classifier: FewShotClassifier) -> str:
+    """Return how accurate a changed classifier is on its exemplars; empty where that is not known, or takes long."""
+    coverage = None if classifier.state_.is_large or len(classifier.classes_) < 2 else classifier.coverage_
+    if coverage is None:
+        return ""
+    return f"Left out with their groups, {coverage.accuracy_of_all:.1%} of the examples that it keeps are recognised."
