@@ -162,6 +162,7 @@ def test_pictures_that_are_there_twice_are_said(here, monkeypatch):
     err = run("anyshot fit photos --model run -o twice", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: red/1.png is blue/wrong.png." in err
     assert "1 picture is there twice, and counted once: red/again.png is red/0.png." in err
+    assert "These are exact copies; `anyshot advise` also finds edited ones." in err
     err = run("anyshot add model photos", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: blue/wrong.png is one of red before." in err
     assert "25 pictures are there twice, and counted once: blue/0.png is one of blue before, " in err

@@ -10,9 +10,9 @@ from scipy.special import softmax
 
 from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.groups import MOST_EXAMPLES, find_groups, unit_vectors
+from anyshot.classify.groups import MOST_EXAMPLES
 from anyshot.classify.keys import hash_rows
-from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
+from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out_examples
 from anyshot.data.source import Item
 from anyshot.inspect.holdout import describe_calibration
 from anyshot.text import count_noun, list_first
@@ -68,7 +68,7 @@ class FitReport:
             self._groups += [item.group or None for item in items]
 
     def describe_repeats(self) -> str:
-        """Return which examples are there twice, equal to the last number, under one label or two."""
+        """Return which examples are there twice, equal to the last digit, under one label or two."""
         sentences = []
         for repeats, one, several, trouble in (
             (self._conflicts, "has", "have", "two labels, one of which is wrong"),
@@ -77,6 +77,9 @@ class FitReport:
             if repeats:
                 verb = one if len(repeats) == 1 else several
                 sentences.append(f"{count_noun(len(repeats), self._noun)} {verb} {trouble}: {list_first(repeats)}.")
+        if sentences:
+            other = "edited" if self._noun == "picture" else "near"
+            sentences.append(f"These are exact copies; `anyshot advise` also finds {other} ones.")
         return " ".join(sentences)
 
     def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:
@@ -87,9 +90,10 @@ class FitReport:
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
             features, labels = np.concatenate(self._features), np.unique(self._labels, return_inverse=True)[1]
-            groups = find_groups(unit_vectors(features), labels, self._names, self._times, self._groups)
-            accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
-        test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
+            about = self._names, self._times, self._groups
+            accuracy = leave_out_examples(classifier, features, labels, *about).accuracy
+        source = "FOLDER" if self._noun == "picture" else "FILE"
+        test = f"To know how much harder: anyshot test {quote(str(out))} {source}."
         logits, class_index = classifier.leave_one_out()
         probabilities = softmax(logits, axis=1)
         errors = calibration_error(probabilities, class_index), calibration_error_by_chance(probabilities)
