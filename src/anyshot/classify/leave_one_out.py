@@ -107,8 +107,9 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
     scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
     counts = np.bincount(labels)
     several = counts[counts > 1]
-    measured = {"examples": int(several.sum()), "classes": len(several), "singles": int((counts == 1).sum())}
-    accuracy = LeaveOneOutAccuracy(_accuracy(scores, labels), **measured)
+    n_examples, n_single = int(several.sum()), int((counts == 1).sum())
+    alone = _accuracy(scores, labels)
+    accuracy = LeaveOneOutAccuracy(alone, examples=n_examples, classes=len(several), singles=n_single)
     if not groups.count:
         return LeaveOneOutScores(scores, labels, accuracy)
     scores = _score_left_out(head, vectors, labels, groups.group)
