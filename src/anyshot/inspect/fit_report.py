@@ -17,6 +17,7 @@ from anyshot.data.source import Item
 from anyshot.inspect.holdout import describe_calibration
 from anyshot.text import count_noun, list_first
 
+MOST_PAIRS = 10  # pairs of classes that are named
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
 
 
@@ -137,7 +138,7 @@ def describe_conflicts(classifier: FewShotClassifier, folder: Path) -> str:
     for key, label in zip(keys[is_shared].tolist(), labels, strict=True):
         classes[key].append(str(label))
     pairs = Counter(" and ".join(names) for names in classes.values())
-    which = list_first([f"{names} ({times})" for names, times in pairs.most_common()])
+    which = list_first([f"{names} ({times})" for names, times in pairs.most_common()], MOST_PAIRS)
     verb, remove = "has" if len(classes) == 1 else "have", f"anyshot remove {quote(str(folder))}"
     return (
         f"{count_noun(len(classes), 'example')} {verb} two labels now, one of which is wrong: {which}. To mend it: "
