@@ -306,7 +306,7 @@ def counts_of(support: str, way: int, rng: np.random.Generator) -> np.ndarray:
     return np.full(way, int(support))
 
 
-def draw(of: Set, way: int | None, support: str, rng: np.random.Generator, queries: int) -> Episode | None:
+def draw(of: Set, way: int | None, support: str, rng: np.random.Generator, queries: int = QUERIES) -> Episode | None:
     """An episode of so many classes, or of all that have images enough."""
     if support == "natural":
         return _all_images(of, rng, queries)

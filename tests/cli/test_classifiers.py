@@ -193,6 +193,30 @@ def scenes(seed=0, scenes=3, frames=4, classes=6, d=32):
     return X.reshape(-1, d).astype(np.float32), *map(np.array, zip(*names, strict=True))
 
 
+def test_a_copy_counts_once_in_the_accuracy(tmp_path, monkeypatch):
+    """`fit`, `advise` and the classifier (`/api/classes`, the card) count the same examples."""
+    monkeypatch.chdir(tmp_path)
+    X, labels, groups = (np.concatenate([each, each[:5]]) for each in scenes(seed=1))
+    np.savez("x.npz", features=X, labels=labels, scene=groups)
+    words = run("anyshot fit x.npz --group-column scene -o made", monkeypatch).out
+    accuracy = f"{FewShotClassifier.load('made').coverage_.accuracy_of_all:.1%}"
+    assert "72 of them are in 18 groups that you named" in words
+    assert f"with whole groups left out it is {accuracy}" in words
+    advice = run("anyshot advise x.npz --group-column scene --heads posterior --shots 1 --episodes 2", monkeypatch).out
+    assert f"with whole groups left out it is {accuracy}" in advice
+
+
+def test_single_examples_are_not_in_the_accuracy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = 9 * np.eye(8)[[0, 0, 1, 1, 1, 2, 3, 4, 5]] + np.random.default_rng(0).normal(size=(9, 8))
+    np.savez("x.npz", features=X.astype(np.float32), labels=np.array(list("aabbbcdef")))
+    words = run("anyshot fit x.npz -o made", monkeypatch).out
+    assert (
+        "100.0% of 5 examples of 2 classes are recognised. 4 classes have a single example: these are not in" in words
+    )
+    assert "anyshot test made FILE." in words
+
+
 def test_groups_that_a_column_names_are_left_out_as_a_whole(tmp_path, monkeypatch):
     """The classifier is the one that `groups=` makes in Python; `fit` and `advise` say the same accuracy."""
     monkeypatch.chdir(tmp_path)

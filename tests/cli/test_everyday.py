@@ -162,6 +162,7 @@ def test_pictures_that_are_there_twice_are_said(here, monkeypatch):
     err = run("anyshot fit photos --model run -o twice", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: red/1.png is blue/wrong.png." in err
     assert "1 picture is there twice, and counted once: red/again.png is red/0.png." in err
+    assert "These are exact copies; `anyshot advise` also finds edited ones." in err
     err = run("anyshot add model photos", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: blue/wrong.png is one of red before." in err
     assert "25 pictures are there twice, and counted once: blue/0.png is one of blue before, " in err
@@ -190,7 +191,7 @@ def test_one_is_no_plural(here, monkeypatch):
 
 def test_single_examples_are_removed_by_their_files(here, monkeypatch):
     out = run("anyshot remove model --examples photos/red/0.png photos/blue/3.png -o fewer", monkeypatch).out
-    assert out == "fewer: 2 examples of 2 classes removed; 3 classes now, 7 to 8 examples each.\n"
+    assert "fewer: 2 examples of blue, red removed; 3 classes now, 7 to 8 examples each." in out
     gone = ("photos/red/0.png", "photos/blue/3.png")
     others = [path for path in sorted(Path("photos").rglob("*.png")) if str(path) not in gone]
     without = anyshot.ImageClassifier("run").fit(map(str, others), [path.parent.name for path in others])
@@ -211,6 +212,25 @@ def test_single_examples_are_removed_by_their_files(here, monkeypatch):
     assert run("anyshot remove model --examples photos/blue/0.png", monkeypatch).code == 0  # its folder says which
     assert counts() == {"red": 8, "green": 8, "blue": 8}
     assert "name classes to remove, or examples" in run("anyshot remove model", monkeypatch).err
+
+
+def test_examples_under_two_labels_are_said_after_a_merge_and_after_add(here, monkeypatch):
+    """A label that was rejected in one classifier comes back with the other."""
+    run("anyshot remove model --examples photos/red/0.png -o reviewed", monkeypatch)
+    run("anyshot add reviewed photos/red/0.png --to blue", monkeypatch)
+    said = run("anyshot merge model reviewed -o both", monkeypatch)
+    sentence = "1 example has two labels now, one of which is wrong: blue and red (1). To mend it: anyshot remove"
+    assert f"{sentence} both --examples FILE --of CLASS, or anyshot remove both --corrections TABLE." in said.err
+    assert f"{sentence} model --ex" in run("anyshot add model photos/red/0.png --to blue", monkeypatch).err
+    mended = run("anyshot remove both --examples photos/red/0.png --of red", monkeypatch)
+    assert "1 example of red removed" in mended.out
+    assert "two labels" not in mended.err
+
+
+def test_changed_classifiers_say_how_accurate_they_are(here, monkeypatch):
+    out = run("anyshot merge model model -o all", monkeypatch).out
+    accuracy = anyshot.ImageClassifier.load("all").classifier.coverage_.accuracy_of_all
+    assert f"Left out with their groups, {accuracy:.1%} of the examples that it keeps are recognised." in out
 
 
 def test_classes_are_added_removed_and_merged(here, monkeypatch):
@@ -325,6 +345,9 @@ def test_a_test_counts_what_others_count():
     assert result.accepted == pytest.approx(is_known[mine].mean())
     assert result.accepted_right == pytest.approx(is_known[mine & (answers == names[later])].mean())
     assert result.accepted_wrong == pytest.approx(is_known[mine & (answers != names[later])].mean())
+    named = is_known[mine] & (answers == names[later])[mine]
+    assert result.right_and_accepted == pytest.approx(named.mean())
+    assert f"\n  Right and accepted: {named.mean():.1%}. " in result.to_text()
     known_classes = np.searchsorted(names[:4], names[later][mine])
     error = calibration_error(classifier.predict_proba(asked[mine]), known_classes)
     assert result.calibration_error == pytest.approx(error)
@@ -357,6 +380,57 @@ def test_evaluate_measures_the_shots_that_fit(here, monkeypatch):
     fewer = run(f"anyshot evaluate photos {rest}", monkeypatch)
     assert "measuring 1, 2, 4 shots and 4 instead of 16 queries." in fewer.err
     assert run(f"anyshot evaluate photos {rest} --shots 32", monkeypatch).code == 2
+
+
+def test_evaluate_leaves_single_examples_out(tmp_path, monkeypatch):
+    """The table is the one of the other classes alone; where too few classes remain, it says what to do."""
+    monkeypatch.chdir(tmp_path)
+    X, y = (
+        np.random.default_rng(0).normal(size=(61, 8)).astype(np.float32),
+        np.array([*(list("abcdef") * 10), "single"]),
+    )
+    np.savez("one.npz", features=X, labels=y)
+    np.savez("none.npz", features=X[:60], labels=y[:60])
+    done = run("anyshot evaluate one.npz --episodes 20", monkeypatch)
+    assert "1 class with a single example left out (single): an episode needs one example to learn from" in done.err
+    assert done.out == run("anyshot evaluate none.npz --episodes 20", monkeypatch).out
+    np.savez("few.npz", features=X[[0, 6, 60]], labels=y[[0, 6, 60]])
+    err = run("anyshot evaluate few.npz --way 2 --episodes 20", monkeypatch).err
+    why = "class 'single' has 1 example, too few for 1 shot and 1 query"
+    assert f"{why}: give it 2 examples at least, or leave the class out." in err
+
+
+def test_evaluate_says_what_takes_long_before_it_begins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32), np.array(list("abcdef") * 10)
+    np.savez("x.npz", features=X, labels=y)
+    slow = "posterior: fitted anew in each of 20 episodes"
+    assert slow in run("anyshot evaluate x.npz --heads proto posterior --episodes 20", monkeypatch).err
+    assert "fitted anew" not in run("anyshot evaluate x.npz --heads proto --episodes 20", monkeypatch).err
+
+
+def test_rows_of_features_are_called_examples(tmp_path, monkeypatch):
+    """In the table for people; programs find them under the documented name."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", features=np.random.default_rng(0).normal(size=(12, 8)), labels=np.array(list("ab") * 6))
+    assert run("anyshot fit x.npz -o made", monkeypatch).code == 0
+    head = run("anyshot predict made x.npz", monkeypatch).out.splitlines()[1]
+    assert ("example" in head, "image" in head) == (True, False)
+    assert run("anyshot predict made x.npz --format csv", monkeypatch).out.startswith("image,class,")
+
+
+def test_a_table_of_vectors_is_told_where_these_belong(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    columns = ["id", "label", *(f"f{i}" for i in range(64))]
+    Path("x.csv").write_text("\n".join([",".join(columns), *[",".join(["0"] * 66)] * 2]))
+    err = run("anyshot fit x.csv -o made", monkeypatch).err
+    assert "f17, ...: name it with --path-column. Such a table names pictures; vectors belong in a .npz or" in err
+
+
+@pytest.mark.parametrize("verb", ["serve nowhere", "export nowhere -o x.onnx"])
+def test_a_missing_folder_may_have_been_a_classifier(verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "there is neither a classifier nor a trained model nowhere" in run(f"anyshot {verb}", monkeypatch).err
 
 
 def test_evaluate_says_that_examples_are_copies(tmp_path, monkeypatch):

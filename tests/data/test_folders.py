@@ -30,8 +30,8 @@ def folder(tmp_path, *paths):
     return tmp_path / "photos"
 
 
-def listed(root, depth=0):
-    return read_folder(root, PackOptions(depth=depth), True)
+def listed(root, depth=0, **options):
+    return read_folder(root, PackOptions(depth=depth, **options), True)
 
 
 def read(root, depth=0):
@@ -113,6 +113,7 @@ def test_dates_and_views_are_parts_of_a_class(tmp_path, inner):
     assert len({name for name, _ in read(root, depth=2).values()}) == 4
     hint = "`--group-depth 2` says that pictures of one folder below belong together"
     assert any(hint in note for note in listed(root).notes)
+    assert not any("--group-depth" in note for note in listed(root, group_depth=2).notes)
 
 
 def test_a_folder_that_holds_pictures_is_a_class_with_all_below(tmp_path):

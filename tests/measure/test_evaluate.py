@@ -219,7 +219,7 @@ def test_no_group_is_in_a_support_and_among_its_queries():
     for episode in zip(*grouped.plan.draw(0, 200)[1:], strict=True):
         support, query = (set(groups[images].ravel().tolist()) for images in episode)
         assert not support & query
-    assert alone.accuracies("proto").mean() > 35
+    assert alone.accuracies("proto").mean() > 28
     assert grouped.accuracies("proto").mean() == pytest.approx(20, abs=4)
     assert not grouped.copies
     with pytest.raises(BadInput, match="180 examples and 3 groups"):

@@ -75,7 +75,7 @@ def test_a_truncated_model_gets_a_sentence(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadInput, match="cut short"):
         load_model(tmp_path)
-    with pytest.raises(BadInput, match="there is no trained model"):
+    with pytest.raises(BadInput, match="there is neither a classifier nor a trained model"):
         load_model(tmp_path / "nowhere")
 
 

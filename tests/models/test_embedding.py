@@ -134,7 +134,7 @@ def test_features_as_plain_arrays(suffix, photos, monkeypatch):
         pytest.importorskip("pyarrow")
     (photos / "teal" / "broken.png").write_bytes(b"no picture")
     said = run(f"anyshot embed photos -o features.{suffix} --model net.onnx", monkeypatch)
-    assert (said.code, "12 pictures" in said.out, "broken.png" in said.out) == (0, True, True)
+    assert (said.code, "12 pictures" in said.out, "broken.png" in said.err) == (0, True, True)
     direct, again = read_examples(photos, load_embedder("net.onnx")), read_examples(Path(f"features.{suffix}"))
     assert (again.labels, again.names) == (direct.labels, direct.names)
     np.testing.assert_array_equal(again.features.reshape(12, -1), direct.features.reshape(12, -1))

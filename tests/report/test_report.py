@@ -57,6 +57,29 @@ def written(tmp_path: Path, *folders: Path, paper: bool = False) -> str:
     return write_report(folders, tmp_path / "report.html", paper).read_text(encoding="utf-8")
 
 
+def test_an_evaluation_opens_with_what_it_can_say(tmp_path: Path) -> None:
+    """No model was trained: the best head of each shot, and not a word on sensitivity."""
+    table = [row | {"train_shot": 0, "backbone": "", "model": ""} for row in rows(train_shots=(4,))]
+    folder = write_run(tmp_path / "tested", table, models=False)
+    page, said = written(tmp_path, folder), io.StringIO()
+    print_report(read_runs([folder]), Console(file=said, width=2000))
+    best = {
+        shot: max((row for row in table if row["test_shot"] == shot), key=lambda row: row["accuracy"]) for shot in EVERY
+    }
+    name, words = data_of(page)["robust"]["glyphs"]
+    assert name == "Most accurate by test shot"
+    for shot, row in best.items():
+        cell = f"{row['head']} at {shot}-shot, {format_decimals(row['accuracy'])} % (± 0.20 over episodes, ± 3.00 over"
+        assert cell in words
+        assert cell in said.getvalue()
+    shown = re.sub(r"<script.*?</script>|<pre.*?</pre>|<figure[^>]* hidden>.*?</figure>", "", page, flags=re.DOTALL)
+    shown = re.sub(r"<[^>]+>", "", re.sub(r"<style.*?</style>|<!--.*?-->", "", shown, flags=re.DOTALL))
+    assert "ensitivity" not in shown + said.getvalue()
+    assert "2 heads · 1 setting" in shown
+    charts = json.dumps(data_of(page)["specs"]["gains-by-test-shot"])
+    assert '"strokeDash": {"field": "backbone", "legend": null' in charts
+
+
 def test_the_page_holds_every_cell_and_the_answer(tmp_path: Path) -> None:
     table = rows()
     page = written(tmp_path, write_run(tmp_path / "run", table))

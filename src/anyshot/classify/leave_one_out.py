@@ -3,15 +3,19 @@
 This is the one definition of that number: `anyshot fit` and `anyshot advise` both print it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from anyshot.classify.calibration import estimate, leave_one_out, to_tensor
+from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Exemplars, Support, build_support
-from anyshot.measure.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks
+from anyshot.measure.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks, find_groups, unit_vectors
 from anyshot.models.law import BoundHead, Examples
 from anyshot.text import count_noun
 
@@ -30,6 +34,12 @@ class LeaveOneOutAccuracy:
     """Examples in groups of two or more."""
     evidence: tuple[str, ...] = ()
     """How the groups were found (`Groups.evidence`)."""
+    examples: int = 0
+    """Examples that are left out alone, copies counted once; 0 where that is not known."""
+    classes: int = 0
+    """Their classes."""
+    singles: int = 0
+    """Classes of a single example, which cannot be left out."""
 
     @property
     def accuracy(self) -> float:
@@ -49,7 +59,14 @@ class LeaveOneOutAccuracy:
     @property
     def sentences(self) -> str:
         """The accuracy in words, and why it is optimistic."""
-        text = f"Left out and asked as if they were new, {self.alone:.1%} of these examples are recognised."
+        counted = f"{count_noun(self.examples, 'example')} of {count_noun(self.classes, 'class')}"
+        these, verb = (counted if self.singles else "these examples"), "is" if self.examples == 1 else "are"
+        text = f"Left out and asked as if they were new, {self.alone:.1%} of {these} {verb} recognised."
+        if self.singles:
+            has = (
+                "class has a single example: it is" if self.singles == 1 else "classes have a single example: these are"
+            )
+            text += f" {self.singles} {has} not in this number, for want of another."
         if self.in_groups is not None:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} {self._describe_groups()}, whose "
@@ -88,13 +105,47 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
         groups: Which examples belong together.
     """
     scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
+    counts = np.bincount(labels)
+    several = counts[counts > 1]
+    n_examples, n_single = int(several.sum()), int((counts == 1).sum())
     alone = _accuracy(scores, labels)
+    accuracy = LeaveOneOutAccuracy(alone, examples=n_examples, classes=len(several), singles=n_single)
     if not groups.count:
-        return LeaveOneOutScores(scores, labels, LeaveOneOutAccuracy(alone))
+        return LeaveOneOutScores(scores, labels, accuracy)
     scores = _score_left_out(head, vectors, labels, groups.group)
     in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
-    accuracy = LeaveOneOutAccuracy(alone, in_groups, groups.count, groups.members, groups.evidence)
+    accuracy = replace(
+        accuracy, in_groups=in_groups, groups=groups.count, members=groups.members, evidence=groups.evidence
+    )
     return LeaveOneOutScores(scores, labels, accuracy)
+
+
+def leave_out_examples(
+    classifier: FewShotClassifier,
+    features: np.ndarray,
+    labels: Labels,
+    names: Sequence[str] = (),
+    times: Sequence[float | None] = (),
+    groups: Sequence[Any] = (),
+) -> LeaveOneOutScores:
+    """Score every example without its group, where a copy under the same label counts once, as the classifier does.
+
+    Args:
+        classifier: What has learned these examples.
+        features: Their features.
+        labels: Classes, counted from 0.
+        names: Their file names (see `find_groups`, also for the next two).
+        times: When they were taken.
+        groups: The groups that the user names.
+    """
+    pairs = np.stack([labels.astype(np.uint64), hash_rows(features)])
+    first, copy_of = np.unique(pairs, axis=1, return_index=True, return_inverse=True)[1:]
+    rows = np.sort(first)
+    place = np.searchsorted(rows, first)[copy_of.reshape(-1)]
+    names, times, groups = ([one[row] for row in rows if row < len(one)] for one in (names, times, groups))
+    found = find_groups(unit_vectors(features[rows]), labels[rows], names, times, groups)
+    result = leave_out(classifier.learned_head_, classifier.vectors(features[rows]), labels[rows], found)
+    return LeaveOneOutScores(result.scores[place], labels, result.accuracy)
 
 
 def _accuracy(scores: Scores, labels: Labels) -> float:

@@ -263,9 +263,8 @@ class Support:
         """Return the support without some classes, and these classes: merging both again undoes the removal."""
         removed = {label: self.classes[label] for label in labels}
         rest = {label: one for label, one in self.classes.items() if label not in removed}
-        freedom, moment = (
-            (_freedom(removed.values()), self._share_moment(removed.values())) if self.has_scatter else (0, 0.0)
-        )
+        freedom = _freedom(removed.values())
+        moment = self._share_moment(removed.values()) if self.has_scatter else 0.0
         remaining = self._replace(rest, self.rest_moment - moment if rest else 0.0, self.degrees_of_freedom - freedom)
         return remaining, self._replace(removed, moment, freedom)
 

@@ -55,7 +55,8 @@ def predict_sources(
         answers = [one for part in parts for one in _answer(classifier, part.names, part.features, top)]
     else:
         answers = _classify_pictures(classifier, sources, top, options)
-    text = FORMATS[format](answers)
+    noun = "image" if isinstance(classifier, ImageClassifier) else "example"
+    text = _to_table(answers, noun) if format == "table" else FORMATS[format](answers)
     if out is None:
         return text
     write_text(out, text)
@@ -106,8 +107,9 @@ def _answer(classifier: FewShotClassifier, names: Sequence[str], features: np.nd
         yield {"image": name, **first, "is_known": bool(is_known), "nearest": best[0]["class"], "best": best}
 
 
-def _to_table(answers: Sequence[Answer]) -> str:
-    table = Table("image", "class", "probability", "then")
+def _to_table(answers: Sequence[Answer], noun: str) -> str:
+    """Return the answers for people; `noun` heads the column of names."""
+    table = Table(noun, "class", "probability", "then")
     for answer in answers:
         others = ", ".join(f"{one['class']} {one['probability']:.1%}" for one in answer["best"][1:])
         cells = answer["image"], str(answer["class"]), f"{answer['probability'] or 0:.1%}", others
@@ -137,7 +139,7 @@ def _to_json(answers: Sequence[Answer]) -> str:
     return json.dumps(answers, indent=2, ensure_ascii=False) + "\n"
 
 
-FORMATS = {"table": _to_table, "csv": _to_csv, "json": _to_json}
+FORMATS = {"csv": _to_csv, "json": _to_json}
 
 
 # ------------------------------------------------------------------------------------------------------- test, advise

@@ -149,7 +149,8 @@ def remove(
         classes: Names of classes.
         options: Where networks come from and where they run.
         examples: Instead of classes: pictures that it learned from (files of features, where it learned from such).
-        of: The class to take these from, where a picture is an example of two.
+        of: The class to take these from, where a picture is an example of two; by default the class that its folder is
+            named after.
         corrections: Tables of reviewed labels, as the pages of `anyshot advise` and `anyshot serve` write them: what
             they drop is forgotten, what they relabel moves to the other class. --examples names the pictures that they
             are of.

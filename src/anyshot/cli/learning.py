@@ -21,7 +21,7 @@ from anyshot.data.source import Source, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import locked
 from anyshot.inspect.corrections import Correction, apply_corrections, move_example, read_corrections
-from anyshot.inspect.fit_report import FitReport
+from anyshot.inspect.fit_report import FitReport, describe_conflicts, describe_kept
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.features import describe_unreadable, embed_pictures, open_examples, read_examples
@@ -30,7 +30,7 @@ from anyshot.models.registry import Registry
 from anyshot.progress import print_message, progress
 from anyshot.text import count_noun, format_range, list_first
 
-MOST_NAMES = 5  # new classes that are named
+MOST_NAMES = 5  # classes that are named
 
 Classifier = ImageClassifier | FewShotClassifier
 
@@ -158,7 +158,9 @@ def _change_classifier(model: Path, out: Path | None, registry: Registry, change
         what = change(classifier)
         save(classifier)
     classes, examples = _describe_counts(classifier, "example")
-    return f"{out or model}: {what}; {classes} now, {examples}.{replaced}"
+    estimator = get_estimator(classifier)
+    print_message(describe_conflicts(estimator, out or model))
+    return f"{out or model}: {what}; {classes} now, {examples}.{replaced} {describe_kept(estimator)}".rstrip()
 
 
 def add_examples(
@@ -310,8 +312,8 @@ def _remove_examples(
     removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}
     for (label, key), row in removed.items():
         classifier.take_out(label, key, row)
-    classes = count_noun(len({label for label, _ in removed}), "class")
-    return f"{count_noun(len(removed), 'example')} of {classes} removed"
+    classes = sorted({str(label) for label, _ in removed})
+    return f"{count_noun(len(removed), 'example')} of {list_first(classes, MOST_NAMES)} removed"
 
 
 def _choose_example(matches: Sequence[tuple[Any, int]], name: str, wanted: Any) -> tuple[Any, int]:

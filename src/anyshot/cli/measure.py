@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from anyshot.cli.options import OptionalOut, ReadOptions, parse_way
 
 if TYPE_CHECKING:
+    from anyshot.data.source import Source
     from anyshot.data.store import Store
     from anyshot.models.embedders import Embedder
     from anyshot.models.registry import Registry
@@ -91,7 +92,7 @@ def evaluate(
 
     keep_freed_memory()
     way = parse_way(episodes.way)
-    source, embedder = _open_source(store, model, options, registry)
+    source, embedder = _open_source(store, model, options, registry, split)
     check_kind(source, embedder)
     part = source.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
@@ -102,6 +103,10 @@ def evaluate(
         protocol, message = protocol.shrink_to_fit(codes, groups)
     plan = Plan.load(episodes.plan, codes, names) if episodes.plan else protocol.plan(codes, names, groups)
     print_message(message)
+    refitted = [name for name in heads if registry.head(name).estimator is not None]
+    if refitted:
+        fits = f"in each of {plan.episodes} episodes and at each shot, some milliseconds each"
+        print_message(f"{', '.join(refitted)}: fitted anew {fits}; fewer --episodes, or --stop-early, take less time.")
     with progress("evaluating", 1.0) as advance:
         evaluation = evaluate_store(
             source, embedder, heads, split, readouts=readouts, registry=registry, plan=plan, cache=options.open_cache(),
@@ -117,7 +122,7 @@ def evaluate(
 
 
 def _open_source(
-    source: Path, model: str | None, options: ReadOptions, registry: "Registry"
+    source: Path, model: str | None, options: ReadOptions, registry: "Registry", split: str
 ) -> "tuple[Store, Embedder | None]":
     """Return a store, or images or features as one, and what embeds its images."""
     from anyshot.data.open import find_kind, has_features
@@ -132,7 +137,25 @@ def _open_source(
     embedder = load_embedder(model, registry=registry) if model is not None else None
     if store is None:
         examples = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
+        examples = _leave_out_singles(examples, split)
         store = examples.to_store(source)
         if embedder is not None and not is_features:
             store.about["content"] = embedder.fingerprint
     return store, embedder
+
+
+def _leave_out_singles(examples: "Source", split: str) -> "Source":
+    """Leave out classes of the split with a single example, where two others remain, and say so."""
+    from collections import Counter
+
+    from anyshot.progress import print_message
+    from anyshot.text import count_noun, list_first
+
+    places = [item.class_name if (item.split or "test") == split else "" for item in examples.items]
+    counts = Counter(filter(None, places))
+    singles = sorted(name for name, count in counts.items() if count == 1)
+    if not singles or len(counts) - len(singles) < 2:
+        return examples
+    left_out = f"{count_noun(len(singles), 'class')} with a single example left out ({list_first(singles)})"
+    print_message(f"{left_out}: an episode needs one example to learn from and another to recognise.")
+    return examples.select([row for row, name in enumerate(places) if counts[name] != 1])

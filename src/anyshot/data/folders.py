@@ -65,7 +65,7 @@ def _label_by_folder(
         if level < 0:
             raise BadInput(f"a depth of {str(level)[:20]} is not sensible: folders are 1 or more levels down.")
     places, in_no_split = _find_splits(sorted(readers))
-    class_of, notes = _find_classes([folders for _, _, folders in places], depth)
+    class_of, notes = _find_classes([folders for _, _, folders in places], depth, has_groups=group_depth > 0)
     names = _name_classes(class_of.values())
     items = [
         Item(_join(file), names[class_of[folders]], split, readers[file], group=_name_group(folders, group_depth))
@@ -216,7 +216,7 @@ def _find_splits(files: Sequence[Parts]) -> tuple[list[tuple[Parts, str | None, 
     return places, skipped
 
 
-def _find_classes(folders: Sequence[Parts], depth: int) -> tuple[dict[Parts, Parts], list[str]]:
+def _find_classes(folders: Sequence[Parts], depth: int, *, has_groups: bool) -> tuple[dict[Parts, Parts], list[str]]:
     """Return the class folder of each folder that holds pictures, and notes on the choice."""
     distinct = {folder for folder in folders if folder}
     if depth:
@@ -228,10 +228,10 @@ def _find_classes(folders: Sequence[Parts], depth: int) -> tuple[dict[Parts, Par
     nested = sorted({_join(class_of[folder]) for folder in distinct if class_of[folder] != folder})
     while _are_parts_of_classes(set(class_of.values())):
         class_of = {folder: class_[:-1] for folder, class_ in class_of.items()}
-    return class_of, _describe_choice(class_of, nested)
+    return class_of, _describe_choice(class_of, nested, has_groups)
 
 
-def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str]) -> list[str]:
+def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str], has_groups: bool) -> list[str]:
     """Return a note that says which folders are the classes, where there are folders in folders."""
     if not any(len(folder) > 1 for folder in class_of):
         return []
@@ -239,7 +239,7 @@ def _describe_choice(class_of: dict[Parts, Parts], nested: Sequence[str]) -> lis
     why = f"{list_first(nested)} {verb} pictures and folders of pictures" if nested else "there are folders in folders"
     names = list_first(sorted({_join(class_) for class_ in class_of.values()}))
     hint = "`--depth` counts the levels down to the class folders, where that is wrong"
-    if any(class_ != folder for folder, class_ in class_of.items()):
+    if not has_groups and any(class_ != folder for folder, class_ in class_of.items()):
         deepest = max(map(len, class_of))
         hint += f"; `--group-depth {deepest}` says that pictures of one folder below belong together, such as a scene's"
     return [f"{why}: the classes are {names} ({hint})"]

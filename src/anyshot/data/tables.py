@@ -207,8 +207,10 @@ def pick_column(columns: Columns, name: str, usual: Sequence[str], what: str, pa
     for candidate, values in columns.items():
         if candidate.lower() in usual:
             return values
-    among = f" among {', '.join(islice(columns, MAX_LISTED))}" if columns else ""
-    raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column.")
+    cut = ", ..." if len(columns) > MAX_LISTED else ""
+    among = f" among {', '.join(islice(columns, MAX_LISTED))}{cut}" if columns else ""
+    hint = ". Such a table names pictures; vectors belong in a .npz or .parquet file" if what == "path" else ""
+    raise BadInput(f"{path} has no {what} column{among}: name it with --{what}-column{hint}.")
 
 
 def decode_text(value: Any) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
-from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
+from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out_examples
 from anyshot.errors import BadInput
 from anyshot.measure.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
 from anyshot.measure.inputs import check_features, check_labels
@@ -150,8 +150,8 @@ class AdviceCase:
 
     def leave_out(self, head: str) -> LeaveOneOutScores:
         """Score every example without its group."""
-        fitted = self.fit(head)
-        return leave_out(fitted.learned_head_, fitted.vectors(self.features.numpy()), self.labels, self.groups)
+        names, times = self.options.get("names", ()), self.options.get("times", ())
+        return leave_out_examples(self.fit(head), self.features.numpy(), self.labels, names, times, self._named_groups)
 
     def describe(self, example: int) -> dict[str, Any]:
         """Return the number, the name, the label and the key of an example, for JSON."""

@@ -1,5 +1,6 @@
-"""What `anyshot fit` and `add` say of the examples that were learned: which are there twice, and the accuracy."""
+"""What `anyshot fit`, `add` and `merge` say of the examples that were learned: which are there twice, the accuracy."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -10,12 +11,13 @@ from scipy.special import softmax
 from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
-from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out
+from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out_examples
 from anyshot.data.source import Item
 from anyshot.inspect.holdout import describe_calibration
-from anyshot.measure.groups import MOST_EXAMPLES, find_groups, unit_vectors
+from anyshot.measure.groups import MOST_EXAMPLES
 from anyshot.text import count_noun, list_first
 
+MOST_PAIRS = 10  # pairs of classes that are named
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
 
 
@@ -67,7 +69,7 @@ class FitReport:
             self._groups += [item.group or None for item in items]
 
     def describe_repeats(self) -> str:
-        """Return which examples are there twice, equal to the last number, under one label or two."""
+        """Return which examples are there twice, equal to the last digit, under one label or two."""
         sentences = []
         for repeats, one, several, trouble in (
             (self._conflicts, "has", "have", "two labels, one of which is wrong"),
@@ -76,6 +78,9 @@ class FitReport:
             if repeats:
                 verb = one if len(repeats) == 1 else several
                 sentences.append(f"{count_noun(len(repeats), self._noun)} {verb} {trouble}: {list_first(repeats)}.")
+        if sentences:
+            other = "edited" if self._noun == "picture" else "near"
+            sentences.append(f"These are exact copies; `anyshot advise` also finds {other} ones.")
         return " ".join(sentences)
 
     def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:
@@ -86,9 +91,10 @@ class FitReport:
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
             features, labels = np.concatenate(self._features), np.unique(self._labels, return_inverse=True)[1]
-            groups = find_groups(unit_vectors(features), labels, self._names, self._times, self._groups)
-            accuracy = leave_out(classifier.learned_head_, classifier.vectors(features), labels, groups).accuracy
-        test = f"To know how much harder: anyshot test {quote(str(out))} FOLDER."
+            about = self._names, self._times, self._groups
+            accuracy = leave_out_examples(classifier, features, labels, *about).accuracy
+        source = "FOLDER" if self._noun == "picture" else "FILE"
+        test = f"To know how much harder: anyshot test {quote(str(out))} {source}."
         logits, class_index = classifier.leave_one_out()
         probabilities = softmax(logits, axis=1)
         errors = calibration_error(probabilities, class_index), calibration_error_by_chance(probabilities)
@@ -101,7 +107,14 @@ class FitReport:
         """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
         if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
             return ""
-        what = "example" if int(classifier.support_.counts.max()) == 1 else "group of examples that belong together"
+        counts, kept = classifier.support_.counts, classifier.support_.exemplar_counts
+        if (kept < counts).any():
+            return (
+                "How accurate it is cannot be told: the examples that it keeps of a class all belong together, and "
+                f"nothing is left to recognise them by. Keep more than {int(kept.max())} of a class (--keep). Until "
+                "then its probabilities are a guess, and it never says none of these."
+            )
+        what = "example" if int(counts.max()) == 1 else "group of examples that belong together"
         return (
             f"How accurate it is cannot be told from these examples: every class has a single {what}, and nothing is "
             "left to recognise it by. Until there are two, its probabilities are a guess, and it never says none of "
@@ -118,3 +131,31 @@ def _describe_single_groups(classifier: FewShotClassifier) -> str:
         f" All examples of {list_first(names)} belong together: how well new ones are recognised cannot be known, and "
         "none is called none of these."
     )
+
+
+def describe_conflicts(classifier: FewShotClassifier, folder: Path) -> str:
+    """Say how many examples are in several classes, in which, and how to mend it; empty where there are none."""
+    keys, rows = classifier.support_.all_keys
+    unique, counts = np.unique(keys, return_counts=True)
+    classes: dict[int, list[str]] = {key: [] for key in unique[counts > 1].tolist()}
+    if not classes:
+        return ""
+    is_shared = np.isin(keys, list(classes))
+    labels = classifier.classes_[rows[is_shared]].tolist()
+    for key, label in zip(keys[is_shared].tolist(), labels, strict=True):
+        classes[key].append(str(label))
+    pairs = Counter(" and ".join(names) for names in classes.values())
+    which = list_first([f"{names} ({times})" for names, times in pairs.most_common()], MOST_PAIRS)
+    verb, remove = "has" if len(classes) == 1 else "have", f"anyshot remove {quote(str(folder))}"
+    return (
+        f"{count_noun(len(classes), 'example')} {verb} two labels now, one of which is wrong: {which}. To mend it: "
+        f"{remove} --examples FILE --of CLASS, or {remove} --corrections TABLE."
+    )
+
+
+def describe_kept(classifier: FewShotClassifier) -> str:
+    """Return how accurate a changed classifier is on its exemplars; empty where that is not known, or takes long."""
+    coverage = None if classifier.state_.is_large or len(classifier.classes_) < 2 else classifier.coverage_
+    if coverage is None:
+        return ""
+    return f"Left out with their groups, {coverage.accuracy_of_all:.1%} of the examples that it keeps are recognised."

@@ -71,6 +71,8 @@ class HoldoutResult:
     """The same share of the examples whose likeliest class is right."""
     accepted_wrong: float
     """The same share of the mistakes, which may well be called none of these."""
+    right_and_accepted: float
+    """Share of all examples whose class `predict` names: rightly classified, and not called none of these."""
     classes: list[ClassResult]
     strangers: int
     """Examples of classes that the classifier does not have; they are not among the others."""
@@ -107,6 +109,8 @@ class HoldoutResult:
             f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {self.right} of {self.examples} examples of "
             f"{len(self.classes)} classes. Mean over the classes: "
             f"{np.mean([one.recall[0] for one in self.classes]):.1%}. (95 % intervals.)",
+            f"Right and accepted: {self.right_and_accepted:.1%}. So often `anyshot predict` names the right class; the "
+            "others are mistaken, or called none of these.",
             f"{describe_calibration(self.calibration_error, self.calibration_error_by_chance)}; {self.acceptance}",
         ]
         if self.strangers:
@@ -243,6 +247,7 @@ def measure_holdout(
         accepted=float(is_known[is_member].mean()),
         accepted_right=_mean(is_known[right]),
         accepted_wrong=_mean(is_known[wrong]),
+        right_and_accepted=_mean((is_known & right)[is_member]),
         classes=results,
         strangers=int((~is_member).sum()),
         strangers_rejected=_mean(~is_known[~is_member]),

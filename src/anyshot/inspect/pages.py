@@ -84,6 +84,7 @@ def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
     """
     facts = [
         (f"{result.accuracy[0]:.1%}", "right"),
+        (f"{result.right_and_accepted:.1%}", "right and accepted"),
         (f"{result.accepted:.1%}", "taken for one of the classes"),
         (f"{result.calibration_error:.1%}", "calibration error"),
         (str(len(result.mistakes)), "mistakes"),

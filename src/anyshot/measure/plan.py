@@ -17,6 +17,7 @@ from jaxtyping import Bool, Int
 
 from anyshot.errors import BadInput, look_up
 from anyshot.files import read_json, write_json
+from anyshot.text import count_noun
 
 Shots = Sequence[int] | Int[np.ndarray, "pattern way"] | Int[np.ndarray, "pattern episode way"]
 MOST_DRAWN = 1 << 28  # images that a plan from a file may draw: they are drawn to check its id
@@ -117,12 +118,16 @@ class Plan:
         feasible = int(self.feasible[smallest])
         if feasible < self.shot:
             name = repr(self.class_names[smallest]) if self.class_names else str(smallest)
-            most = f"the largest feasible shot is {feasible}" if feasible > 0 else "not even 1 shot is feasible"
-            fewer = self.queries - (self.shot - feasible)
-            fit = f"--queries {fewer} would do" if fewer > 0 else "no number of queries allows so many shots"
+            queries = "1 query" if self.queries == 1 else f"{self.queries} queries"
+            fits = [f"the largest feasible shot is {feasible} with {queries}"] if feasible > 0 else []
+            if (fewer := self.queries - (self.shot - feasible)) > 0:
+                fits.append(f"--queries {fewer} would do")
+            else:
+                fits.append(f"give it {self.shot + self.queries} examples at least, or leave the class out")
+            examples = count_noun(int(self._counts[smallest]), "example")
             raise BadInput(
-                f"class {name} has {self._counts[smallest]} examples, too few for {self.shot} shots and {self.queries} "
-                f"queries: {most} with {self.queries} queries; {fit}."
+                f"class {name} has {examples}, too few for {count_noun(self.shot, 'shot')} and {queries}: "
+                f"{'; '.join(fits)}."
             )
 
     @cached_property

@@ -21,7 +21,7 @@ from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import BATCH, Embedder, load_embedder
 from anyshot.models.registry import load_registry
-from anyshot.progress import OnMessage, no_message, progress
+from anyshot.progress import OnMessage, no_message, print_message, progress
 from anyshot.text import count_noun
 
 FILES = (".npz", ".parquet", ".pq")  # what plain arrays are written to
@@ -270,13 +270,12 @@ def embed_path(
 
 def _write_file(embedder: Embedder, items: Sequence[Item], out: Path) -> str:
     """Write the features of pictures as plain arrays; the cache lets an interrupted call go on."""
-    embedded = embed_pictures(embedder, items, FeatureCache(), f"embedding {len(items)} pictures")
+    embedded = embed_pictures(embedder, items, FeatureCache(), f"embedding {len(items)} pictures", print_message)
     if not embedded.has_features:
         raise BadInput(f"none of the {len(items)} pictures can be read; {embedded.skipped[0][1]}")
     write_feature_file(out, embedded)
-    unreadable = describe_unreadable([why for _, why in embedded.skipped])
     shape = "x".join(str(side) for side in embedded.features.shape[1:] if side > 1)
-    return f"{out}: {len(embedded.items)} pictures, features of {shape} values.\n{unreadable}".rstrip()
+    return f"{out}: {len(embedded.items)} pictures, features of {shape} values."
 
 
 class _RayWorker:

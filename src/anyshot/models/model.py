@@ -147,7 +147,8 @@ def find_model(path: Path, hint: str = "") -> Path:
     if not path.exists():
         example = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
         raise BadInput(
-            f"there is no trained model {path}: name its folder, or one that comes with anyshot{example}{hint}."
+            f"there is neither a classifier nor a trained model {path}: name its folder, or one that comes with "
+            f"anyshot{example}{hint}."
         )
     return path
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from anyshot.measure.grid import Grid
+from anyshot.measure.grid import Grid, format_shot, shot_sort_key
 from anyshot.report.runs import INTERVALS, Choice, Findings, Pairs, paper_findings, weighted_mean
 from anyshot.show.summaries import describe_intervals
 from anyshot.tables import Row
@@ -71,9 +71,11 @@ def first_pair(grids: Sequence[Grid]) -> tuple[Grid, ...]:
 def robust_sentence(findings: Findings, setting: str) -> tuple[str, str]:
     """Return the first half of the answer: the most robust head of a setting, beside its Euclidean counterpart.
 
-    Where it has none, the next head stands beside it.
+    Where it has none, the next head stands beside it. Of an evaluation, these are the most accurate heads by test shot.
     """
     ranked = [pair for pair in list_sensitivities(findings) if pair[0].setting == setting]
+    if findings.is_evaluation:
+        return _best_by_shot([choice for choice in findings.choices if choice.setting == setting])
     if not ranked:
         return "No head", " has a sensitivity here; below, each grid says why."
     best, row = ranked[0]
@@ -85,6 +87,21 @@ def robust_sentence(findings: Findings, setting: str) -> tuple[str, str]:
     against = f"{format_decimals(rival.parts.sensitivity)}{_list_intervals(row)} of {rival.name}"
     against += _describe_certainty(findings, best, rival)
     return best.name, f" is the most robust: its sensitivity is {points}, against {against}."
+
+
+def _best_by_shot(choices: Sequence[Choice]) -> tuple[str, str]:
+    """Return the most accurate head at each test shot with its intervals, in words."""
+    parts = []
+    for shot in sorted({shot for choice in choices for shot in choice.cells}, key=shot_sort_key):
+        best = max((one for one in choices if shot in one.cells), key=lambda one: one.cells[shot]["accuracy"])
+        cell = best.cells[shot]
+        known = ((cell[name], over) for name, over in INTERVALS.items())
+        intervals = ", ".join(f"± {format_decimals(half)} {over}" for half, over in known if half is not None)
+        parts.append(
+            f"{best.label} at {format_shot(shot)}, {format_decimals(cell['accuracy'])} %"
+            + (f" ({intervals})" if intervals else "")
+        )
+    return "Most accurate by test shot", f": {'; '.join(parts)}."
 
 
 def _list_intervals(row: Row, words: str = "") -> str:

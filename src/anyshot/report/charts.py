@@ -62,7 +62,8 @@ def _list_figures(findings: Findings) -> Iterator[Figure]:
     table = Summary.from_rows("Accuracy by test shot, with its 95 % interval over episodes", points)
     yield Figure("curves", "Accuracy by test shot", caption, partial(figures.curves, points), table)
     yield from _list_frontier(findings)
-    caption = "How much more accurate a cosine group is than its Euclidean counterpart, by test shot."
+    group = "head" if findings.is_evaluation else "cosine group"
+    caption = f"How much more accurate a {group} is than its Euclidean counterpart, by test shot."
     draw = partial(figures.gains_by_test_shot, grids)
     yield Figure("gains-by-test-shot", "Gains by test shot", caption, draw, gain_summary(grids))
     caption = "How far the model of each train shot lies above the mean of its group."

@@ -117,7 +117,7 @@ def _context(findings: Findings, *, audit: bool) -> dict[str, Any]:
 
 def _list_tables(findings: Findings, ranked: answer.Ranking, *, audit: bool) -> dict[str, dict[str, Summary]]:
     """Return the tables that belong to no figure, by section: of the answer, the recipes, the paper and its audit."""
-    shown = {"sensitivity": tables.sensitivity_table(findings)}
+    shown = {} if findings.is_evaluation else {"sensitivity": tables.sensitivity_table(findings)}
     shown |= {"ranking": tables.ranking_table(ranked)} if ranked else {}
     complete = [grid for grid in findings.grids if grid.is_complete]
     shown |= {"gains": gain_summary(complete)} if complete else {}
@@ -146,7 +146,8 @@ def _ranking_spec(choices: Sequence[Choice]) -> dict[str, Any]:
 def _subtitle(findings: Findings) -> str:
     models = len({CellKey.of_row(row)._replace(readout="own") for row in findings.rows})
     settings, grids = len({grid.setting for grid in findings.grids}), len(findings.grids)
-    parts = [count_noun(models, "model"), count_noun(grids, "grid"), count_noun(settings, "setting")]
+    what = [count_noun(models, "model"), count_noun(grids, "grid")]
+    parts = [*([count_noun(grids, "head")] if findings.is_evaluation else what), count_noun(settings, "setting")]
     episodes = sorted({row["episodes"] for row in findings.rows if isinstance(row.get("episodes"), int)})
     return " · ".join(parts + ([f"{' or '.join(f'{n:,}' for n in episodes)} episodes per cell"] if episodes else []))
 
@@ -167,6 +168,7 @@ def describe_methods(findings: Findings, over: Mapping[str, bool], *, paired: bo
         **_describe_recipes(list(findings.recipes.values())),
         over=over,
         paired=paired,
+        is_evaluation=findings.is_evaluation,
         known={name for row in findings.sensitivities.values() for name in row if isinstance(row[name], float)},
         version=anyshot.__version__,
         listed=list_values,

@@ -100,6 +100,11 @@ class Findings:
         """The grids of the table."""
         return build_grids(self.rows)
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether no train shot is named: no model was trained, `anyshot evaluate` tested heads on features."""
+        return all(grid.train_shots == (0,) for grid in self.grids)
+
     @cached_property
     def choices(self) -> list[Choice]:
         """Every choice of the table, with seeds averaged."""

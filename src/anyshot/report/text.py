@@ -13,7 +13,7 @@ from anyshot.paper import audit
 from anyshot.report import answer
 from anyshot.report.runs import Findings, read_findings
 from anyshot.report.tables import sensitivity_table
-from anyshot.show.summaries import Summary
+from anyshot.show.summaries import Summary, gain_summary
 from anyshot.text import format_decimals, group_by
 
 BLUE, WHITE, ORANGE = np.array([11, 83, 148]), np.array([247, 247, 247]), np.array([180, 83, 9])
@@ -36,6 +36,9 @@ def print_report(findings: Findings, console: Console | None = None) -> None:
         accurate = one.accurate["best"], f"{one.accurate['accuracy']}{one.accurate['margin']}."
         for name, rest in (one.robust, accurate):
             console.print(Text.assemble((name, "bold"), rest))
+    if findings.is_evaluation:
+        console.print(gain_summary([grid for grid in findings.grids if grid.is_complete]).terminal())
+        return
     _print_sensitivities(findings, console)
     pair = answer.first_pair(findings.grids)
     limit = max((float(np.abs(grid.parts.residual).max()) for grid in pair), default=0.0)

@@ -196,7 +196,7 @@ def _lines_and_mean(
     """Draw a thin line per group, coloured by one field and dashed by backbone, and a thick one for the mean."""
     x, y, title = axes
     thin = alt.Chart(inline_data(values)).mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.2, opacity=0.65)
-    dash = alt.StrokeDash("backbone:N", legend=_DASH)
+    dash = alt.StrokeDash("backbone:N", legend=_DASH if any(_names(values, "backbone")) else None)
     tooltip = ["group:N", f"{x}:O", f"{y}:Q"]
     colours = colour(by, sorted(_names(values, by), key=_paper_first) if by == "score" else _names(values, by))
     thin = thin.encode(_shots(x), alt.Y(f"{y}:Q", title=title), colours, dash, alt.Detail("group:N"), tooltip=tooltip)

@@ -148,8 +148,12 @@ def gain_summary(grids: Sequence[Grid]) -> Summary:
             gain = f" ({format_decimals(gains[shot], '+')})" if shot in gains else ""
             cells.append(format_decimals(means[shot]) + gain if shot in means else "")
         rows.append([grid.setting, grid.name, _sensitivity(grid), *cells])
-    title = "Sensitivity, and mean accuracy by test shot with its gain over the Euclidean counterpart"
-    return Summary(title, ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)], rows, names=2)
+    columns = ["setting", "head", "sensitivity", *(f"{shot}-shot" for shot in shots)]
+    gain = "by test shot with its gain over the Euclidean counterpart"
+    if grids and all(grid.train_shots == (0,) for grid in grids):  # no model was trained: `anyshot evaluate`
+        shown = [[*row[:2], *row[3:]] for row in (columns, *rows)]
+        return Summary(f"Accuracy {gain}", shown[0], shown[1:], names=2)
+    return Summary(f"Sensitivity, and mean accuracy {gain}", columns, rows, names=2)
 
 
 def _sensitivity(grid: Grid) -> str:
